@@ -1,0 +1,71 @@
+"""Box formats, overlap and non-maximum suppression, for torch tensors and numpy arrays alike.
+
+Names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh` = left, top, width, height;
+`cxcywh` = centre, width, height. All in pixels, y points down.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.ops import batched_nms
+
+Boxes = TypeVar("Boxes", Tensor, np.ndarray)
+
+
+def _stack(columns: list[Boxes], like: Boxes) -> Boxes:
+    if isinstance(like, Tensor):
+        return torch.stack(columns, dim=-1)
+    return np.stack(columns, axis=-1)
+
+
+def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
+    """(..., 4) -> (..., 4), same kind and dtype."""
+    cx, cy, w, h = (boxes[..., i] for i in range(4))
+    return _stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], boxes)
+
+
+def xyxy_to_cxcywh(boxes: Boxes) -> Boxes:
+    """(..., 4) -> (..., 4), same kind and dtype."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _stack([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1], boxes)
+
+
+def ltwh_to_xyxy(boxes: Boxes) -> Boxes:
+    """(..., 4) -> (..., 4), same kind and dtype."""
+    x, y, w, h = (boxes[..., i] for i in range(4))
+    return _stack([x, y, x + w, y + h], boxes)
+
+
+def xyxy_to_ltwh(boxes: Boxes) -> Boxes:
+    """(..., 4) -> (..., 4), same kind and dtype."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _stack([x1, y1, x2 - x1, y2 - y1], boxes)
+
+
+def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
+    """Intersection over union of every a with every b: (..., N, 4), (..., M, 4) -> (..., N, M).
+
+    Boxes turned inside out count as empty; two empty boxes have an overlap of 0.
+    """
+    a, b = xyxy_a[..., :, None, :], xyxy_b[..., None, :, :]
+    if isinstance(a, Tensor):
+        inner = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
+        side_a, side_b = (a[..., 2:] - a[..., :2]).clamp(min=0), (b[..., 2:] - b[..., :2]).clamp(min=0)
+    else:
+        inner = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0)
+        side_a, side_b = np.maximum(a[..., 2:] - a[..., :2], 0), np.maximum(b[..., 2:] - b[..., :2], 0)
+    overlap = inner[..., 0] * inner[..., 1]
+    union = side_a[..., 0] * side_a[..., 1] + side_b[..., 0] * side_b[..., 1] - overlap
+    return overlap / (union + (union <= 0))  # an empty union has an empty overlap: 0 / 1
+
+
+def nms_by_class(xyxy: Tensor, score: Tensor, class_id: Tensor, iou: float) -> Tensor:
+    """Indices kept by greedy suppression within each class, best score first: (N, 4), (N,), (N,) -> (K,) int64.
+
+    A box goes when it overlaps a better one of its class by more than `iou`.
+    """
+    return batched_nms(xyxy, score, class_id, iou)

@@ -1,0 +1,132 @@
+"""The command line: a verb and `key=value` overrides; Hydra composes them, `run` does the work.
+
+Exit codes: 0 done, 2 the user can mend it (one line says how), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import fields
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from rvtssm import __version__
+from rvtssm.config import Config, configs_dir, register_schema
+
+VERBS = {
+    "demo": "from nothing to a trained detector, a table over rates and a video; out=DIR",
+    "generate": "make recordings of the synthetic dataset; dataset.raw_dir=DIR",
+    "preprocess": "raw recordings to histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
+    "train": "train a detector; dataset=NAME dataset.prepared_dir=DIR out=DIR [resume=auto]",
+    "evaluate": "average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
+    "predict": "detections and a video of one recording; checkpoint=FILE recording=FILE out=DIR",
+    "info": "parameters of a model by room; model=base dataset=gen1 temporal=s5 [--json]",
+    "doctor": "what of this installation works",
+}
+
+
+_HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
+
+
+# the section a verb reads: `rvtssm preprocess labels=none` is `preprocess.labels=none`
+SECTIONS = {
+    "generate": "synthetic",
+    "preprocess": "preprocess",
+    "train": "training",
+    "evaluate": "evaluation",
+    "predict": "predict",
+}
+
+
+def usage() -> str:
+    lines = ["rvtssm VERB [key=value ...]    every key stands in configs/; --config prints the composed values", ""]
+    return "\n".join(lines + [f"  {verb:<11}{text}" for verb, text in VERBS.items()])
+
+
+def compose(overrides: list[str]) -> Config:
+    """The typed configuration for a list of overrides, such as ["model=small", "training.steps=100"]."""
+    register_schema()
+    with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
+        composed = hydra.compose("config", overrides)
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, Config)
+    return config
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; returns the exit code."""
+    console, errors = Console(), Console(stderr=True)
+    arguments = sys.argv[1:] if argv is None else argv
+    flags = [a for a in arguments if a.startswith("--")]
+    words = [a for a in arguments if not a.startswith("--")]
+    if "--version" in flags:
+        console.print(__version__)
+        return 0
+    if not words or "--help" in flags:
+        console.print(usage(), markup=False, highlight=False)
+        return 0 if "--help" in flags else 2
+    verb, overrides = words[0], words[1:]
+    try:
+        overrides = [_in_section(word, SECTIONS.get(verb)) for word in overrides]
+        if verb not in VERBS:
+            raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
+        unknown = [flag for flag in flags if flag not in ("--json", "--config")]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]}; values are given as key=value")
+        if verb == "demo" and not any(word.startswith("experiment=") for word in overrides):
+            overrides = ["experiment=demo", *overrides]
+        config = compose(overrides)
+        if "--config" in flags:
+            console.print(OmegaConf.to_yaml(OmegaConf.structured(config)), markup=False, highlight=False)
+            return 0
+        return _run(verb, config, as_json="--json" in flags)
+    except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        errors.print(f"rvtssm {verb}: {_one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        errors.print(f"rvtssm {verb}: interrupted; what is complete on disk stays", style="red")
+        return 130
+
+
+def _in_section(override: str, section: str | None) -> str:
+    """An override as it is, or of the verb's own section when its key is only known there."""
+    key = override.partition("=")[0]
+    top = [field.name for field in fields(Config)]
+    if section is None or key in (*top, "experiment") or not hasattr(getattr(Config(), section), key.split(".")[0]):
+        return override
+    return f"{section}.{override}"
+
+
+def _run(verb: str, config: Config, as_json: bool) -> int:
+    from rvtssm import run  # imports torch: seconds that --help and a misspelt key need not wait for
+
+    if verb == "info":
+        run.info(config, as_json)
+        return 0
+    if verb == "doctor":
+        return run.doctor()
+    if verb == "demo":
+        from rvtssm.demo import demo
+
+        demo(config)
+        return 0
+    result = getattr(run, verb)(config)
+    return result if isinstance(result, int) else 0
+
+
+def _one_line(error: BaseException) -> str:
+    """An error on one line: what a user needs, without what only Hydra's own developers do."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = str(error)
+    if isinstance(error, HydraException) and error.__cause__ is not None:
+        text = str(error.__cause__)
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith(_HYDRA_NOISE)]
+    return " ".join(kept)

@@ -1,0 +1,81 @@
+"""The typed tree of everything a command can be told, and where its YAML files are."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.augment import AugmentConfig
+from rvtssm.datasets.datamodule import DataConfig
+from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.synthetic import SyntheticConfig
+from rvtssm.events.preprocess import PreprocessConfig
+from rvtssm.inference.predict import PredictConfig
+from rvtssm.models.detector import ModelConfig
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.ssm import TemporalConfig
+from rvtssm.training.fit import TrainingConfig
+from rvtssm.training.optim import OptimConfig
+
+
+@dataclass
+class EvaluationConfig:
+    """One run of `rvtssm evaluate`."""
+
+    frequencies_hz: list[float] | None = None  # inference rates, null: the rate of training
+    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    split: str = "test"
+    source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
+    ablate_memory: bool = False  # score the training rate once more, the state reset at every step
+    still_ms: float = 300.0  # objects that have not moved for so long are scored apart, where labels tell
+
+    def __post_init__(self) -> None:
+        if self.window not in ("shrink", "slide"):
+            raise ValueError(f"evaluation.window={self.window!r}; choose from shrink, slide")
+        if self.source not in (None, "raw", "prepared"):
+            raise ValueError(f"evaluation.source={self.source!r}; choose from raw, prepared, null")
+        if self.frequencies_hz is not None and (not self.frequencies_hz or min(self.frequencies_hz) <= 0):
+            raise ValueError(f"evaluation.frequencies_hz={self.frequencies_hz}; name positive rates, such as [20,200]")
+
+
+@dataclass
+class Config:
+    """Everything; a verb reads the sections that concern it."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    temporal: TemporalConfig = field(default_factory=TemporalConfig)
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    predict: PredictConfig = field(default_factory=PredictConfig)
+    seed: int = 0
+    out: str | None = None  # folder to write to, null: outputs/<verb>
+    checkpoint: str | None = None  # weights to evaluate or predict with
+    recording: str | None = None  # event file to predict on
+    resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
+
+
+def register_schema() -> None:
+    """Let Hydra check every key and type against `Config`."""
+    ConfigStore.instance().store("schema", Config)
+
+
+@functools.cache
+def configs_dir() -> Path:
+    """The folder of YAML files: at the top of a checkout, inside the package in an installed wheel."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "configs", package.parent / "configs"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise ValueError(f"no configs/ beside or in {package}; install rvtssm again")

@@ -1,0 +1,34 @@
+"""Recordings and prepared sequences of each dataset -> batches; this table is where a new dataset is added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rvtssm.datasets import gen1, onempx, synthetic
+from rvtssm.records import DatasetSpec
+
+DATASETS: dict[str, DatasetSpec] = {
+    "gen1": gen1.SPEC,
+    "onempx": onempx.SPEC,
+    "synthetic": synthetic.SPEC,
+}
+
+
+@dataclass
+class DatasetConfig:
+    """Which dataset, and where its files are: `<dir>/{train,val,test}/...`."""
+
+    name: str = ""  # one of DATASETS
+    raw_dir: str | None = None  # recordings and boxes as published
+    prepared_dir: str | None = None  # histograms, written by `rvtssm preprocess` or by RVT
+    height: int | None = None  # sensor, pixels, where it is not the one of the dataset
+    width: int | None = None
+
+
+def build_spec(config: DatasetConfig) -> DatasetSpec:
+    """The spec of the named dataset at the named sensor size; ValueError lists the names."""
+    if config.name not in DATASETS:
+        found = f"dataset.name={config.name!r}" if config.name else "dataset=NAME is needed"
+        raise ValueError(f"{found}; choose from {', '.join(DATASETS)}")
+    spec = DATASETS[config.name]
+    return replace(spec, height=config.height or spec.height, width=config.width or spec.width)

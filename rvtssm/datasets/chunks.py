@@ -1,0 +1,101 @@
+"""Reads the steps a request names from its recording, augments them and thins their labels."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from rvtssm.datasets.augment import AugmentConfig, draw_placement
+from rvtssm.datasets.sampling import ChunkRequest
+from rvtssm.datasets.sequence import Sequence
+from rvtssm.records import Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """n consecutive steps of a recording; the window indices of the labels count from the first of them."""
+
+    request: ChunkRequest
+    hist: npt.NDArray[np.uint8]  # (n, C, h, w)
+    dt_us: npt.NDArray[np.int64]  # (n,)
+    labels: Labels  # frame px
+
+
+class ChunkDataset(Dataset[Chunk]):
+    """The sequences of a split, read by request; what a request gives does not depend on what was read before.
+
+    At most `max_open` sequences keep their files open, per loader worker. Without `augment` chunks are as stored.
+    """
+
+    def __init__(
+        self,
+        sequences: SequenceOf[Sequence],
+        augment: AugmentConfig | None = None,
+        frames_per_chunk: int | None = None,
+        max_open: int = 32,
+    ) -> None:
+        if not sequences:
+            raise ValueError("a dataset needs at least one sequence")
+        if augment is not None:
+            augment.check()
+        shapes = {sequence.frame_shape for sequence in sequences}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"sequences of different frame shapes {sorted(shapes)} cannot be batched; prepare them alike"
+            )
+        self.sequences = list(sequences)
+        self.augment = augment
+        self.frames_per_chunk = frames_per_chunk
+        self.max_open = max_open
+        self._open: OrderedDict[int, Sequence] = OrderedDict()  # least recently read first
+
+    def __len__(self) -> int:
+        """The number of recordings."""
+        return len(self.sequences)
+
+    def __getitem__(self, request: ChunkRequest) -> Chunk:
+        if request.is_empty:
+            empty = np.zeros((0, *self.sequences[0].frame_shape), np.uint8)
+            return Chunk(request, empty, np.zeros(0, np.int64), self.sequences[0].labels[:0])
+        sequence = self._sequence(request.recording)
+        hist = sequence.read(request.start, request.stop)
+        labels = _within(sequence.labels, request.start, request.stop)
+        if self.augment is not None:
+            config = self.augment.random if request.kind == "random" else self.augment.stream
+            _, height, width = sequence.frame_shape
+            placement = draw_placement(config, height, width, labels, request.augment_seed)
+            hist, labels = placement.histograms(hist), placement.labels(labels)
+        return Chunk(request, hist, sequence.dt_us[request.start : request.stop], self._thinned(labels))
+
+    def _sequence(self, recording: int) -> Sequence:
+        sequence = self.sequences[recording]
+        self._open[recording] = sequence
+        self._open.move_to_end(recording)
+        if len(self._open) > self.max_open:
+            self._open.popitem(last=False)[1].close()
+        return sequence
+
+    def _thinned(self, labels: Labels) -> Labels:
+        if self.frames_per_chunk is None:
+            return labels
+        steps = np.unique(labels.window_index)
+        kept = spread_to_the_last(len(steps), self.frames_per_chunk)
+        return labels[np.isin(labels.window_index, steps[kept])]
+
+
+def spread_to_the_last(count: int, limit: int) -> npt.NDArray[np.int64]:
+    """At most `limit` of the indices 0 ... count - 1, evenly spread, the last one among them."""
+    num_kept = min(count, limit)
+    return count - 1 - np.arange(num_kept)[::-1] * count // max(num_kept, 1)
+
+
+def _within(labels: Labels, start: int, stop: int) -> Labels:
+    """The labels of steps [start, stop), counted from `start`."""
+    first, last = np.searchsorted(labels.window_index, (start, stop))
+    part = labels[first:last]
+    return replace(part, window_index=part.window_index - start)

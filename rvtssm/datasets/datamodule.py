@@ -1,0 +1,182 @@
+"""The batches of a dataset, for Lightning and without it: training, validation, test, and evaluation at any rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.datasets.augment import AugmentConfig
+from rvtssm.datasets.chunks import ChunkDataset
+from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
+from rvtssm.datasets.sequence import RawSplit, Sequence, open_prepared_split
+from rvtssm.records import SequenceBatch, WindowSettings
+
+
+@dataclass
+class DataConfig:
+    """Loading; numbers are per process."""
+
+    num_workers: int = 2
+    prefetch_factor: int = 2  # batches each worker keeps ready
+    pin_memory: bool = False
+    eval_batch_size: int = 8  # recordings side by side
+    eval_chunk_length: int = 21  # steps
+    max_open_recordings: int = 32  # files each worker keeps open
+
+
+class ResumableLoader(DataLoader[SequenceBatch]):
+    """A loader whose state is the number of batches handed out, not of those its workers have prepared."""
+
+    batch_sampler: MixedBatchSampler
+
+    def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
+        for batch in super().__iter__():
+            self.batch_sampler.advance()
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return self.batch_sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch_sampler.load_state_dict(state)
+
+
+class SequenceDataModule(L.LightningDataModule):
+    """Training batches are mixed (see sampling); evaluation streams every recording from its start.
+
+    A trainer must be told `use_distributed_sampler=False`: the plans divide the work among processes themselves.
+    """
+
+    def __init__(
+        self,
+        dataset: DatasetConfig,
+        sampling: SamplingConfig | None = None,
+        augment: AugmentConfig | None = None,
+        data: DataConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`augment=None` leaves training chunks as they are."""
+        super().__init__()
+        self.config = dataset
+        self.spec = build_spec(dataset)
+        self.sampling = sampling or SamplingConfig()
+        self.augment = augment
+        self.data = data or DataConfig()
+        self.seed = seed
+        self._prepared: dict[str, list[Sequence]] = {}
+        self._raw: dict[str, RawSplit] = {}
+
+    def sequences(self, split: str) -> list[Sequence]:
+        """The prepared sequences of a split, in the order that `SequenceBatch.recording` counts."""
+        if split not in self._prepared:
+            folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
+            self._prepared[split] = open_prepared_split(folder, split, self.spec)
+        return self._prepared[split]
+
+    @property
+    def settings(self) -> WindowSettings:
+        """How the training histograms were counted."""
+        return self.sequences("train")[0].settings
+
+    def train_dataloader(self) -> ResumableLoader:
+        sequences = self.sequences("train")
+        rank, world_size = self._place()
+        sampler = MixedBatchSampler(
+            [sequence.num_steps for sequence in sequences],
+            [sequence.label_steps for sequence in sequences],
+            self.sampling,
+            self.seed,
+            rank,
+            world_size,
+        )
+        dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, self.data.max_open_recordings)
+        return ResumableLoader(**self._options(dataset, sampler, self.sampling.chunk_length))
+
+    def val_dataloader(self) -> DataLoader[SequenceBatch]:
+        return self.eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[SequenceBatch]:
+        return self.eval_loader("test")
+
+    def transfer_batch_to_device(
+        self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
+    ) -> SequenceBatch:
+        return batch.to(device, non_blocking=True)
+
+    def eval_loader(
+        self,
+        split: str,
+        stride_us: float | None = None,
+        length_us: int | None = None,
+        source: str = "prepared",
+        *,
+        convention: str = "exact",
+        num_bins: int = 10,
+        count_cutoff: int = 10,
+    ) -> DataLoader[SequenceBatch]:
+        """Every recording of a split in order, from its start, with all its labelled frames.
+
+        source="raw" counts the events of the recordings into such windows, whatever was prepared; length_us=None lets
+        each begin where the one before ended. source="prepared" reads what is stored; without `stride_us` whatever
+        that is, otherwise ValueError unless it was counted so. `loader.dataset.sequences[i]` is recording i.
+        """
+        settings = None
+        if stride_us is not None:
+            settings = WindowSettings(stride_us, length_us, convention, num_bins, count_cutoff)
+        if source == "raw":
+            if settings is None:
+                raise ValueError("source=raw counts events itself; give the stride of the windows in microseconds")
+            sequences = self._raw_split(split).sequences(settings)
+        elif source == "prepared":
+            sequences = self.sequences(split)
+            if settings is not None:
+                for sequence in sequences:
+                    sequence.check_settings(settings)
+        else:
+            raise ValueError(f"source={source!r}; choose from prepared, raw")
+        rank, world_size = self._place()
+        sampler = EvalBatchSampler(
+            [sequence.num_steps for sequence in sequences],
+            self.data.eval_chunk_length,
+            self.data.eval_batch_size,
+            rank,
+            world_size,
+        )
+        dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
+        return DataLoader(**self._options(dataset, sampler, None))
+
+    def _raw_split(self, split: str) -> RawSplit:
+        if split not in self._raw:
+            self._raw[split] = RawSplit(_given(self.config.raw_dir, "dataset.raw_dir"), split, self.spec)
+        return self._raw[split]
+
+    def _place(self) -> tuple[int, int]:
+        """This process and the number of processes."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
+
+    def _options(
+        self, dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
+    ) -> dict[str, Any]:
+        dt_us = np.concatenate([sequence.dt_us for sequence in dataset.sequences])
+        return {
+            "dataset": dataset,
+            "batch_sampler": sampler,
+            "collate_fn": Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
+            "num_workers": self.data.num_workers,
+            "prefetch_factor": self.data.prefetch_factor if self.data.num_workers else None,
+            "pin_memory": self.data.pin_memory,
+        }
+
+
+def _given(folder: str | None, key: str) -> str:
+    if folder is None:
+        raise ValueError(f"{key} is not set; give the folder that holds train/, val/ and test/")
+    return folder

@@ -1,0 +1,21 @@
+"""1Mpx, the Prophesee automotive dataset at 1280 x 720: three of its seven classes, frames halved to 640 x 360.
+
+Source: Perot et al., Learning to Detect Objects with a 1 Megapixel Event Camera, NeurIPS 2020. That three classes are
+kept, that boxes below 5 px are dropped and that frames are halved follows RVT (Gehrig and Scaramuzza, CVPR 2023).
+"""
+
+from rvtssm.records import DatasetSpec
+
+SPEC = DatasetSpec(
+    name="onempx",
+    height=720,
+    width=1280,
+    class_names=("pedestrian", "two-wheeler", "car"),
+    label_interval_us=100_000,  # labels come at 30 or 60 Hz, of which about 10 per second are used
+    min_side_px=20,
+    min_diagonal_px=60,
+    prepare_min_side_px=5,
+    prepare_min_diagonal_px=0,
+    downsample=2,
+    disk_names=("gen4", "1mpx"),
+)

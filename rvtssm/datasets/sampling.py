@@ -1,0 +1,254 @@
+"""Batches as plans: which steps of which recording go where, decided before anything is read.
+
+A plan depends on the seed, the epoch and the place in it alone, never on who reads it; so batches are the same for any
+number of loader workers, and a sampler resumes from two integers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+# the purposes of random numbers, kept apart so that one does not follow from another
+_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """Steps [start, stop) of one recording; an empty request fills the place of a stream that has ended."""
+
+    recording: int  # index in the split, -1 when empty
+    start: int
+    stop: int
+    is_first: bool  # the state before this chunk is zero
+    slot: int  # stream slot of this process, -1 for a random chunk
+    augment_seed: int  # equal for all chunks of a recording in a stream
+    kind: str  # "random" or "stream"
+
+    @property
+    def is_empty(self) -> bool:
+        return self.stop == self.start
+
+
+@dataclass
+class SamplingConfig:
+    """How training batches are put together. Numbers are per process."""
+
+    mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
+    batch_size: int = 8  # chunks
+    chunk_length: int = 21  # steps per chunk
+    stream_share: float = 0.5  # of a mixed batch
+    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss, null = all
+    batches_per_epoch: int | None = None  # mode=random only; null = every labelled step once
+
+    @property
+    def num_streams(self) -> int:
+        """Chunks of a batch that continue the chunk before them."""
+        if self.mode != "mixed":
+            return self.batch_size if self.mode == "stream" else 0
+        return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
+
+    def check(self) -> None:
+        """ValueError for values that make no batch."""
+        if self.mode not in ("mixed", "random", "stream"):
+            raise ValueError(f"sampling.mode={self.mode!r}; choose from mixed, random, stream")
+        if self.chunk_length < 1:
+            raise ValueError(f"sampling.chunk_length={self.chunk_length}; a chunk has at least one step")
+        if self.batch_size < (2 if self.mode == "mixed" else 1):
+            raise ValueError(
+                f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
+                "a mixed batch holds at least one random chunk and one stream"
+            )
+        if self.frames_per_chunk is not None and self.frames_per_chunk < 1:
+            raise ValueError(f"sampling.frames_per_chunk={self.frames_per_chunk}; use at least 1, or null for all")
+        if self.batches_per_epoch is not None and (self.mode != "random" or self.batches_per_epoch < 1):
+            raise ValueError(
+                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random and at least 1; "
+                "with streams an epoch is one pass over all recordings"
+            )
+
+
+def chunks_of(num_steps: int, length: int) -> list[tuple[int, int]]:
+    """[start, stop) of consecutive chunks that cover `num_steps`; the last one may be short."""
+    return [(start, min(start + length, num_steps)) for start in range(0, num_steps, length)]
+
+
+def random_chunk(label_step: int, num_steps: int, length: int) -> tuple[int, int]:
+    """The `length` steps that end with `label_step`, or the first ones when fewer come before it."""
+    start = max(label_step + 1 - length, 0)
+    return start, min(start + length, num_steps)
+
+
+def _seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
+
+
+def _empty(slot: int) -> ChunkRequest:
+    return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0, kind="stream")
+
+
+class MixedBatchSampler(Sampler[list[ChunkRequest]]):
+    """Training batches: random chunks first, then one chunk of every stream slot.
+
+    Streams: the line of all chunks of all recordings, shuffled anew each epoch, is cut into equal parts, one per slot
+    of all processes. A recording that is cut starts afresh in the next slot. An epoch reads every chunk once; slots
+    that end one batch early get an empty request. Random chunks end at a labelled step; labelled steps are drawn
+    without replacement across epochs and processes, and shuffled again when exhausted.
+
+    Iterating does not move the sampler: whoever consumes batches calls `advance` for each.
+    """
+
+    def __init__(
+        self,
+        num_steps: Sequence[int],
+        label_steps: Sequence[npt.NDArray[np.int64]],
+        config: SamplingConfig,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        config.check()
+        self.config = config
+        self.num_steps = list(num_steps)
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.num_streams = config.num_streams
+        self.num_random = config.batch_size - self.num_streams
+        # (N, 2) recording, step of every labelled step
+        self._labelled = np.concatenate(
+            [np.zeros((0, 2), np.int64)]
+            + [np.stack([np.full(len(steps), r), steps], axis=1) for r, steps in enumerate(label_steps)]
+        )
+        self._order: tuple[int, npt.NDArray[np.int64]] | None = None
+        self.epoch, self.batch = 0, 0
+        if self.num_random and not len(self._labelled):
+            raise ValueError(
+                f"none of the {len(self.num_steps)} training recordings has a label; random chunks need one"
+            )
+        num_chunks = sum(len(chunks_of(n, config.chunk_length)) for n in self.num_steps)
+        if self.num_streams:
+            if not num_chunks:
+                raise ValueError(f"none of the {len(self.num_steps)} training recordings has a step to stream")
+            self._length = math.ceil(num_chunks / (self.num_streams * world_size))
+        else:
+            drawn = self.num_random * world_size
+            self._length = config.batches_per_epoch or math.ceil(len(self._labelled) / drawn)
+
+    def __len__(self) -> int:
+        """Batches per epoch, the same for every process."""
+        return self._length
+
+    def __iter__(self) -> Iterator[list[ChunkRequest]]:
+        """The batches from the current place to the end of the epoch."""
+        epoch, first = self.epoch, self.batch
+        slots = self._slots(epoch)
+        return (
+            self._random_requests(epoch * self._length + batch) + [slot[batch] for slot in slots]
+            for batch in range(first, self._length)
+        )
+
+    def advance(self) -> None:
+        """One batch has been consumed."""
+        self.batch += 1
+        if self.batch == self._length:
+            self.epoch, self.batch = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a stored place; ValueError when it does not exist in these data."""
+        if not 0 <= state["batch"] < self._length:
+            raise ValueError(
+                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {self._length} batches now; "
+                "resume with the data, batch size and number of processes of the interrupted run"
+            )
+        self.epoch, self.batch = state["epoch"], state["batch"]
+
+    def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
+        """The requests of each slot of this process, all of one length."""
+        if not self.num_streams:
+            return []
+        order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(len(self.num_steps)).tolist()
+        length = self.config.chunk_length
+        line = [(r, start, stop) for r in order for start, stop in chunks_of(self.num_steps[r], length)]
+        seeds = [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(len(self.num_steps))]
+        num_slots = self.num_streams * self.world_size
+        cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]
+        slots = []
+        for slot in range(self.num_streams):
+            begin, end = cuts[self.rank * self.num_streams + slot :][:2]
+            requests = [
+                ChunkRequest(
+                    recording=r,
+                    start=start,
+                    stop=stop,
+                    is_first=start == 0 or i == 0,
+                    slot=slot,
+                    augment_seed=seeds[r],
+                    kind="stream",
+                )
+                for i, (r, start, stop) in enumerate(line[begin:end])
+            ]
+            slots.append(requests + [_empty(slot)] * (self._length - len(requests)))
+        return slots
+
+    def _random_requests(self, batch: int) -> list[ChunkRequest]:
+        """The random chunks of this process in the `batch`-th batch since the first epoch."""
+        first = (batch * self.world_size + self.rank) * self.num_random
+        requests = []
+        for draw in range(first, first + self.num_random):
+            again, place = divmod(draw, len(self._labelled))
+            recording, step = self._labelled[self._shuffled(again)[place]].tolist()
+            start, stop = random_chunk(step, self.num_steps[recording], self.config.chunk_length)
+            seed = _seed(self.seed, _RANDOM_AUGMENT, draw)
+            requests.append(ChunkRequest(recording, start, stop, True, slot=-1, augment_seed=seed, kind="random"))
+        return requests
+
+    def _shuffled(self, again: int) -> npt.NDArray[np.int64]:
+        """The order of the labelled steps in the `again`-th pass over them."""
+        if self._order is None or self._order[0] != again:
+            rng = np.random.default_rng([self.seed, _LABEL_ORDER, again])
+            self._order = again, rng.permutation(len(self._labelled))
+        return self._order[1]
+
+
+class EvalBatchSampler(Sampler[list[ChunkRequest]]):
+    """Evaluation batches: every recording whole, from its start, in one slot of one process.
+
+    The longest recordings go first, each to the slot that is free earliest. Slots that have ended leave the batch; a
+    process that has ended sooner than others gets batches of one empty request, so that all have equally many.
+    """
+
+    def __init__(
+        self, num_steps: Sequence[int], chunk_length: int, batch_size: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        if chunk_length < 1 or batch_size < 1:
+            raise ValueError(f"chunk_length={chunk_length} and batch_size={batch_size} must be at least 1")
+        num_slots = batch_size * world_size
+        queue = [(0, slot) for slot in range(num_slots)]
+        contents: list[list[tuple[int, int, int]]] = [[] for _ in range(num_slots)]
+        for recording in sorted(range(len(num_steps)), key=lambda r: -num_steps[r]):
+            used, slot = heapq.heappop(queue)
+            chunks = chunks_of(num_steps[recording], chunk_length)
+            contents[slot] += [(recording, start, stop) for start, stop in chunks]
+            heapq.heappush(queue, (used + len(chunks), slot))
+        self._length = max(len(requests) for requests in contents)
+        # slots go round the processes, so that each has its share of the longest recordings
+        self._slots = [
+            [ChunkRequest(r, start, stop, start == 0, slot, 0, "stream") for r, start, stop in requests]
+            for slot, requests in enumerate(contents[rank::world_size])
+        ]
+
+    def __len__(self) -> int:
+        """Batches, the same for every process."""
+        return self._length
+
+    def __iter__(self) -> Iterator[list[ChunkRequest]]:
+        for batch in range(self._length):
+            yield [slot[batch] for slot in self._slots if batch < len(slot)] or [_empty(0)]

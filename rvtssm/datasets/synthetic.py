@@ -1,0 +1,186 @@
+"""synthetic: recordings of procedural traffic, written in the raw layout of Gen1, with the time objects stood still."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rvtssm.events.aside import remove_abandoned, written_aside
+from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.scenes import SceneConfig, build_scene
+from rvtssm.events.simulate import CameraConfig, simulate_events
+from rvtssm.events.workers import num_usable_cores, worker_pool
+from rvtssm.records import DatasetSpec, Events
+
+SPEC = DatasetSpec(
+    name="synthetic",
+    height=120,
+    width=160,
+    class_names=("car", "pedestrian"),
+    label_interval_us=50_000,
+    min_side_px=6,
+    min_diagonal_px=12,
+    prepare_min_side_px=6,
+    prepare_min_diagonal_px=12,
+)
+SPLITS = ("train", "val", "test")
+RECIPE = 1  # raise it when the same settings begin to give other recordings
+FIRST_LABEL_US = 100_000
+_SETTINGS_FILE = "synthetic.json"
+
+
+@dataclass
+class SyntheticConfig:
+    """What to generate. A recording depends on the seed, its split, its index and the settings, not on the counts."""
+
+    seed: int = 0
+    num_train: int = 60
+    num_val: int = 8
+    num_test: int = 12
+    duration_s: float = 5.0
+    height: int = SPEC.height
+    width: int = SPEC.width
+    label_interval_us: int = SPEC.label_interval_us
+    ego_motion_share: float = 0.3  # of the recordings, those in which the camera moves
+    camera: CameraConfig = field(default_factory=CameraConfig)
+    scene: SceneConfig = field(default_factory=SceneConfig)
+    workers: int | None = None  # None: one per core
+
+    def num_recordings(self, split: str) -> int:
+        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
+
+    def is_ego_moving(self, index: int) -> bool:
+        """Spread evenly, so that every split has its share."""
+        return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
+
+    def check(self) -> None:
+        """ValueError for what cannot be generated."""
+        if min(self.num_train, self.num_val, self.num_test) < 0:
+            raise ValueError("synthetic.num_train, num_val and num_test must not be negative")
+        if self.duration_s * 1e6 < FIRST_LABEL_US:
+            raise ValueError(
+                f"synthetic.duration_s={self.duration_s:g} ends before the first label at {FIRST_LABEL_US / 1e6:g} s"
+            )
+        if self.label_interval_us < 1:
+            raise ValueError(f"synthetic.label_interval_us={self.label_interval_us} must be positive")
+        if not 0 <= self.ego_motion_share <= 1:
+            raise ValueError(f"synthetic.ego_motion_share={self.ego_motion_share:g} must lie between 0 and 1")
+
+
+@dataclass
+class SyntheticSummary:
+    """Names `split/name` of the recordings made now and of those that were complete already."""
+
+    written: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> SyntheticSummary:
+    """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
+
+    Complete recordings are skipped. ValueError where the folder holds recordings of other settings, or others.
+    """
+    config.check()
+    raw_dir = Path(raw_dir)
+    _claim(raw_dir, config)
+    summary, tasks = SyntheticSummary(), []
+    for split in SPLITS:
+        (raw_dir / split).mkdir(exist_ok=True)
+        remove_abandoned(raw_dir / split)
+        for index in range(config.num_recordings(split)):
+            is_complete = _boxes_path(raw_dir, split, index).exists()  # it is written last
+            if is_complete:
+                summary.skipped.append(_full_name(split, index))
+            else:
+                tasks.append((split, index))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        bar_id = bar.add_task("generating", total=len(tasks))
+        for split, index in _written(tasks, config, raw_dir):
+            summary.written.append(_full_name(split, index))
+            bar.update(bar_id, advance=1, description=_full_name(split, index))
+    summary.written.sort()
+    return summary
+
+
+def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
+    """The events, in blocks, and the boxes of one recording: the same for the same settings, split and index.
+
+    Boxes hold the whole object at exactly their time, clipped to the frame; the first is at 100 ms or just after.
+    """
+    duration_us = round(config.duration_s * 1e6)
+    seeds = np.random.SeedSequence((config.seed, SPLITS.index(split), index)).spawn(2)
+    for_scene, for_camera = (np.random.default_rng(seed) for seed in seeds)
+    scene = build_scene(config.height, config.width, duration_us, config.scene, for_scene, config.is_ego_moving(index))
+    first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
+    found = np.concatenate(
+        [
+            scene.boxes(t_us, SPEC.prepare_min_side_px, SPEC.prepare_min_diagonal_px)
+            for t_us in range(first_us, duration_us + 1, config.label_interval_us)
+        ]
+    )
+    boxes = np.zeros(len(found), BOX_DTYPE)  # the gaps between fields as well: equal boxes make equal files
+    for name in BOX_DTYPE.names or ():
+        boxes[name] = found[name]
+    return simulate_events(scene.frames(), config.camera, for_camera), boxes
+
+
+def _claim(raw_dir: Path, config: SyntheticConfig) -> None:
+    """Note the settings in a new folder, or compare them with those noted."""
+    settings = {"recipe": RECIPE, **asdict(config)}
+    del settings["workers"]
+    path = raw_dir / _SETTINGS_FILE
+    if path.exists():
+        found = json.loads(path.read_text())
+        if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
+            listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
+            raise ValueError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
+    elif any((raw_dir / split).exists() for split in SPLITS):
+        raise ValueError(f"{raw_dir} holds recordings but no {_SETTINGS_FILE}; generate into another folder")
+    else:
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _written(tasks: list[tuple[str, int]], config: SyntheticConfig, raw_dir: Path) -> Iterator[tuple[str, int]]:
+    """Do the tasks (split, index), yield each when it is done."""
+    num_workers = min(config.workers or num_usable_cores(), len(tasks))
+    if num_workers <= 1:
+        for split, index in tasks:
+            _write(config, raw_dir, split, index)
+            yield split, index
+        return
+    pool = worker_pool(num_workers)
+    try:
+        futures = {pool.submit(_write, config, raw_dir, split, index): (split, index) for split, index in tasks}
+        for future in as_completed(futures):
+            future.result()
+            yield futures[future]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int) -> None:
+    events, boxes = synthetic_recording(config, split, index)
+    write_dat(raw_dir / split / f"{_name(split, index)}{SPEC.event_suffixes[0]}", events, config.height, config.width)
+    write_boxes(_boxes_path(raw_dir, split, index), boxes)
+
+
+def _name(split: str, index: int) -> str:
+    return f"{split}_{index:04d}"
+
+
+def _full_name(split: str, index: int) -> str:
+    return f"{split}/{_name(split, index)}"
+
+
+def _boxes_path(raw_dir: Path, split: str, index: int) -> Path:
+    return raw_dir / split / f"{_name(split, index)}{SPEC.boxes_suffix}"

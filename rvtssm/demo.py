@@ -1,0 +1,122 @@
+"""`rvtssm demo`: from nothing to a trained detector, a table over rates, a video and a page about them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rvtssm import run
+from rvtssm.config import Config
+from rvtssm.datasets.sequence import CountedHistograms, RawSplit
+from rvtssm.evaluation.protocol import has_stood_still
+from rvtssm.evaluation.report import EvaluationReport, to_json, to_markdown
+from rvtssm.inference.predict import PredictionSummary, predict_recording
+from rvtssm.models.checkpoint import load_file, read_checkpoint
+from rvtssm.models.detector import count_parameters
+from rvtssm.training.fit import last_checkpoint
+
+STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
+
+
+def demo(config: Config) -> None:
+    """Generate, preprocess, train, evaluate at every rate and predict, all below `out`; what is complete is not redone.
+
+    Writes `report.md` and `metrics.json` there.
+    """
+    out = Path(config.out or "outputs/demo")
+    dataset = replace(
+        config.dataset,
+        raw_dir=config.dataset.raw_dir or str(out / "raw"),
+        prepared_dir=config.dataset.prepared_dir or str(out / "prepared"),
+    )
+    config = replace(config, out=str(out), dataset=dataset, resume="auto")
+    _announce("generate")
+    run.generate(config)
+    _announce("preprocess")
+    if run.preprocess(config):
+        raise ValueError(f"some recordings in {dataset.raw_dir} could not be prepared; see the lines above")
+    _announce("train")
+    config = replace(config, checkpoint=str(run.train(config)))
+    _announce("evaluate")
+    report = run.evaluate(replace(config, out=str(out / "evaluation")))
+    _announce("predict")
+    summary = _predict(config, out / "prediction")
+    metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
+    _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    _write(out / "report.md", _page(report, metrics, summary, out))
+    run.console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
+
+
+def _announce(step: str) -> None:
+    run.console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
+
+
+def _predict(config: Config, out: Path) -> PredictionSummary:
+    """The test recording with most boxes that stand still, drawn with its ground truth."""
+    checkpoint = read_checkpoint(str(config.checkpoint))
+    sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
+    chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
+    assert isinstance(chosen.source, CountedHistograms)
+    summary = predict_recording(
+        checkpoint, chosen.source.recording.path, out, config.predict, ground_truth=chosen.labels
+    )
+    for sentence in summary.sentences():
+        run.console.print(sentence, soft_wrap=True, highlight=False)
+    return summary
+
+
+def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
+    """What `metrics.json` holds; fractions, None where there was no ground truth."""
+    plain = to_json(report)
+    reference = plain["rates"][f"{report.reference_hz:g}"]
+    return {
+        "ap": reference["AP"],
+        "ap50": reference["AP50"],
+        "rates": plain["rates"],
+        "performance_drop": plain["performance_drop"],
+        "still_objects": plain["still_objects"],
+        "train_seconds": round(train_seconds, 1),
+        "num_parameters": count_parameters(read_checkpoint(str(config.checkpoint)).detector)["total"],
+    }
+
+
+def _page(report: EvaluationReport, metrics: dict[str, Any], summary: PredictionSummary, out: Path) -> str:
+    stills = sorted((out / "prediction").glob("still_*.png"))
+    still = metrics["still_objects"]
+    lines = [
+        "# A detector for event cameras, trained from nothing",
+        "",
+        f"{metrics['num_parameters'] / 1e6:.2f} M parameters, trained for {metrics['train_seconds']:.0f} s on "
+        f"simulated traffic at {report.reference_hz:g} Hz. The table is of test recordings that training never saw; at "
+        "other rates the same weights run on other windows with the time step rescaled.",
+        "",
+        to_markdown(report),
+        "![average precision over rates](evaluation/evaluation.png)",
+        "",
+    ]
+    if len(still) == 2:
+        lines += [
+            "## What memory is worth",
+            "",
+            "An object that stands still emits no events. AP on objects that have stood still for 0.3 s or longer: "
+            f"{100 * still['carried']:.1f} with the state carried, {100 * still['reset']:.1f} with the state reset at "
+            "every step (all other ground truth is ignored).",
+            "",
+        ]
+    lines += [
+        "## Pictures",
+        "",
+        f"[video](prediction/video.mp4) of `{Path(summary.recording).name}`; white: ground truth.",
+        "",
+    ]
+    lines += [f"![{path.stem}](prediction/{path.name})" for path in stills]
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(text)
+    os.replace(aside, path)

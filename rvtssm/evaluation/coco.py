@@ -1,0 +1,136 @@
+"""Average precision of the detections of whole recordings, through pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.evaluation.protocol import scored_detections, scored_labels
+from rvtssm.records import DatasetSpec, Detections, Labels
+
+METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+
+
+class ScoredRecording(NamedTuple):
+    """What one recording brings to the score; a plain tuple will do."""
+
+    name: str
+    labels: Labels  # pixels of the frame, ordered by time
+    detections: Sequence[Detections]  # one per frame
+
+
+class _BoxEval(COCOeval):
+    """COCOeval with ground truth that is ignored without being a crowd: ordinary overlap, one detection each."""
+
+    def _prepare(self) -> None:
+        super()._prepare()  # derives `ignore` from `iscrowd`
+        for boxes in self._gts.values():
+            for box in boxes:
+                box["ignore"] = box["is_ignored"]
+
+
+def evaluate_detections(
+    recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
+    spec: DatasetSpec,
+    *,
+    only: Callable[[Labels], np.ndarray] | None = None,
+    is_filtered: bool = True,
+    time_tolerance_us: int = 0,
+) -> dict[str, float]:
+    """AP over all recordings at once: {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1].
+
+    The images are the label times that keep a box after filtering. A detection belongs to every image at most
+    `time_tolerance_us` away; with 0, detections are made exactly at label times. `only` maps labels (N,) to the
+    (N,) bool of those to find; the others are ignored: neither missed when not found nor a fault when found.
+    A recording handed in twice (samplers pad ranks by repeating) counts once. A number that has no ground truth
+    is NaN.
+    """
+    images: list[dict[str, int]] = []
+    truths: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    by_name = {name: (labels, detections) for name, labels, detections in recordings}
+    for name, (labels, detections) in by_name.items():
+        if is_filtered:
+            labels = scored_labels(labels, spec)
+            detections = [scored_detections(frame, spec) for frame in detections]
+        _check_times(name, labels, detections, time_tolerance_us)
+        is_ignored = np.zeros(len(labels), bool) if only is None else ~np.asarray(only(labels), bool)
+        detections = sorted(detections, key=lambda frame: frame.t_us)
+        frame_us = np.array([frame.t_us for frame in detections], np.int64)
+        for t_us in np.unique(labels.t_us):
+            image = len(images) + 1
+            images.append({"id": image, "height": spec.frame_height, "width": spec.frame_width})
+            at = slice(*np.searchsorted(labels.t_us, np.array([t_us, t_us + 1])))
+            truths += _annotations(image, len(truths), labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at])
+            first, last = np.searchsorted(frame_us, np.array([t_us - time_tolerance_us, t_us + time_tolerance_us + 1]))
+            for frame in detections[first:last]:
+                ltwh = xyxy_to_ltwh(frame.xyxy)
+                found += _annotations(image, len(found), ltwh, frame.class_id, np.zeros(len(frame)), frame.score)
+    return _average_precision(images, truths, found, spec)
+
+
+def _check_times(name: str, labels: Labels, detections: Sequence[Detections], tolerance_us: int) -> None:
+    if np.any(np.diff(labels.t_us) < 0):
+        raise ValueError(f"{name}: labels must be ordered by time; sort them before scoring")
+    if tolerance_us == 0 and len(labels):
+        missing = np.setdiff1d(labels.t_us, np.array([frame.t_us for frame in detections], np.int64))
+        if len(missing):
+            raise ValueError(
+                f"{name}: no detections were made at label time {missing[0]} us ({len(missing)} of "
+                f"{len(np.unique(labels.t_us))} label times); hand in one Detections per label time, empty or not, "
+                "or set time_tolerance_us"
+            )
+
+
+def _annotations(
+    image: int,
+    count: int,
+    ltwh: np.ndarray,
+    class_id: np.ndarray,
+    is_ignored: np.ndarray,
+    score: np.ndarray | None = None,
+) -> list[dict[str, Any]]:
+    """Boxes as pycocotools wants them. Ids start at 1: it takes 0 for `not matched`."""
+    return [
+        {
+            "id": count + i + 1,
+            "image_id": image,
+            "category_id": int(class_id[i]) + 1,
+            "bbox": ltwh[i].tolist(),
+            "area": float(ltwh[i, 2] * ltwh[i, 3]),
+            "iscrowd": 0,
+            "is_ignored": bool(is_ignored[i]),
+            "score": 1.0 if score is None else float(score[i]),
+        }
+        for i in range(len(ltwh))
+    ]
+
+
+def _average_precision(
+    images: list[dict[str, int]], truths: list[dict[str, Any]], found: list[dict[str, Any]], spec: DatasetSpec
+) -> dict[str, float]:
+    categories = [{"id": i + 1, "name": name} for i, name in enumerate(spec.class_names)]
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+        sides = []
+        for annotations in (truths, found):
+            side = COCO()
+            side.dataset = {"images": images, "annotations": annotations, "categories": categories}
+            side.createIndex()
+            sides.append(side)
+        coco = _BoxEval(*sides, "bbox")
+        coco.evaluate()
+        coco.accumulate()
+        coco.summarize()
+    metrics = dict(zip(METRICS, map(float, coco.stats), strict=False))
+    precision = coco.eval["precision"][:, :, :, 0, -1]  # threshold, recall, class; all sizes, most detections
+    for k, name in enumerate(spec.class_names):
+        metrics[f"AP/{name}"] = float(precision[:, :, k].mean())
+    return {name: math.nan if value < 0 else value for name, value in metrics.items()}

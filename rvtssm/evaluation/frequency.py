@@ -1,0 +1,57 @@
+"""Accuracy over inference rates: one row per rate, the performance drop, and the published rows to hold it against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+REFERENCE_HZ = 20.0  # the rate that the published models are trained at
+
+# AP in percent at 20 / 40 / 80 / 100 / 200 Hz, trained at 20 Hz: Zubic et al., CVPR 2024, and the papers it cites
+PUBLISHED_HZ = (20.0, 40.0, 80.0, 100.0, 200.0)
+PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "gen1": {
+        "RVT": (47.16, 35.13, 21.98, 18.61, 8.35),
+        "S5-ViT-B": (47.71, 46.44, 45.08, 42.49, 39.84),
+        "GET": (47.90, 34.15, 19.97, 15.13, 5.35),
+    },
+    "onempx": {
+        "RVT": (47.40, 42.51, 33.20, 30.29, 18.15),
+        "S5-ViT-B": (47.80, 46.49, 46.11, 45.80, 39.70),
+        "GET": (48.40, 40.51, 30.30, 28.11, 15.44),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """What was measured at one inference rate."""
+
+    hz: float
+    metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
+    extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
+
+
+def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = REFERENCE_HZ) -> float:
+    """The value at `reference_hz` minus the mean at all other rates, in the unit of the values.
+
+    NaN when the reference rate or every other rate is missing.
+    """
+    others = [value for hz, value in value_by_hz.items() if hz != reference_hz]
+    if reference_hz not in value_by_hz or not others:
+        return math.nan
+    return value_by_hz[reference_hz] - sum(others) / len(others)
+
+
+def drop_of_rows(rows: Sequence[RateRow], metric: str = "AP", reference_hz: float = REFERENCE_HZ) -> float:
+    """`performance_drop` of one metric over measured rows."""
+    return performance_drop({row.hz: row.metrics[metric] for row in rows}, reference_hz)
+
+
+def published_rows(dataset: str) -> dict[str, dict[float, float]]:
+    """The published AP by model and rate, in [0, 1]; empty for a dataset without published numbers."""
+    return {
+        model: {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, values, strict=True)}
+        for model, values in PUBLISHED.get(dataset, {}).items()
+    }

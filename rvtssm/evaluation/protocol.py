@@ -1,0 +1,47 @@
+"""Which boxes are scored: the rules of the Prophesee automotive datasets (Perot et al. 2020), and their wording."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.records import DatasetSpec, Detections, Labels
+
+STILL_US = 300_000  # an object that has not moved for so long emits almost no events
+
+
+def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec) -> np.ndarray:
+    """Which boxes count: later than `spec.skip_us` and not too small for the frame.
+
+    boxes_ltwh (N, 4) float32 pixels of the frame, t_us (N,) or one time -> (N,) bool. The limits of the spec are
+    pixels of the sensor and shrink with `downsample`. Ground truth and detections obey the same rule.
+    """
+    w, h = boxes_ltwh[:, 2], boxes_ltwh[:, 3]
+    side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
+    return (np.asarray(t_us) > spec.skip_us) & (w >= side) & (h >= side) & (w * w + h * h >= diagonal * diagonal)
+
+
+def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
+    """The labels that count, in the same order."""
+    return labels[is_scored(labels.boxes_ltwh, labels.t_us, spec)]
+
+
+def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:
+    """The detections of one frame that count, in the same order."""
+    keep = is_scored(xyxy_to_ltwh(detections.xyxy), detections.t_us, spec)
+    return Detections(detections.xyxy[keep], detections.score[keep], detections.class_id[keep], detections.t_us)
+
+
+def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
+    """Objects that have not moved for at least `min_us`: (N,) bool, False where that is unknown."""
+    return labels.still_us >= min_us
+
+
+def scoring_rules(spec: DatasetSpec) -> str:
+    """The rules of this file as one sentence for a report."""
+    return (
+        f"boxes and detections up to {spec.skip_us / 1e6:g} s, with a side under "
+        f"{spec.min_side_px / spec.downsample:g} px or a diagonal under {spec.min_diagonal_px / spec.downsample:g} px "
+        f"({spec.frame_width} x {spec.frame_height} frame) are left out; "
+        "only label times that keep a box are scored"
+    )

@@ -1,0 +1,1 @@
+"""From the bytes of recordings to events, windows, histograms and labels on disk; never imports torch."""

@@ -1,0 +1,141 @@
+"""Boxes: read and written as Prophesee's `_bbox.npy`, cleaned by fixed rules, tied to windows.
+
+Sources: prophesee-automotive-dataset-toolbox (the files), RVT scripts/genx/preprocess_dataset.py (the rules).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.aside import written_aside
+from rvtssm.events.histogram import check_convention
+from rvtssm.records import DatasetSpec, Labels, Windows
+
+BOX_DTYPE = np.dtype(
+    [
+        ("t", "<i8"),
+        ("x", "<f4"),
+        ("y", "<f4"),
+        ("w", "<f4"),
+        ("h", "<f4"),
+        ("class_id", "<u4"),
+        ("track_id", "<u4"),
+        ("class_confidence", "<f4"),
+        ("still_us", "<i8"),
+    ],
+    align=True,
+)
+_OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
+_DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "still_us": -1}
+
+_FASTEST_LABELS_US = 50_000  # labels that come faster would force windows shorter than training uses
+_JITTER_US = 2_000  # labels follow the frames of another camera
+_RVT_FIRST_LABEL_US = 100_000
+
+Boxes = npt.NDArray[np.void]
+
+
+def read_boxes(path: Path | str) -> Boxes:
+    """All boxes of a file as (N,) of BOX_DTYPE ordered by time: us, sensor pixels, class ids as on disk.
+
+    Fields go by name, old names included; a missing `still_us` is -1. ValueError for anything else.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a file of boxes ({error}); copy it again") from None
+    boxes = to_boxes(found, path)
+    return boxes[np.argsort(boxes["t"], kind="stable")]
+
+
+def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
+    """A structured array from `path` as BOX_DTYPE, fields by name; ValueError where one is missing."""
+    names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
+    if missing := [name for name in BOX_DTYPE.names or () if name not in names and name not in _DEFAULTS]:
+        raise ValueError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(BOX_DTYPE.names or ())}")
+    boxes = np.empty(len(found), BOX_DTYPE)
+    for name in BOX_DTYPE.names or ():
+        boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
+    return boxes
+
+
+def write_boxes(path: Path | str, boxes: Boxes) -> None:
+    """Write boxes of BOX_DTYPE as a `_bbox.npy`; the file appears when it is complete."""
+    if boxes.dtype != BOX_DTYPE:
+        raise ValueError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
+    with written_aside(path) as aside, open(aside, "wb") as file:
+        np.save(file, boxes)
+
+
+def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
+    """The boxes to keep, in sensor pixels, with `class_id` the index into `spec.class_names`.
+
+    Classes the spec does not name go, boxes are cropped to [0, width - 1] x [0, height - 1], and those without area
+    or smaller than the spec's `prepare_` limits go, in training also those wider than nine tenths of the sensor
+    (faults of the published labels). Then label times: `rvt` starts at 100 ms and keeps those at multiples of a
+    base interval, the one in the spec or the multiple of the interval in the file that comes nearest; `exact` keeps
+    all and drops repeated boxes, but thins labels that come faster than 20 Hz in the same way. The result does not
+    depend on the stride, so every rate is scored on the same boxes.
+    """
+    check_convention(convention)
+    boxes = with_class_indices(boxes, spec)
+    for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
+        end = np.clip(boxes[start] + boxes[size], 0, limit)
+        boxes[start] = np.clip(boxes[start], 0, limit)
+        boxes[size] = end - boxes[start]
+    w, h = boxes["w"], boxes["h"]
+    is_kept = (w > 0) & (h > 0) & (w >= spec.prepare_min_side_px) & (h >= spec.prepare_min_side_px)
+    is_kept &= w**2 + h**2 >= spec.prepare_min_diagonal_px**2
+    if is_train:
+        is_kept &= w <= 9 * spec.width // 10
+    boxes = boxes[is_kept]
+    if convention == "exact":
+        same = ["t", "x", "y", "w", "h", "class_id"]
+        boxes = boxes[np.sort(np.unique(boxes[same], return_index=True)[1])]
+    return boxes[np.isin(boxes["t"], _kept_label_times(np.unique(boxes["t"]), spec, convention))]
+
+
+def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
+    """The boxes of classes the spec names, their ids on disk replaced by indices into `spec.class_names`."""
+    boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)].copy()
+    order = np.argsort(spec.disk_class_ids)
+    boxes["class_id"] = order[np.searchsorted(spec.disk_class_ids, boxes["class_id"], sorter=order)]
+    return boxes
+
+
+def to_labels(boxes: Boxes, windows: Windows) -> Labels:
+    """Cleaned boxes as labels of the windows that end at their times; ValueError for a box without such a window."""
+    index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
+    if len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
+        raise ValueError("some boxes lie between the window ends; build the windows with label_grid from their times")
+    return Labels(
+        boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
+        class_id=boxes["class_id"].astype(np.int64),
+        t_us=boxes["t"].copy(),
+        window_index=index.astype(np.int64),
+        still_us=boxes["still_us"].copy(),
+    )
+
+
+def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:
+    """Of increasing label times the first and, from kept to kept, those at a multiple of the base interval."""
+    first_us = _RVT_FIRST_LABEL_US if convention == "rvt" else 0
+    candidates: list[int] = times_us[times_us >= first_us].tolist()
+    if len(times_us) < 2:
+        return candidates
+    interval_us = float(np.median(np.diff(times_us)))
+    if convention == "exact" and interval_us >= _FASTEST_LABELS_US:
+        return candidates
+    multiple = round(spec.label_interval_us / interval_us)
+    base_us = int(multiple * interval_us) if multiple > 1 else spec.label_interval_us
+    kept = candidates[:1]
+    for time in candidates[1:]:
+        distance = time - kept[-1]
+        multiple = round(distance / base_us)
+        if multiple > 0 and abs(distance - multiple * base_us) <= _JITTER_US:
+            kept.append(time)
+    return kept

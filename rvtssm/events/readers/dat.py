@@ -1,0 +1,126 @@
+"""Prophesee DAT files (Gen1, N-CARS): a text header, then one 64-bit word per event.
+
+Layout: header lines starting with `% `, two bytes (event type, event size), then per event a u32 time in
+microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian.
+Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.aside import written_aside
+from rvtssm.events.jit import jit
+from rvtssm.events.readers.header import read_text_header, sensor_size
+from rvtssm.events.readers.recording import (
+    BACKWARD,
+    LATEST_US,
+    NUM_COMMON,
+    OUTSIDE,
+    POSITION,
+    ByteRecording,
+    EventBuffer,
+    State,
+)
+from rvtssm.records import Events
+
+_CD_TYPES = (0x00, 0x0C)  # "2D" of the automotive sets, "CD" of newer software: the same eight bytes
+_WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
+_PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time; microseconds added by wraps of the 32-bit clock
+
+
+class DatRecording(ByteRecording):
+    """A DAT file whose first event lies at byte `data_offset`."""
+
+    format = "dat"
+    unit_bytes = 8
+
+    def _start(self) -> State:
+        return np.zeros(NUM_COMMON + 2, np.int64)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        words = self._read_units(state, len(buffer.t)).view("<u4")
+        kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        return kept
+
+
+def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
+    """Open a DAT file, with or without a header.
+
+    ValueError where the file holds something else than events, or no size is known.
+    """
+    header = read_text_header(path)
+    data_offset = header.num_bytes
+    if header.lines:
+        with open(path, "rb") as file:
+            file.seek(data_offset)
+            kind = file.read(2)
+        if len(kind) < 2:
+            raise ValueError(f"{path} ends within its header; copy it again")
+        if kind[0] not in _CD_TYPES or kind[1] != DatRecording.unit_bytes:
+            raise ValueError(
+                f"{path} holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes; "
+                f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read"
+            )
+        data_offset += 2
+    height, width = sensor_size(path, header.size_hw, (height, width))
+    return DatRecording(path, height, width, data_offset)
+
+
+def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
+    """Write events, whole or in blocks, as a DAT file of type 0x00 (as Gen1); the file appears when it is complete.
+
+    ValueError for times that a 32-bit clock starting at 0 cannot hold and for coordinates outside the sensor.
+    """
+    header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
+    with written_aside(path) as aside, open(aside, "wb") as file:
+        file.write(header.encode() + bytes((_CD_TYPES[0], DatRecording.unit_bytes)))
+        for block in (events,) if isinstance(events, Events) else events:
+            file.write(_to_words(block, height, width).tobytes())
+
+
+def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
+    if not len(events):
+        return np.empty(0, _WORD)
+    if events.t[0] < 0 or events.t[-1] >= 1 << 32:
+        raise ValueError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the start")
+    if events.x.max() >= width or events.y.max() >= height:
+        raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
+    words = np.empty(len(events), _WORD)
+    words["t"] = events.t
+    words["xyp"] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28
+    return words
+
+
+@jit
+def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the pairs of u32 in `words` into t, x, y, p (each at least as long); return the number of events kept."""
+    latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
+    kept = 0
+    for i in range(0, len(words), 2):
+        raw = np.int64(words[i])
+        if previous - raw > 1 << 31:
+            wrapped += 1 << 32
+        previous = raw
+        time = raw + wrapped
+        column = words[i + 1] & 0x3FFF
+        row = (words[i + 1] >> 14) & 0x3FFF
+        if column >= width or row >= height:
+            state[OUTSIDE] += 1
+            continue
+        if time < latest:
+            state[BACKWARD] += 1
+            time = latest
+        latest = time
+        t[kept] = time
+        x[kept] = column
+        y[kept] = row
+        p[kept] = (words[i + 1] >> 28) != 0
+        kept += 1
+    state[POSITION] += len(words) // 2
+    state[LATEST_US], state[_PREVIOUS], state[_WRAPPED] = latest, previous, wrapped
+    return kept

@@ -1,0 +1,92 @@
+"""HDF5 event files as RVT distributes them: a group `events` with x, y, p, t and the size of the sensor.
+
+Source: RVT scripts/genx/preprocess_dataset.py (H5Reader).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401  registers the compression filters of published files
+import numpy as np
+
+from rvtssm.events.jit import jit
+from rvtssm.events.readers.header import sensor_size
+from rvtssm.events.readers.recording import (
+    BACKWARD,
+    LATEST_US,
+    NUM_COMMON,
+    OUTSIDE,
+    POSITION,
+    EventBuffer,
+    Recording,
+    State,
+)
+
+_COLUMNS = ("t", "x", "y", "p")
+
+
+class RvtHdf5Recording(Recording):
+    """An HDF5 file of `num_events` events."""
+
+    format = "rvt_hdf5"
+
+    def _open(self) -> Any:
+        return h5py.File(self.path, "r")
+
+    def _start(self) -> State:
+        return np.zeros(NUM_COMMON, np.int64)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(buffer.t), self._num_units)
+        events = self._file()["events"]
+        columns = [np.asarray(events[name][start:stop]) for name in _COLUMNS]
+        kept: int = _repair(*columns, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        return kept
+
+
+def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
+    """Open an HDF5 event file; ValueError where it has another layout or no known size."""
+    try:
+        with h5py.File(path, "r") as file:
+            if "CD/events" in file:
+                raise ValueError(f"{path} is a Metavision ECF file, which is not supported; export it as EVT3 or DAT")
+            events = file.get("events")
+            if not isinstance(events, h5py.Group) or any(name not in events for name in _COLUMNS):
+                raise ValueError(f"{path} has no events/t, x, y, p; only the HDF5 layout of RVT can be read")
+            lengths = {name: len(events[name]) for name in _COLUMNS}
+            in_file = (int(events["height"][()]), int(events["width"][()])) if "height" in events else None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be opened as HDF5 ({error}); copy it again") from None
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path} has columns of different lengths {lengths}; copy it again")
+    height, width = sensor_size(path, in_file, (height, width))
+    return RvtHdf5Recording(path, height, width, lengths["t"])
+
+
+@jit
+def _repair(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Copy events into t, x, y, p with the rules every reader follows; return the number of events kept."""
+    latest = state[LATEST_US]
+    kept = 0
+    for i in range(len(raw_t)):
+        column, row = np.int64(raw_x[i]), np.int64(raw_y[i])
+        if column < 0 or row < 0 or column >= width or row >= height:
+            state[OUTSIDE] += 1
+            continue
+        time = np.int64(raw_t[i])
+        if time < latest:
+            state[BACKWARD] += 1
+        else:
+            latest = time
+        t[kept] = latest
+        x[kept] = column
+        y[kept] = row
+        p[kept] = raw_p[i] > 0
+        kept += 1
+    state[POSITION] += len(raw_t)
+    state[LATEST_US] = latest
+    return kept

@@ -1,0 +1,163 @@
+"""An event camera in software: rendered frames and their times become events.
+
+Every pixel fires when its log intensity has moved by a threshold since it last fired, at the time found by
+linear interpolation of the log intensity between two frames (Rebecq et al., ESIM, CoRL 2018). Thresholds
+differ from pixel to pixel; noise comes from all pixels rarely and from hot pixels often; and a pixel that
+fired is blind for the refractory time: it goes on tracking the intensity, but what it would say is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.events.jit import jit
+from rvtssm.records import Events
+
+MIN_THRESHOLD = 0.02  # of the log intensity; thresholds drawn below it are raised to it
+BLOCK_US = 200_000  # events are handed out in blocks of at least this length
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the types of Events
+
+
+@dataclass
+class CameraConfig:
+    """One camera; its contrast thresholds are steps of the natural logarithm of the intensity."""
+
+    threshold: float = 0.2
+    threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
+    refractory_us: int = 500
+    background_rate_hz: float = 0.2  # noise events per pixel
+    hot_pixel_share: float = 2e-4
+    hot_pixel_rate_hz: float = 40.0
+    dark_intensity: float = 0.02  # added before the logarithm: what a pixel sees in full darkness
+
+
+def simulate_events(
+    frames: Iterable[tuple[int, np.ndarray]], config: CameraConfig, rng: np.random.Generator
+) -> Iterator[Events]:
+    """The events of a camera that sees these frames, in blocks that follow each other in time.
+
+    frames: (t_us, intensity (H, W) in [0, 1]), times increasing; all pixels start settled on the first frame.
+    Between frames the logarithm of the intensity moves linearly. Events lie between the first and the last
+    frame time; the same frames, config and generator state give the same events.
+    """
+    stream = iter(frames)
+    first = next(stream, None)
+    if first is None:
+        raise ValueError("simulate_events got no frames; it needs at least one")
+    before_us, image = first
+    before = _log_intensity(image, config)
+    threshold_off, threshold_on = _thresholds(before.shape, config, rng)
+    hot = rng.choice(before.size, rng.binomial(before.size, config.hot_pixel_share), replace=False)
+    level = before.copy()
+    free_from_us = np.full(before.shape, np.iinfo(np.int64).min, np.int64)
+
+    def block(parts: list[Columns], start_us: int, end_us: int) -> Events:
+        parts.append(_noise(before.shape, hot, start_us, end_us, config, rng))
+        t, x, y, p = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.argsort(t, kind="stable")
+        t, x, y, p = t[order], x[order], y[order], p[order]
+        keep = _outside_refractory(t, x, y, free_from_us, config.refractory_us)
+        return Events(t[keep], x[keep], y[keep], p[keep])
+
+    parts: list[Columns] = []
+    block_start_us = before_us
+    for t_us, image in stream:
+        if t_us <= before_us:
+            raise ValueError(f"a frame at {t_us} us follows one at {before_us} us; frame times must increase")
+        after = _log_intensity(image, config)
+        parts.append(_crossings(before, after, level, threshold_off, threshold_on, before_us, t_us))
+        before_us, before = t_us, after
+        if t_us - block_start_us >= BLOCK_US:
+            yield block(parts, block_start_us, t_us)
+            parts, block_start_us = [], t_us
+    if parts:
+        yield block(parts, block_start_us, before_us)
+
+
+def _log_intensity(image: np.ndarray, config: CameraConfig) -> np.ndarray:
+    lit: np.ndarray = image.astype(np.float32) + np.float32(config.dark_intensity)
+    np.log(lit, out=lit)
+    return lit
+
+
+def _thresholds(
+    shape: tuple[int, ...], config: CameraConfig, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    drawn = config.threshold * (1 + config.threshold_mismatch * rng.standard_normal((2, *shape)))
+    off, on = np.maximum(drawn, MIN_THRESHOLD).astype(np.float32)
+    return off, on
+
+
+@jit
+def _crossings(
+    before: np.ndarray,
+    after: np.ndarray,
+    level: np.ndarray,
+    threshold_off: np.ndarray,
+    threshold_on: np.ndarray,
+    start_us: int,
+    end_us: int,
+) -> Columns:
+    """Where and when each pixel crosses its next thresholds; `level` (H, W) moves along with it, in place."""
+    height, width = before.shape
+    room = 0
+    for y in range(height):
+        for x in range(width):
+            change = after[y, x] - level[y, x]
+            if after[y, x] != before[y, x]:  # rounding can make one more than the quotient
+                room += int(abs(change) / (threshold_on[y, x] if change > 0 else threshold_off[y, x])) + 1
+    t_out = np.empty(room, np.int64)
+    x_out = np.empty(room, np.uint16)
+    y_out = np.empty(room, np.uint16)
+    p_out = np.empty(room, np.uint8)
+    n = 0
+    for y in range(height):
+        for x in range(width):
+            slope = after[y, x] - before[y, x]
+            if slope == 0:
+                continue
+            step = threshold_on[y, x] if slope > 0 else -threshold_off[y, x]
+            following = level[y, x] + step
+            while (after[y, x] - following) * step >= 0:
+                level[y, x] = following
+                t_out[n] = start_us + int((following - before[y, x]) / slope * (end_us - start_us))
+                x_out[n], y_out[n], p_out[n] = x, y, step > 0
+                following += step
+                n += 1
+    return t_out[:n], x_out[:n], y_out[:n], p_out[:n]
+
+
+def _noise(
+    shape: tuple[int, ...],
+    hot: np.ndarray,
+    start_us: int,
+    end_us: int,
+    config: CameraConfig,
+    rng: np.random.Generator,
+) -> Columns:
+    """Events without a cause: a Poisson process in every pixel, a faster one of one polarity in the `hot` ones."""
+    num_pixels, seconds = shape[0] * shape[1], (end_us - start_us) * 1e-6
+    background = rng.integers(num_pixels, size=rng.poisson(config.background_rate_hz * num_pixels * seconds))
+    repeated = np.repeat(hot, rng.poisson(config.hot_pixel_rate_hz * seconds, len(hot)))
+    pixel = np.concatenate((background, repeated))
+    t = rng.integers(start_us, end_us, len(pixel))
+    p = np.concatenate((rng.integers(2, size=len(background)), repeated % 2))
+    y, x = np.divmod(pixel, shape[1])
+    return t, x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
+
+
+@jit
+def _outside_refractory(
+    t: np.ndarray, x: np.ndarray, y: np.ndarray, free_from_us: np.ndarray, refractory_us: int
+) -> np.ndarray:
+    """Which of the sorted events find their pixel ready; `free_from_us` (H, W) moves along, in place."""
+    keep = np.empty(len(t), np.bool_)
+    for i in range(len(t)):
+        keep[i] = t[i] >= free_from_us[y[i], x[i]]
+        if keep[i]:
+            free_from_us[y[i], x[i]] = t[i] + refractory_us
+    return keep

@@ -1,0 +1,229 @@
+"""Pictures and videos of events with boxes, for people.
+
+Brighter is red, darker is blue, as in the literature. Text keeps to ASCII: OpenCV's fonts have nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.records import Detections, Labels
+
+Color = tuple[int, int, int]  # RGB
+Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
+
+BACKGROUND: Color = (16, 19, 26)
+BAR: Color = (33, 38, 48)
+TEXT: Color = (226, 230, 237)
+BRIGHTER: Color = (255, 86, 70)
+DARKER: Color = (62, 132, 255)
+GROUND_TRUTH: Color = (255, 255, 255)
+CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the events
+    (255, 205, 60),
+    (74, 222, 128),
+    (232, 121, 249),
+    (45, 212, 191),
+    (255, 153, 51),
+    (190, 242, 100),
+    (249, 168, 212),
+    (165, 180, 252),
+)
+
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_BAR_PX = 30
+_VISIBLE_STILL_US = 300_000  # shorter pauses are not worth a word in the picture
+
+
+def events_image(hist: np.ndarray) -> np.ndarray:
+    """A histogram (2 * bins, H, W), darker half first, as a picture (H, W, 3) uint8 RGB."""
+    darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
+    total = darker + brighter
+    share = (brighter / np.maximum(total, 1))[..., None]
+    brighter_rgb, darker_rgb, background = np.array([BRIGHTER, DARKER, BACKGROUND], np.float32)
+    color = share * brighter_rgb + (1 - share) * darker_rgb
+    # the first event is already visible, more of them saturate
+    strength = np.where(total > 0, 1 - 0.42 * np.exp(-(total - 1) / 2), 0)[..., None]
+    return (background * (1 - strength) + color * strength + 0.5).astype(np.uint8)
+
+
+def draw_frame(
+    hist: np.ndarray,
+    detections: Detections,
+    ground_truth: Labels | None = None,
+    class_names: Sequence[str] = (),
+    *,
+    scale: int | None = None,
+    min_score: float = 0.3,
+    caption: str | None = None,
+) -> np.ndarray:
+    """One window as a picture: events, detections from `min_score` on, ground truth dashed.
+
+    hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
+    carries `caption` (None: the time), the one below explains the colours. Returns (h, w, 3) uint8 RGB, h and w even.
+    """
+    scale = scale or best_scale(hist.shape[-1])
+    canvas = cv2.resize(events_image(hist), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    chosen = np.flatnonzero(detections.score >= min_score)
+    chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # the best on top
+    for i in chosen:
+        _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(int(detections.class_id[i])))
+    if ground_truth is not None:
+        for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
+            _draw_dashed(canvas, _scaled(xyxy, scale))
+            if still_us >= _VISIBLE_STILL_US:
+                _draw_still(canvas, _scaled(xyxy, scale), f"still {still_us / 1e6:.1f} s")
+    for i in chosen:
+        class_id = int(detections.class_id[i])
+        text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
+        _draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text)
+    caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
+    width = canvas.shape[1]
+    picture = np.concatenate(
+        [_caption_bar(width, caption), canvas, _legend_bar(width, class_names, ground_truth is not None)]
+    )
+    # video codecs store colour at half resolution and want even sizes
+    return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+def best_scale(width: int) -> int:
+    """The whole factor that brings a frame nearest to 960 pixels of width, between 1 and 6."""
+    return min(max(round(960 / width), 1), 6)
+
+
+def class_color(class_id: int) -> Color:
+    return CLASS_COLORS[class_id % len(CLASS_COLORS)]
+
+
+def class_name(class_names: Sequence[str], class_id: int) -> str:
+    return class_names[class_id] if class_id < len(class_names) else f"class {class_id}"
+
+
+@contextmanager
+def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that appends RGB frames (h, w, 3) uint8 to an MP4; the file appears when the block ends without error.
+
+    All frames must have the size of the first. ValueError when OpenCV cannot encode, or for a video without frames.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # a folder, since OpenCV chooses the container by the suffix of the name
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".video-") as folder:
+        aside = Path(folder) / "video.mp4"
+        writer: cv2.VideoWriter | None = None
+
+        def write(frame: np.ndarray) -> None:
+            nonlocal writer
+            if writer is None:
+                size = (frame.shape[1], frame.shape[0])
+                writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), fps, size)
+                if not writer.isOpened():
+                    raise ValueError(f"{path}: OpenCV cannot write MP4 here; predict with video=false")
+            writer.write(np.ascontiguousarray(frame[..., ::-1]))
+
+        try:
+            yield write
+        finally:
+            if writer is not None:
+                writer.release()
+        if writer is None:
+            raise ValueError(f"{path}: a video needs at least one frame")
+        os.replace(aside, path)
+
+
+def write_video(path: Path | str, frames: Iterable[np.ndarray], fps: float) -> None:
+    """All `frames` as an MP4; see `open_video`."""
+    with open_video(path, fps) as write:
+        for frame in frames:
+            write(frame)
+
+
+def write_png(path: Path | str, image: np.ndarray) -> None:
+    """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _, data = cv2.imencode(".png", image[..., ::-1])
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_bytes(data.tobytes())
+    os.replace(aside, path)
+
+
+def _scaled(xyxy: np.ndarray, scale: int) -> Box:
+    # far outside is as good as outside, and OpenCV takes 32-bit integers only
+    x1, y1, x2, y2 = np.clip(np.nan_to_num(xyxy) * scale, -10_000, 20_000).round().astype(int).tolist()
+    return x1, y1, x2, y2
+
+
+def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
+    x1, y1, x2, y2 = box
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim keeps the line apart from events
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
+
+
+def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str) -> None:
+    """Class and score above the box, or inside it at the upper edge of the picture."""
+    x1, y1, _, _ = box
+    (width, height), _ = cv2.getTextSize(text, _FONT, 0.48, 1)
+    left = min(max(x1 - 1, 0), max(canvas.shape[1] - width - 8, 0))
+    top = y1 - height - 9
+    if top < 0:
+        top = min(max(y1, 0), canvas.shape[0] - height - 9)
+    cv2.rectangle(canvas, (left, top), (left + width + 8, top + height + 8), color, cv2.FILLED)
+    cv2.putText(canvas, text, (left + 4, top + height + 4), _FONT, 0.48, BACKGROUND, 1, cv2.LINE_AA)
+
+
+def _draw_dashed(canvas: np.ndarray, box: Box, dash: int = 7, gap: int = 5) -> None:
+    x1, y1, x2, y2 = box
+    for thickness, color in ((3, BACKGROUND), (1, GROUND_TRUTH)):
+        for x in range(x1, x2, dash + gap):
+            for y in (y1, y2):
+                cv2.line(canvas, (x, y), (min(x + dash, x2), y), color, thickness)
+        for y in range(y1, y2, dash + gap):
+            for x in (x1, x2):
+                cv2.line(canvas, (x, y), (x, min(y + dash, y2)), color, thickness)
+
+
+def _draw_still(canvas: np.ndarray, box: Box, text: str) -> None:
+    (width, height), _ = cv2.getTextSize(text, _FONT, 0.42, 1)
+    at = (min(max(box[0], 0), max(canvas.shape[1] - width, 0)), min(box[3] + height + 6, canvas.shape[0] - 4))
+    cv2.putText(canvas, text, at, _FONT, 0.42, BACKGROUND, 3, cv2.LINE_AA)
+    cv2.putText(canvas, text, at, _FONT, 0.42, GROUND_TRUTH, 1, cv2.LINE_AA)
+
+
+def _bar(width: int) -> np.ndarray:
+    return np.full((_BAR_PX, width, 3), BAR, np.uint8)
+
+
+def _caption_bar(width: int, caption: str) -> np.ndarray:
+    bar = _bar(width)
+    cv2.putText(bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
+    return bar
+
+
+def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
+    """Swatches with names, from left to right as long as there is room."""
+    bar = _bar(width)
+    entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
+    entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
+    entries += [("brighter", BRIGHTER, "dot"), ("darker", DARKER, "dot")]
+    x = 10
+    for name, color, kind in entries:
+        (text_width, _), _ = cv2.getTextSize(name, _FONT, 0.45, 1)
+        if x + 20 + text_width > width:
+            break
+        if kind == "box":
+            cv2.rectangle(bar, (x, 9), (x + 13, 21), color, 2)
+        elif kind == "dashed":
+            _draw_dashed(bar, (x, 9, x + 13, 21), dash=3, gap=2)
+        else:
+            cv2.circle(bar, (x + 7, 15), 5, color, cv2.FILLED, cv2.LINE_AA)
+        cv2.putText(bar, name, (x + 20, 20), _FONT, 0.45, TEXT, 1, cv2.LINE_AA)
+        x += 20 + text_width + 18
+    return bar

@@ -1,0 +1,33 @@
+"""One set of weights on sensors of any size: no weight depends on it, only padding and attention partition do."""
+
+from __future__ import annotations
+
+import math
+
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.detector import Detector, build_detector
+from rvtssm.records import DatasetSpec
+
+
+def nearest_downsample(spec: DatasetSpec, height: int, width: int) -> int:
+    """The whole factor that brings a sensor nearest to the frames of training; on the sensor of training, its own."""
+    if (height, width) == (spec.height, spec.width):
+        return spec.downsample
+    return max(1, round(math.sqrt(height * width / (spec.frame_height * spec.frame_width))))
+
+
+def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:
+    """The same weights for frames of height x width pixels, in evaluation mode; itself where it fits already."""
+    trained = checkpoint.detector
+    if (height, width) == (trained.geometry.height, trained.geometry.width):
+        return trained.eval()
+    detector = build_detector(
+        checkpoint.model_config,
+        checkpoint.temporal_config,
+        height,
+        width,
+        checkpoint.spec.num_classes,
+        in_channels=2 * checkpoint.windows.num_bins,
+    )
+    detector.load_state_dict(trained.state_dict())
+    return detector.to(next(trained.parameters()).device).eval()

@@ -1,0 +1,1 @@
+"""The detector: histograms and carried states in, boxes with scores out."""

@@ -1,0 +1,64 @@
+"""Four stages and their states: padded histograms to feature maps at strides 4, 8, 16 and 32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from rvtssm.models.stage import Stage
+from rvtssm.ssm import TemporalLayer
+
+STAGE_FACTORS = (4, 2, 2, 2)
+STAGE_STRIDES = (4, 8, 16, 32)
+
+
+class Backbone(nn.Module):
+    """Runs L steps of B streams through the stages, each with its own temporal layer.
+
+    `temporal` holds one layer per stage, of widths `dims`; see `rvtssm.ssm` for what it must do.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dims: Sequence[int],
+        num_blocks: Sequence[int],
+        partition: tuple[int, int],
+        head_dim: int,
+        temporal: Sequence[TemporalLayer],
+        *,
+        layer_scale: float = 1e-5,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dims = tuple(dims)
+        self.stages: Sequence[Stage] = nn.ModuleList(  # type: ignore[assignment]
+            Stage(
+                before,
+                dim,
+                factor,
+                blocks,
+                partition,
+                head_dim,
+                layer,
+                layer_scale=layer_scale,
+                drop_path=drop_path,
+            )
+            for before, dim, factor, blocks, layer in zip(
+                (in_channels, *dims[:-1]), dims, STAGE_FACTORS, num_blocks, temporal, strict=True
+            )
+        )
+
+    def forward(
+        self, x: Tensor, state: tuple[Any, ...], step_scale: float | Tensor = 1.0
+    ) -> tuple[list[Tensor], tuple[Any, ...]]:
+        """(L, B, C, H, W) -> four maps (L, B, H / s, W / s, D), finest first, and the four states after step L."""
+        maps, states = [], []
+        for stage, before in zip(self.stages, state, strict=True):
+            features, after = stage(x, before, step_scale)
+            maps.append(features)
+            states.append(after)
+            x = features.permute(0, 1, 4, 2, 3)  # channels last in memory, channels first by name
+        return maps, tuple(states)

@@ -1,0 +1,142 @@
+"""Checkpoints in our own format: weights and a description from which the detector can be built again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rvtssm.models.detector import Detector, ModelConfig, build_detector
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.ssm import TemporalConfig
+
+FORMAT_VERSION = 1
+DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
+OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the official SSM release
+
+
+@dataclass
+class CheckpointMeta:
+    """What a checkpoint says about itself; `to_dict` is its plain form under the key `rvtssm`."""
+
+    spec: DatasetSpec
+    model_config: ModelConfig
+    temporal_config: TemporalConfig
+    windows: WindowSettings
+    raw_dir: str | None = None  # where the data were at training, for an evaluation that names none
+    prepared_dir: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "spec": asdict(self.spec),
+            "model": asdict(self.model_config),
+            "temporal": asdict(self.temporal_config),
+            "windows": asdict(self.windows),
+            "raw_dir": self.raw_dir,
+            "prepared_dir": self.prepared_dir,
+        }
+
+    @classmethod
+    def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
+        if meta["format_version"] != FORMAT_VERSION:
+            raise ValueError(
+                f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
+                "use the version of rvtssm that wrote it"
+            )
+        return cls(
+            DatasetSpec(**meta["spec"]),
+            ModelConfig(**meta["model"]),
+            TemporalConfig(**meta["temporal"]),
+            WindowSettings(**meta["windows"]),
+            meta["raw_dir"],
+            meta["prepared_dir"],
+        )
+
+    def build(self) -> Detector:
+        """The detector that is described, with fresh weights."""
+        spec = self.spec
+        return build_detector(
+            self.model_config,
+            self.temporal_config,
+            spec.frame_height,
+            spec.frame_width,
+            spec.num_classes,
+            in_channels=2 * self.windows.num_bins,
+        )
+
+
+@dataclass(kw_only=True)
+class LoadedCheckpoint(CheckpointMeta):
+    """A checkpoint in memory: its description and the detector, in evaluation mode."""
+
+    detector: Detector
+
+
+def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
+    """Write a checkpoint of the detector's weights, aside first: what is at `path` is always complete."""
+    path = Path(path)
+    aside = path.with_name(path.name + ".part")
+    torch.save({"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()}, aside)
+    os.replace(aside, path)
+
+
+def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:
+    """Read what `write_checkpoint` or our training wrote. ValueError when the file is something else."""
+    content = load_file(path)
+    if "rvtssm" not in content:
+        if any(key.startswith(OFFICIAL_PREFIX) for key in content.get("state_dict", {})):
+            raise ValueError(
+                f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
+                f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
+            )
+        raise ValueError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
+    meta = CheckpointMeta.from_dict(content["rvtssm"])
+    weights = content["state_dict"]
+    if any(key.startswith(DETECTOR_PREFIX) for key in weights):
+        start = len(DETECTOR_PREFIX)
+        weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
+    return fill_detector(meta, weights, device)
+
+
+def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
+    """The dict in a file of torch.save. Only plain data is read unless `trust_pickle` allows the file to run code."""
+    if not Path(path).is_file():
+        raise ValueError(f"there is no checkpoint at {path}")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
+    except pickle.UnpicklingError as error:
+        if "GLOBAL" in str(error):  # torch names the class it refuses to make
+            raise ValueError(
+                f"{path} holds pickled Python objects, and reading those runs code from the file; "
+                "if you trust its source, convert it with --trust-pickle"
+            ) from None
+        raise ValueError(f"{path} is not a checkpoint: torch cannot read it") from None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{path} holds objects that cannot be made here: {error}") from None
+    except (RuntimeError, EOFError, OSError):
+        raise ValueError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
+    return content
+
+
+def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
+    """Build the described detector and load the weights; ValueError names the keys or shapes that do not fit."""
+    detector = meta.build()
+    own = detector.state_dict()
+    unknown, missing = sorted(weights.keys() - own.keys()), sorted(own.keys() - weights.keys())
+    misfits = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
+    problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
+    listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
+    if listed:
+        raise ValueError(f"the weights do not fit the model they claim to be: {'; '.join(listed)}")
+    detector.load_state_dict(weights)
+    described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
+    return LoadedCheckpoint(**described, detector=detector.to(device).eval())

@@ -1,0 +1,156 @@
+"""Checkpoints of others: a literal key map for RVT and the official SSM release, and the sizes in their weights.
+
+Sources: uzh-rpg/ssms_event_cameras 7c871b5 and uzh-rpg/RVT b80f568 (Lightning checkpoints, keys under `mdl.`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, fill_detector
+from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.ssm import TemporalConfig
+
+RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps the released SSM weights remember, by dataset
+
+# Applied to an official key from top to bottom.
+OFFICIAL_KEYS = (
+    (r"^mdl\.", ""),
+    (r"\.downsample_cf2cl\.", ".downsample."),
+    (r"\.att_blocks\.", ".blocks."),
+    (r"\.att_window\.", ".block."),
+    (r"\.att_grid\.", ".grid."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.ls1\.gamma$", ".attention.proj.gamma"),
+    (r"\.mlp\.net\.0\.0\.", ".mlp.0."),
+    (r"\.mlp\.net\.2\.", ".mlp.2."),
+    (r"\.ls2\.gamma$", ".mlp.2.gamma"),
+    (r"\.s5_block\.s5\.seq\.", ".temporal.ssm."),
+    (r"\.s5_block\.", ".temporal."),
+    (r"\.lstm\.conv1x1\.", ".temporal.gates."),
+    (r"\.bn\.", ".norm."),
+    (r"^fpn\.", "neck."),
+    (r"^neck\.lateral_conv0\.", "neck.reduce32."),
+    (r"^neck\.C3_p4\.", "neck.merge16_down."),
+    (r"^neck\.reduce_conv1\.", "neck.reduce16."),
+    (r"^neck\.C3_p3\.", "neck.merge8_down."),
+    (r"^neck\.bu_conv2\.", "neck.shrink8."),
+    (r"^neck\.C3_n3\.", "neck.merge16_up."),
+    (r"^neck\.bu_conv1\.", "neck.shrink16."),
+    (r"^neck\.C3_n4\.", "neck.merge32_up."),
+    (r"\.m\.(\d+)\.conv1\.", r".blocks.\1.0."),
+    (r"\.m\.(\d+)\.conv2\.", r".blocks.\1.1."),
+    (r"^yolox_head\.stems\.(\d)\.", r"head.levels.\1.stem."),
+    (r"^yolox_head\.cls_convs\.(\d)\.", r"head.levels.\1.class_convs."),
+    (r"^yolox_head\.reg_convs\.(\d)\.", r"head.levels.\1.box_convs."),
+    (r"^yolox_head\.cls_preds\.(\d)\.", r"head.levels.\1.class_out."),
+    (r"^yolox_head\.reg_preds\.(\d)\.", r"head.levels.\1.box_out."),
+    (r"^yolox_head\.obj_preds\.(\d)\.", r"head.levels.\1.objectness_out."),
+)
+
+
+def convert_official(
+    state_dict: Mapping[str, Tensor],
+    spec: DatasetSpec,
+    size: str | None = None,
+    *,
+    head_dim: int | None = None,
+    memory: str | None = None,
+    memory_chunk: int | None = None,
+) -> LoadedCheckpoint:
+    """A checkpoint of RVT or of the official SSM release as one of ours; ValueError says what does not fit.
+
+    Two things are not in the weights: the attention partition, which follows from the frames of the dataset, and the
+    channels per attention head, which `size` (a key of MODEL_SIZES) or `head_dim` names. The SSM release forgets at
+    every chunk border, so that is what the converted model does unless `memory` says `carried`; RVT carries its state.
+    """
+    model, temporal, num_classes, in_channels = derive_configs(state_dict, size, head_dim)
+    if num_classes != spec.num_classes:
+        raise ValueError(
+            f"the checkpoint has {num_classes} classes, {spec.name} has {spec.num_classes} "
+            f"({', '.join(spec.class_names)}); name the dataset it was trained on"
+        )
+    if memory is None:
+        memory = "carried" if temporal.name == "lstm" and memory_chunk is None else "chunk"
+    if memory == "chunk" and memory_chunk is None:
+        if spec.name not in RELEASED_CHUNKS:
+            raise ValueError(f"no chunk length is known for {spec.name}; give it in steps, or ask for memory carried")
+        memory_chunk = RELEASED_CHUNKS[spec.name]
+    model = replace(model, memory=memory, memory_chunk=memory_chunk)
+    # both releases were trained on windows of 50 ms every 50 ms, as RVT prepares them
+    windows = WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
+    return fill_detector(CheckpointMeta(spec, model, temporal, windows), rename_official(state_dict), "cpu")
+
+
+def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights under our names; keys the map does not know keep theirs, keys of other modules go."""
+    renamed = {}
+    for key, value in state_dict.items():
+        if not key.startswith("mdl."):
+            continue
+        for pattern, name in OFFICIAL_KEYS:
+            key = re.sub(pattern, name, key)
+        # a 1x1 convolution over pixels is a linear map of each
+        renamed[key] = value.flatten(1) if key.endswith(".temporal.gates.weight") else value
+    return renamed
+
+
+def derive_configs(
+    state_dict: Mapping[str, Tensor], size: str | None = None, head_dim: int | None = None
+) -> tuple[ModelConfig, TemporalConfig, int, int]:
+    """Model and temporal configuration, number of classes and of input channels, from official weights.
+
+    `size` or `head_dim` is needed, see `convert_official`.
+    """
+    if size is not None and size not in MODEL_SIZES:
+        raise ValueError(f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
+    if size is not None:
+        head_dim = MODEL_SIZES[size].head_dim
+    if head_dim is None:
+        raise ValueError("weights do not tell the channels per attention head; name the size of the model, or them")
+    stage = "mdl.backbone.stages.{}."
+    try:
+        stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]
+        num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
+    except KeyError as error:
+        raise ValueError(
+            f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted"
+        ) from None
+    dims = [len(stem) for stem in stems]
+    if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
+        raise ValueError(
+            f"the first stage has {dims[0]} channels, {size} has {MODEL_SIZES[size].embed_dim}; name the right size"
+        )
+    model = ModelConfig(
+        size=size or "custom",
+        embed_dim=dims[0],
+        dim_multiplier=tuple(dim // dims[0] for dim in dims),
+        num_blocks=tuple(_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)),
+        head_dim=head_dim,
+        fpn_blocks=_count(state_dict, r"mdl\.fpn\.C3_p4\.m\.(\d+)\."),
+    )
+    return model, _derive_temporal(state_dict, dims), num_classes, stems[0].shape[1]
+
+
+def _derive_temporal(state_dict: Mapping[str, Tensor], dims: list[int]) -> TemporalConfig:
+    modes = [state_dict.get(f"mdl.backbone.stages.{i}.s5_block.s5.seq.Lambda") for i in range(4)]
+    if modes[0] is None:
+        return TemporalConfig(name="lstm")
+    sizes = [len(lambda_) for lambda_ in modes if lambda_ is not None]
+    return TemporalConfig(
+        name="s5",
+        discretization="bilinear",
+        bandlimit=0.0,  # the release masks at initialisation only, then trains without a mask
+        state_size=None if sizes == dims else sizes[0],
+        clip_real=False,  # the release does not clip
+    )
+
+
+def _count(state_dict: Mapping[str, Tensor], pattern: str) -> int:
+    """How many numbers the group of the pattern takes over the keys."""
+    return len({match[1] for match in map(re.compile(pattern).match, state_dict) if match})

@@ -1,0 +1,73 @@
+"""The neck: a feature pyramid that mixes strides 8, 16 and 32 downwards and upwards again.
+
+Source: YOLOX (Ge et al., 2021), PAFPN with CSP layers, upsampled by nearest neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ConvNormAct(nn.Module):
+    """Convolution without bias, batch norm, SiLU; the size shrinks by `stride` only."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.norm(self.conv(x)), inplace=True)
+
+
+class CspLayer(nn.Module):
+    """Half of the channels through `num_blocks` bottlenecks, the other half around them: C3 of YOLOv5."""
+
+    def __init__(self, in_channels: int, out_channels: int, num_blocks: int) -> None:
+        super().__init__()
+        hidden = out_channels // 2
+        self.conv1 = ConvNormAct(in_channels, hidden, 1)
+        self.conv2 = ConvNormAct(in_channels, hidden, 1)
+        self.conv3 = ConvNormAct(2 * hidden, out_channels, 1)
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(ConvNormAct(hidden, hidden, 1), ConvNormAct(hidden, hidden, 3))  # no shortcut
+                for _ in range(num_blocks)
+            )
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv3(torch.cat([self.blocks(self.conv1(x)), self.conv2(x)], dim=1))
+
+
+class Pafpn(nn.Module):
+    """Three maps (M, C, H / s, W / s), s = 8, 16, 32, to three maps of the same shapes."""
+
+    def __init__(self, channels: Sequence[int], num_blocks: int) -> None:
+        super().__init__()
+        c8, c16, c32 = channels
+        self.reduce32 = ConvNormAct(c32, c16, 1)
+        self.merge16_down = CspLayer(2 * c16, c16, num_blocks)
+        self.reduce16 = ConvNormAct(c16, c8, 1)
+        self.merge8_down = CspLayer(2 * c8, c8, num_blocks)
+        self.shrink8 = ConvNormAct(c8, c8, 3, stride=2)
+        self.merge16_up = CspLayer(2 * c8, c16, num_blocks)
+        self.shrink16 = ConvNormAct(c16, c16, 3, stride=2)
+        self.merge32_up = CspLayer(2 * c16, c32, num_blocks)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        map8, map16, map32 = maps
+        reduced32 = self.reduce32(map32)
+        reduced16 = self.reduce16(self.merge16_down(torch.cat([_twice(reduced32), map16], dim=1)))
+        out8 = self.merge8_down(torch.cat([_twice(reduced16), map8], dim=1))
+        out16 = self.merge16_up(torch.cat([self.shrink8(out8), reduced16], dim=1))
+        out32 = self.merge32_up(torch.cat([self.shrink16(out16), reduced32], dim=1))
+        return [out8, out16, out32]
+
+
+def _twice(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2, mode="nearest-exact")

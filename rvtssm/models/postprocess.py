@@ -1,0 +1,80 @@
+"""From predictions to detections: probabilities, a score, a threshold, non-maximum suppression within each class.
+
+Source: YOLOX (Ge et al., 2021). `class_only` is the score RVT evaluates with: boxes are chosen and suppressed by
+objectness times class, then ranked by the class alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rvtssm.boxes import cxcywh_to_xyxy, nms_by_class
+from rvtssm.records import Detections
+
+SCORES = ("objectness_times_class", "class_only")
+
+
+@dataclass
+class PostprocessConfig:
+    """Which boxes count as detections."""
+
+    min_score: float = 0.001  # objectness times class probability
+    nms_iou: float = 0.45
+    score: str = "objectness_times_class"  # or class_only: what detections are ranked by
+    max_detections: int | None = None  # per frame, the best ones
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise ValueError(f"postprocess.score={self.score!r}; choose from {', '.join(SCORES)}")
+
+
+def to_probabilities(predictions: Tensor) -> Tensor:
+    """(..., 5 + K) with objectness and class logits -> the same with probabilities; boxes are left as they are."""
+    return torch.cat([predictions[..., :4], predictions[..., 4:].sigmoid()], dim=-1)
+
+
+def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Tensor:
+    """The boxes of one frame that remain, best first: (A, 5 + K) -> (N, 7).
+
+    Rows are [left, top, right, bottom px, objectness, class probability, class index].
+    """
+    class_probability, class_id = probabilities[:, 5:].max(dim=1)
+    score = probabilities[:, 4] * class_probability
+    rows = torch.cat(
+        [
+            cxcywh_to_xyxy(probabilities[:, :4]),
+            probabilities[:, 4:5],
+            class_probability[:, None],
+            class_id[:, None].to(probabilities.dtype),
+        ],
+        dim=1,
+    )
+    above = score >= min_score
+    rows, score, class_id = rows[above], score[above], class_id[above]
+    return rows[nms_by_class(rows[:, :4], score, class_id, nms_iou)]
+
+
+@torch.no_grad()
+def postprocess(
+    predictions: Tensor, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
+) -> list[Detections]:
+    """The detections of M frames: predictions (M, A, 5 + K) with logits, t_us (M,) their times."""
+    config = config or PostprocessConfig()
+    found = []
+    for probabilities, time in zip(to_probabilities(predictions.float()), t_us, strict=True):
+        rows = select_boxes(probabilities, config.min_score, config.nms_iou).cpu()
+        score = rows[:, 5] if config.score == "class_only" else rows[:, 4] * rows[:, 5]
+        order = score.argsort(descending=True, stable=True)[: config.max_detections]
+        found.append(
+            Detections(
+                xyxy=rows[order, :4].numpy(),
+                score=score[order].numpy(),
+                class_id=rows[order, 6].long().numpy(),
+                t_us=int(time),
+            )
+        )
+    return found

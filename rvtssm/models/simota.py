@@ -1,0 +1,69 @@
+"""Which location answers for which object: SimOTA, all frames and objects at once.
+
+Source: YOLOX (Ge et al., 2021), section 2.1 and its code; the candidates are the locations whose cell centre lies
+within 1.5 strides of an object's centre.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CENTER_RADIUS = 1.5  # strides
+IOU_WEIGHT = 3.0
+OUTSIDE_COST = 1e6  # a location near another object only: taken if nothing else is left
+NUM_CANDIDATES = 10  # the sum of the best ten overlaps is the number of locations an object gets
+
+
+def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
+    """Intersection over union of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast.
+
+    Areas come from the sizes, not from the corners: of a small box far from the origin the corners lose digits.
+    """
+    far = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
+    near = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
+    side = (far - near).clamp(min=0)
+    common = side[..., 0] * side[..., 1]
+    return common / (a[..., 2] * a[..., 3] + b[..., 2] * b[..., 3] - common + 1e-16)
+
+
+@torch.no_grad()
+def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
+    """The target of every location, -1 for background: (M, A) int64, an index into the N targets of the frame.
+
+    predictions (M, A, 5 + K) as the head gives them; targets (M, N, 5) [class, cx, cy, w, h], the first
+    num_targets (M,) of a frame are real; locations (A, 3) [x, y, stride].
+    """
+    if targets.shape[1] == 0:
+        return torch.full(predictions.shape[:2], -1, device=predictions.device)
+    is_real = torch.arange(targets.shape[1], device=targets.device) < num_targets[:, None]  # (M, N)
+    reach = CENTER_RADIUS * locations[:, 2]
+    distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
+    is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
+    is_candidate = is_near.any(dim=1, keepdim=True) & is_real[..., None]
+
+    iou = overlap_cxcywh(targets[:, :, None, 1:], predictions[:, None, :, :4])
+    iou = iou.masked_fill(~is_candidate, 0)
+    cost = _class_cost(predictions, targets[..., 0].long()) - IOU_WEIGHT * (iou + 1e-8).log()
+    cost = (cost + OUTSIDE_COST * ~is_near).masked_fill(~is_candidate, torch.inf)
+
+    num_best = min(NUM_CANDIDATES, iou.shape[-1])
+    num_matches = iou.topk(num_best).values.sum(-1).int().clamp(min=1)  # (M, N)
+    best = cost.topk(num_best, largest=False)
+    is_taken = (torch.arange(num_best, device=cost.device) < num_matches[..., None]) & best.values.isfinite()
+    is_match = torch.zeros_like(is_candidate).scatter_(-1, best.indices, is_taken)
+
+    num_claims = is_match.sum(dim=1)  # (M, A)
+    # a location that several objects claim goes to the cheapest object of the frame
+    matched = torch.where(num_claims > 1, cost.argmin(dim=1), is_match.int().argmax(dim=1))
+    return matched.masked_fill(num_claims == 0, -1)
+
+
+def _class_cost(predictions: Tensor, class_id: Tensor) -> Tensor:
+    """Cross-entropy of sqrt(objectness * class) against the one-hot class: (M, A, 5 + K), (M, N) -> (M, N, A)."""
+    probability = (predictions[..., 4:5].sigmoid() * predictions[..., 5:].sigmoid()).sqrt()
+    is_class = -probability.log().clamp(min=-100)
+    is_not = -torch.log1p(-probability).clamp(min=-100)
+    others = 1 - torch.eye(probability.shape[-1], device=probability.device)
+    by_class = (is_class + is_not @ others).transpose(1, 2)  # (M, K, A)
+    return by_class.gather(1, class_id[..., None].expand(-1, -1, by_class.shape[-1]))

@@ -1,0 +1,74 @@
+"""One stage of the backbone: downsample, mix in space (all steps at once), then mix in time.
+
+Source: RVT (Gehrig and Scaramuzza, 2023); with a state-space layer in place of the LSTM: State Space Models for
+Event Cameras (Zubic et al., 2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rvtssm.models.attention import AttentionPair
+from rvtssm.ssm import TemporalLayer
+
+
+class Downsample(nn.Module):
+    """Strided, overlapping convolution and layer norm: (B, C, H, W) -> (B, H / factor, W / factor, dim)."""
+
+    def __init__(self, in_channels: int, dim: int, factor: int) -> None:
+        super().__init__()
+        kernel = 2 * factor - 1
+        self.conv = nn.Conv2d(in_channels, dim, kernel, stride=factor, padding=kernel // 2, bias=False)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # a channels-last input gives a channels-last output, so this permutation moves nothing
+        return self.norm(self.conv(x).permute(0, 2, 3, 1))
+
+
+class Stage(nn.Module):
+    """L steps of B streams: (L, B, C, H, W) -> (L, B, H / factor, W / factor, dim), and the state after step L.
+
+    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        factor: int,
+        num_blocks: int,
+        partition: tuple[int, int],
+        head_dim: int,
+        temporal: TemporalLayer,
+        *,
+        layer_scale: float = 1e-5,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.downsample = Downsample(in_channels, dim, factor)
+        self.blocks = nn.Sequential(
+            *(
+                AttentionPair(
+                    dim,
+                    partition,
+                    head_dim,
+                    normed_input=index == 0,
+                    layer_scale=layer_scale,
+                    drop_path=drop_path,
+                )
+                for index in range(num_blocks)
+            )
+        )
+        self.temporal = temporal
+
+    def forward(self, x: Tensor, state: Any, step_scale: float | Tensor) -> tuple[Tensor, Any]:
+        """`step_scale`: a number, (B,) or (L, B), relative to training."""
+        num_steps, num_streams = x.shape[:2]
+        x = self.blocks(self.downsample(x.flatten(0, 1)))  # (L B, H, W, dim)
+        height, width, dim = x.shape[1:]
+        # (L B) H W D -> L (B H W) D: a view
+        y, state = self.temporal(x.reshape(num_steps, num_streams * height * width, dim), state, step_scale)
+        return y.view(num_steps, num_streams, height, width, dim), state

@@ -1,0 +1,181 @@
+"""The records that cross from one room of the package to another; nothing here computes.
+
+Units are in the names: `_us` is int64 microseconds, `_px` pixels, intervals of time are half-open.
+The module does not import torch, so that readers and preparation workers stay light.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
+    if array.dtype != dtype:
+        raise ValueError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
+    if array.ndim != len(shape) or any(s is not None and s != a for s, a in zip(shape, array.shape, strict=True)):
+        wanted = "(" + ", ".join("N" if s is None else str(s) for s in shape) + ")"
+        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """What is fixed about a dataset: its sensor, its classes, its label rules and its files.
+
+    Sizes in pixels are at the resolution of the sensor; frames are `downsample` times smaller.
+    """
+
+    name: str
+    height: int  # sensor, pixels
+    width: int
+    class_names: tuple[str, ...]
+    label_interval_us: int  # usual distance between labels on disk
+    min_side_px: float  # boxes with a shorter side are not scored
+    min_diagonal_px: float  # boxes with a shorter diagonal are not scored
+    prepare_min_side_px: float  # boxes below these two are not even kept as training labels
+    prepare_min_diagonal_px: float
+    class_ids: tuple[int, ...] = ()  # class id on disk of each class, empty: 0, 1, 2, ...
+    downsample: int = 1  # frames keep one pixel in downsample x downsample
+    skip_us: int = 500_000  # labels before this time are not scored
+    disk_names: tuple[str, ...] = ()  # other names under which files refer to this dataset
+    event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
+    boxes_suffix: str = "_bbox.npy"
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def disk_class_ids(self) -> tuple[int, ...]:
+        return self.class_ids or tuple(range(self.num_classes))
+
+    @property
+    def frame_height(self) -> int:
+        return self.height // self.downsample
+
+    @property
+    def frame_width(self) -> int:
+        return self.width // self.downsample
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """One recording, or a slice of it, as parallel arrays of length N."""
+
+    t: np.ndarray  # (N,) int64, microseconds, non-decreasing
+    x: np.ndarray  # (N,) uint16, pixels, 0 at the left
+    y: np.ndarray  # (N,) uint16, pixels, 0 at the top
+    p: np.ndarray  # (N,) uint8, 0 = darker, 1 = brighter
+
+    def __post_init__(self) -> None:
+        _check("Events.t", self.t, np.int64, (None,))
+        _check("Events.x", self.x, np.uint16, (len(self.t),))
+        _check("Events.y", self.y, np.uint16, (len(self.t),))
+        _check("Events.p", self.p, np.uint8, (len(self.t),))
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """The events with start_us <= t < end_us (a view, no copy)."""
+        i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
+        return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """T windows of time, half-open [start, end), ends increasing; length and stride are independent."""
+
+    bounds_us: np.ndarray  # (T, 2) int64
+    dt_us: np.ndarray  # (T,) int64, distance of each end from the one before: the step of the model
+
+    def __post_init__(self) -> None:
+        _check("Windows.bounds_us", self.bounds_us, np.int64, (None, 2))
+        _check("Windows.dt_us", self.dt_us, np.int64, (len(self.bounds_us),))
+
+    def __len__(self) -> int:
+        return len(self.bounds_us)
+
+    @property
+    def ends_us(self) -> np.ndarray:
+        return self.bounds_us[:, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSettings:
+    """How the histograms were counted that a sequence holds, or that a model was trained on."""
+
+    stride_us: float  # from window end to window end; for a model, the step with step_scale = 1
+    length_us: int | None  # None: from the end of one window to the end of the next
+    convention: str  # exact or rvt
+    num_bins: int  # per polarity
+    count_cutoff: int  # counts saturate here
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """N boxes of one recording, ordered by time; each belongs to the window that ends at its time."""
+
+    boxes_ltwh: np.ndarray  # (N, 4) float32, pixels
+    class_id: np.ndarray  # (N,) int64, index into DatasetSpec.class_names
+    t_us: np.ndarray  # (N,) int64
+    window_index: np.ndarray  # (N,) int64
+    still_us: np.ndarray  # (N,) int64, time since the object last moved, -1 where unknown
+
+    def __post_init__(self) -> None:
+        _check("Labels.boxes_ltwh", self.boxes_ltwh, np.float32, (None, 4))
+        for name in ("class_id", "t_us", "window_index", "still_us"):
+            _check(f"Labels.{name}", getattr(self, name), np.int64, (len(self.boxes_ltwh),))
+
+    def __len__(self) -> int:
+        return len(self.t_us)
+
+    def __getitem__(self, index: slice | np.ndarray) -> Labels:
+        """The labels at a slice, a boolean mask or an index array."""
+        return Labels(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """L steps of B streams. `frame_index` lists the M labelled (step, stream) pairs, step-major order."""
+
+    hist: torch.Tensor  # (L, B, C, H, W) uint8
+    dt_us: torch.Tensor  # (L, B) int64
+    is_first: torch.Tensor  # (B,) bool, the stream starts a recording here: its state is zero
+    is_pad: torch.Tensor  # (L, B) bool, steps after the end of a recording
+    frame_index: torch.Tensor  # (M, 2) int64
+    targets: torch.Tensor  # (M, N, 5) float32 [class, cx, cy, w, h] pixels of the frame, zero rows are padding
+    num_targets: torch.Tensor  # (M,) int64
+    t_us: torch.Tensor  # (M,) int64, label time
+    slot: torch.Tensor  # (B,) int64, place in the state bank, -1 for a random chunk
+    recording: torch.Tensor  # (B,) int64, index of the recording in its split
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
+        moved = {f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)}
+        return replace(self, **moved)
+
+    def pin_memory(self) -> SequenceBatch:
+        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """N boxes found in one frame, best score first."""
+
+    xyxy: np.ndarray  # (N, 4) float32, pixels of the frame
+    score: np.ndarray  # (N,) float32
+    class_id: np.ndarray  # (N,) int64
+    t_us: int
+
+    def __post_init__(self) -> None:
+        _check("Detections.xyxy", self.xyxy, np.float32, (None, 4))
+        _check("Detections.score", self.score, np.float32, (len(self.xyxy),))
+        _check("Detections.class_id", self.class_id, np.int64, (len(self.xyxy),))
+
+    def __len__(self) -> int:
+        return len(self.score)

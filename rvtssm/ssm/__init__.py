@@ -1,0 +1,32 @@
+"""The recurrence: temporal layers over (L, N, D) sequences with explicit state, exact at any rate; no images here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant
+from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.s5 import S5, S5SSM
+
+TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {"s5": S5, "lstm": LSTM}
+
+
+def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
+    """The layer `config.name` over `dim` features; ValueError lists the names there are."""
+    if config.name not in TEMPORAL_LAYERS:
+        raise ValueError(f"temporal.name={config.name!r}; choose from {', '.join(TEMPORAL_LAYERS)}")
+    return TEMPORAL_LAYERS[config.name](dim, config)
+
+
+__all__ = [
+    "LSTM",
+    "S5",
+    "S5SSM",
+    "TEMPORAL_LAYERS",
+    "State",
+    "StepScale",
+    "TemporalConfig",
+    "TemporalLayer",
+    "build_temporal_layer",
+    "to_constant",
+]

@@ -1,0 +1,78 @@
+"""From continuous modes to one step of a recurrence, x[l] = decay * x[l-1] + gain * (B u)[l], for diagonal A.
+
+Every method takes lambda (P,) complex, the step dt (P,) of training and the step scale r (a number or a tensor that
+broadcasts against (P,) from the left), and returns decay and gain, complex, of the broadcast shape or (P,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rvtssm.ssm.layer import StepScale
+
+_SERIES_RADIUS = 0.1
+_SERIES_TERMS = 10  # 0.1 ** 10 / 11! is below the rounding of float64
+
+
+def expm1(z: Tensor) -> Tensor:
+    """exp(z) - 1 for complex z, without cancellation near 0."""
+    half_sine = torch.sin(z.imag / 2)
+    real = torch.expm1(z.real) * torch.cos(z.imag) - 2 * half_sine * half_sine
+    return torch.complex(real, torch.exp(z.real) * torch.sin(z.imag))
+
+
+def phi1(z: Tensor) -> Tensor:
+    """expm1(z) / z for complex z, 1 at 0; value and gradient are exact to rounding everywhere."""
+    is_small = z.abs() < _SERIES_RADIUS
+    # Both branches see only arguments they can handle: a where alone would let NaN through in the backward.
+    small = torch.where(is_small, z, torch.zeros_like(z))
+    large = torch.where(is_small, torch.ones_like(z), z)
+    series = torch.ones_like(small)
+    for k in range(_SERIES_TERMS, 0, -1):
+        series = 1 + series * small / (k + 1)
+    return torch.where(is_small, series, expm1(large) / large)
+
+
+def zoh(lambda_: Tensor, dt: Tensor, step_scale: StepScale) -> tuple[Tensor, Tensor]:
+    """Zero-order hold: exact for an input that is constant during a step."""
+    step = dt * step_scale
+    z = lambda_ * step
+    return torch.exp(z), step * phi1(z)
+
+
+def bilinear(lambda_: Tensor, dt: Tensor, step_scale: StepScale) -> tuple[Tensor, Tensor]:
+    """Tustin's rule, the choice of the released weights: stable, but warps fast modes, most when a step is long."""
+    step = dt * step_scale
+    half = lambda_ * (step / 2)
+    inverse = 1 / (1 - half)
+    return (1 + half) * inverse, step * inverse
+
+
+def dirac(lambda_: Tensor, dt: Tensor, step_scale: StepScale) -> tuple[Tensor, Tensor]:
+    """The input is an impulse at the end of the step (Schoene et al. 2024): it enters at full weight."""
+    return torch.exp(lambda_ * (dt * step_scale)), torch.ones_like(lambda_)
+
+
+def asynchronous(lambda_: Tensor, dt: Tensor, step_scale: StepScale) -> tuple[Tensor, Tensor]:
+    """An impulse that weighs as much as a held training step, however long the silence before it (ibid.)."""
+    return torch.exp(lambda_ * (dt * step_scale)), dt * phi1(lambda_ * dt)
+
+
+Discretization = Callable[[Tensor, Tensor, StepScale], tuple[Tensor, Tensor]]
+
+DISCRETIZATIONS: dict[str, Discretization] = {
+    "zoh": zoh,
+    "bilinear": bilinear,
+    "dirac": dirac,
+    "async": asynchronous,
+}
+
+
+def discretization(name: str) -> Discretization:
+    """The method of that name; ValueError lists the names there are."""
+    if name not in DISCRETIZATIONS:
+        raise ValueError(f"temporal.discretization={name!r}; choose from {', '.join(DISCRETIZATIONS)}")
+    return DISCRETIZATIONS[name]

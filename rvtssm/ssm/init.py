@@ -1,0 +1,93 @@
+"""Where the parameters of the state-space layers start: HiPPO-LegS, its cheaper relatives, and the modes' steps.
+
+The normal part of HiPPO-LegS is that of Gu et al. 2022 (S4) and Smith et al. 2023 (S5); `inv` and `lin` are the
+closed forms of Gu et al. 2022 (S4D). Everything is computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Spectrum = tuple[np.ndarray, np.ndarray]
+
+
+def hippo_legs(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """HiPPO-LegS of that size as normal plus low rank, in the basis that makes the normal part diagonal.
+
+    The state matrix is V (diag(lambda) - P P^H) V^H and the input vector V B. Returns lambda (N,), P (N,), B (N,) and
+    V (N, N), complex128, in the order of Im(lambda); the phase of an eigenvector is arbitrary.
+    """
+    n = np.arange(size)
+    low_rank = np.sqrt(n + 0.5)
+    root = np.sqrt(2 * n + 1.0)
+    state_matrix = -(np.tril(np.outer(root, root)) - np.diag(n))
+    normal = state_matrix + np.outer(low_rank, low_rank)
+    # The normal part is -1/2 plus a skew-symmetric matrix, so a Hermitian solver finds an orthonormal V.
+    imag, v = np.linalg.eigh(-1j * (normal - np.diag(np.diag(normal))))
+    return -0.5 + 1j * imag, v.conj().T @ low_rank, v.conj().T @ root, v
+
+
+def _legs(size: int) -> Spectrum:
+    lambda_, _, _, v = hippo_legs(size)
+    return lambda_, v
+
+
+def _paired(positive: np.ndarray, size: int) -> Spectrum:
+    """Modes with Im > 0 completed by their conjugates, and the V that turns such pairs into real coordinates."""
+    half = size // 2
+    lambda_ = np.concatenate([positive[::-1].conj(), positive])
+    v = np.zeros((size, size), np.complex128)
+    pair = np.array([[1, 1], [-1j, 1j]]) / math.sqrt(2)
+    for k in range(half):
+        v[2 * k : 2 * k + 2, [half - 1 - k, half + k]] = pair
+    return lambda_, v
+
+
+def _inv(size: int) -> Spectrum:
+    n = np.arange(size // 2)
+    return _paired(-0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1), size)
+
+
+def _lin(size: int) -> Spectrum:
+    return _paired(-0.5 + 1j * math.pi * np.arange(size // 2), size)
+
+
+SPECTRA: dict[str, Callable[[int], Spectrum]] = {"legs": _legs, "inv": _inv, "lin": _lin}
+
+
+def initial_spectrum(name: str, size: int, num_blocks: int = 1, half: bool = False) -> tuple[Tensor, Tensor]:
+    """Modes of `num_blocks` equal blocks: lambda (P,) and V (size, P), complex128, with V V^H = 1 where P = size.
+
+    With `half`, only the mode with Im >= 0 of each conjugate pair is kept, P = size / 2.
+    """
+    if name not in SPECTRA:
+        raise ValueError(f"temporal.init={name!r}; choose from {', '.join(SPECTRA)}")
+    if size < 1 or num_blocks < 1 or size % num_blocks:
+        raise ValueError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
+    block = size // num_blocks
+    if block % 2 and (half or name != "legs"):
+        raise ValueError(
+            f"a HiPPO block of {block} modes has no conjugate for each; "
+            f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks"
+        )
+    lambda_, v = SPECTRA[name](block)
+    if half:
+        lambda_, v = lambda_[block // 2 :], v[:, block // 2 :]
+    blocks = torch.block_diag(*[torch.from_numpy(v)] * num_blocks)
+    return torch.from_numpy(lambda_).repeat(num_blocks), blocks
+
+
+def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
+    """Logarithms of steps (P,), float64, drawn uniformly between log dt_min and log dt_max."""
+    return torch.empty(num_modes, dtype=torch.float64).uniform_(math.log(dt_min), math.log(dt_max))
+
+
+def truncated_normal(*shape: int, std: float) -> Tensor:
+    """Normal numbers cut at two of their standard deviations, scaled so that `std` is what remains; float64."""
+    raw = std / 0.87962566103423978  # the standard deviation of a unit normal cut at -2 and 2
+    return torch.nn.init.trunc_normal_(torch.empty(*shape, dtype=torch.float64), std=raw, a=-2 * raw, b=2 * raw)

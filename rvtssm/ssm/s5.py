@@ -1,0 +1,127 @@
+"""S5, the state-space layer with many inputs and outputs (Smith et al. 2023), time first and at any rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from rvtssm.ssm.block import SSMBlock
+from rvtssm.ssm.discretize import discretization
+from rvtssm.ssm.init import initial_spectrum, log_uniform_steps, truncated_normal
+from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.mimo import Mimo, run_mimo
+from rvtssm.ssm.spectrum import bandlimit_mask
+
+_LARGEST_REAL = -1e-4
+
+
+class S5SSM(TemporalLayer):
+    """x' = diag(lambda) x + B u, y = Re(C x) + D u with learned lambda, B, C, D and a learned step per mode.
+
+    The parameters are laid out as in the released model: Lambda (P, 2), B (P, H, 2), C (H, P, 2) as pairs of real and
+    imaginary part, D (H,), log_step (P,). B starts as V^H B and C as C V with entries of variance 1 / P: the release
+    draws C with variance 1 / (H P), which leaves the state a hundredth part of the output. D starts standard normal,
+    as in the paper. With `half_state` the kept modes stand for themselves and their conjugates, y = 2 Re(C x) + D u,
+    and C starts from real numbers.
+
+    Lambda is a free parameter; with `clip_real` every forward uses min(Re(lambda), -1e-4), which changes no stable
+    model. `bidirectional` (offline use) adds a scan from the end with its own half of C, (H, 2P, 2); the state then
+    covers the forward scan only, so cutting a sequence changes the outputs.
+    """
+
+    def __init__(self, dim: int, config: TemporalConfig, bidirectional: bool = False) -> None:
+        super().__init__()
+        size = dim if config.state_size is None else config.state_size
+        lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
+        num_modes = len(lambda_)
+        b = v.mH @ truncated_normal(size, dim, std=dim**-0.5).to(v.dtype)
+        c = torch.cat([self._initial_c(dim, size, config.half_state) @ v for _ in range(1 + bidirectional)], dim=1)
+        self.Lambda = nn.Parameter(_to_pairs(lambda_))
+        self.B = nn.Parameter(_to_pairs(b))
+        self.C = nn.Parameter(_to_pairs(c))
+        self.D = nn.Parameter(torch.randn(dim))
+        self.log_step = nn.Parameter(log_uniform_steps(num_modes, config.dt_min, config.dt_max).float())
+        self.discretize = discretization(config.discretization)
+        self.bandlimit, self.bandlimit_at = config.bandlimit, config.bandlimit_at
+        self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, bidirectional
+
+    @staticmethod
+    def _initial_c(dim: int, size: int, is_real: bool) -> Tensor:
+        real, imag = truncated_normal(2, dim, size, std=size**-0.5)
+        return torch.complex(real, torch.zeros_like(imag) if is_real else imag)
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Zeros (N, P), complex."""
+        return self.log_step.new_zeros(num_sequences, len(self.log_step), dtype=self.log_step.dtype.to_complex())
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """The modes in use: lambda (P,) complex and their steps at the training rate (P,)."""
+        real, imag = self.Lambda.unbind(-1)
+        if self.clip_real:
+            real = real.clamp(max=_LARGEST_REAL)
+        return torch.complex(real, imag), self.log_step.exp()
+
+    def prepare(self, step_scale: StepScale = 1.0) -> Mimo:
+        """The layer at a step scale: discretised modes, and the two matrices with gain and bandlimit folded in."""
+        # The powers of decay amplify rounding: never in low precision.
+        with torch.autocast(self.log_step.device.type, enabled=False):
+            return self._prepare(to_rows(to_constant(step_scale)))
+
+    def _prepare(self, rows: StepScale) -> Mimo:
+        lambda_, dt = self.modes()
+        decay, gain = self.discretize(lambda_, dt, rows)
+        mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
+        # In the order of the pairs in memory: [[re, -im], [im, re]] of a complex factor turns a pair of B into two rows
+        # of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
+        w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 2 if self.half_state else 1)
+        if gain.ndim == 1:
+            w_in = torch.stack([gain.real, -gain.imag, gain.imag, gain.real], -1).unflatten(-1, (2, 2)) @ w_in
+        if mask is not None and mask.ndim == 1:
+            factor = factor * mask
+        return Mimo(
+            decay=decay if decay.ndim > 1 else decay[None, None],
+            gain=gain if gain.ndim > 1 else None,
+            mask=mask if mask is not None and mask.ndim > 1 else None,
+            w_in=w_in.flatten(0, 1),
+            w_out=(self.C * torch.stack([factor, -factor], -1).repeat(1 + self.bidirectional, 1)).flatten(1),
+            d=self.D,
+        )
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | Mimo = 1.0) -> tuple[Tensor, Tensor]:
+        """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
+        assert isinstance(state, Tensor)
+        system = step_scale if isinstance(step_scale, Mimo) else self.prepare(step_scale)
+        run = self._both_ways if self.bidirectional else run_mimo
+        device = x.device.type
+        if not torch.is_autocast_enabled(device):
+            return run(system, x, state)
+        with torch.autocast(device, enabled=False):
+            return run(system, x.to(torch.get_autocast_dtype(device)), state)
+
+    def _both_ways(self, system: Mimo, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        forward_out, backward_out = system.w_out.chunk(2, dim=1)
+        y, last = run_mimo(replace(system, w_out=forward_out), x, state)
+        back = replace(
+            system,
+            decay=system.decay.flip(0),
+            gain=None if system.gain is None else system.gain.flip(0),
+            mask=None if system.mask is None else system.mask.flip(0),
+            w_out=backward_out,
+            d=torch.zeros_like(system.d),
+        )
+        y_back, _ = run_mimo(back, x.flip(0), torch.zeros_like(state))
+        return y + y_back.flip(0), last
+
+
+class S5(SSMBlock):
+    """S5 as the detector uses it: the state-space layer inside its block."""
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__(S5SSM(dim, config), dim)
+
+
+def _to_pairs(values: Tensor) -> Tensor:
+    """complex128 (...) -> float32 (..., 2)."""
+    return torch.view_as_real(values.resolve_conj()).float()

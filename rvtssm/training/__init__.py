@@ -1,0 +1,1 @@
+"""Training: a Lightning module that wires detector, losses, optimiser and the stored states together."""

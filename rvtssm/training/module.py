@@ -1,0 +1,156 @@
+"""The LightningModule: wiring only. A batch of chunks goes in, losses come out, stored states are carried on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.detector import Detector
+from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
+from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.state_bank import StateBank
+
+
+@dataclass(frozen=True)
+class ModuleSettings:
+    """What the module needs beside the detector."""
+
+    spec: DatasetSpec
+    optim: OptimConfig
+    num_steps: int  # optimiser steps of the whole run
+    batch_size: int  # sequences per optimiser step, over all processes
+    trained_stride_us: float
+    carries_state: bool  # False: every chunk starts from zero (`memory: chunk`)
+    postprocess: PostprocessConfig
+
+
+class DetectionModule(L.LightningModule):
+    """Trains a detector on mixed batches and scores it on streams.
+
+    `checkpoint_meta` is the plain dict that makes a checkpoint describe itself (see models/checkpoint.py); `decisive`
+    the settings that decide the numbers of a run, which a resumed run must share.
+    `val_labels` holds the labels of every validation recording, by recording index.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        settings: ModuleSettings,
+        checkpoint_meta: dict[str, Any],
+        decisive: dict[str, Any],
+        val_labels: list[Labels],
+    ) -> None:
+        super().__init__()
+        self.detector = detector
+        self.settings = settings
+        self.checkpoint_meta = checkpoint_meta
+        self.decisive = decisive
+        self.val_labels = val_labels
+        self.loss = YoloxLoss()
+        self.states = {"train": StateBank(), "val": StateBank()}
+        self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
+        self._since = time.perf_counter()
+        self.found: dict[tuple[int, int], Detections] = {}  # (recording, time): detections of this validation
+
+    def advance(self, batch: SequenceBatch, bank: StateBank) -> Tensor:
+        """Run the chunks of a batch from their stored states; predictions (M, A, 5 + K) of the labelled frames."""
+        state = self.detector.init_state(len(batch.slot))
+        if self.settings.carries_state:
+            state = bank.read(state, batch.slot, batch.is_first)
+        step_scale = batch.dt_us / self.settings.trained_stride_us
+        predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index)
+        bank.write(batch.slot, state)
+        return predictions
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor | None:
+        predictions = self.advance(batch, self.states["train"])
+        if len(batch.frame_index) == 0:
+            # every parameter still takes part, so that processes with and without labels stay in step
+            return sum((p.sum() for p in self.parameters()), predictions.sum()) * 0.0
+        losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+        self.log_dict(
+            {f"train/{name}": value.detach() for name, value in losses.items()},
+            batch_size=len(batch.slot),
+        )
+        return losses["total"]
+
+    def on_fit_start(self) -> None:
+        self._since = time.perf_counter()
+
+    def on_fit_end(self) -> None:
+        self._count_time()
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        self.train_seconds += now - self._since
+        self._since = now
+
+    def on_validation_epoch_start(self) -> None:
+        self.states["val"].clear()
+        self.found.clear()
+
+    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        predictions = self.advance(batch, self.states["val"])
+        recordings = batch.recording[batch.frame_index[:, 1]].tolist()
+        times = batch.t_us.tolist()
+        frames = postprocess(predictions, times, self.settings.postprocess)
+        self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
+
+    def on_validation_epoch_end(self) -> None:
+        found = self._gathered()
+        recordings = []
+        for index, labels in enumerate(self.val_labels):
+            frames = [frame for (recording, _), frame in sorted(found.items(), key=_by_key) if recording == index]
+            if frames:
+                recordings.append((str(index), labels, frames))
+        if not recordings:
+            return
+        metrics = evaluate_detections(recordings, self.settings.spec)
+        self.log_dict({f"val/{name}": value for name, value in metrics.items()}, rank_zero_only=True, sync_dist=False)
+
+    def _gathered(self) -> dict[tuple[int, int], Detections]:
+        """The detections of all processes; a frame that two of them have seen counts once."""
+        if self.trainer.world_size == 1:
+            return self.found
+        parts: list[Any] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(parts, self.found)
+        return {key: frame for part in parts for key, frame in part.items()}
+
+    def configure_optimizers(self) -> Any:
+        optimizer, schedule = build_optimizer(
+            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._count_time()
+        checkpoint["rvtssm"] = self.checkpoint_meta
+        checkpoint["decisive"] = self.decisive
+        checkpoint["train_seconds"] = self.train_seconds
+        checkpoint["train_states"] = self.states["train"].state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        differences = [
+            f"{name} {checkpoint['decisive'].get(name)}, now {value}"
+            for name, value in self.decisive.items()
+            if checkpoint["decisive"].get(name) != value
+        ]
+        if differences:
+            raise ValueError(
+                f"the run to resume had other settings ({'; '.join(differences)}); "
+                "resume with the same ones, or start a new run in another folder"
+            )
+        self.train_seconds = checkpoint["train_seconds"]
+        self.states["train"].load_state_dict(checkpoint["train_states"])
+
+
+def _by_key(item: tuple[tuple[int, int], Detections]) -> tuple[int, int]:
+    return item[0]

@@ -1,0 +1,47 @@
+"""AdamW with the one-cycle schedule of the paper: a short linear warm-up, then a linear decay from the peak.
+
+Source: State Space Models for Event Cameras (CVPR 2024), training details; values from its released configuration.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass
+class OptimConfig:
+    """Learning rates are per optimiser step; the schedule spans the whole run."""
+
+    learning_rate: float = 2e-4  # peak
+    weight_decay: float = 0.0
+    warmup_fraction: float = 0.005  # share of the steps before the peak
+    start_divisor: float = 20.0  # first learning rate = peak / start_divisor
+    end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
+    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), the rule of the paper
+    clip_value: float = 1.0  # gradients are clipped by value, 0 = off
+
+
+def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
+    """The peak learning rate for a batch of `batch_size` sequences over all processes."""
+    return config.learning_rate * (math.sqrt(batch_size / 8) if config.scale_with_batch else 1.0)
+
+
+def build_optimizer(
+    module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW and its one-cycle schedule (to be advanced after every step) over `num_steps` steps."""
+    peak = peak_learning_rate(config, batch_size)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=peak,
+        total_steps=num_steps + 1,  # Lightning asks for the rate after the last step, too
+        pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
+        anneal_strategy="linear",
+        cycle_momentum=False,
+        div_factor=config.start_divisor,
+        final_div_factor=config.end_divisor / config.start_divisor,
+    )
+    return optimizer, schedule

@@ -1,0 +1,65 @@
+"""Turns a checkpoint of the official SSM release or of RVT (a Lightning .ckpt) into one of ours.
+
+python scripts/convert_checkpoint.py gen1_base.ckpt gen1_base_converted.ckpt --dataset gen1 --size base
+python scripts/convert_checkpoint.py gen1_base.ckpt gen1_base_carried.ckpt --dataset gen1 --size base --memory carried
+python scripts/convert_checkpoint.py rvt-t.ckpt rvt_t_converted.ckpt --dataset onempx --size tiny
+
+Weights of the SSM release run bilinear, without mask, and forget after 21 steps on Gen1 and 10 on 1Mpx, as they were
+trained; --memory carried lets them remember. Weights of RVT carry their state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint import load_file, write_checkpoint
+from rvtssm.models.detector import MODEL_SIZES, count_parameters
+from rvtssm.models.official import convert_official
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the checkpoint of the official SSM release or of RVT")
+    parser.add_argument("target", type=Path, help="where the converted checkpoint goes")
+    parser.add_argument("--dataset", required=True, choices=list(DATASETS), help="what it was trained on")
+    shape = parser.add_mutually_exclusive_group(required=True)
+    shape.add_argument("--size", choices=list(MODEL_SIZES), help="which published size it has")
+    shape.add_argument("--head-dim", type=int, help="channels per attention head, for any other size")
+    parser.add_argument("--memory", choices=["carried", "chunk"], help="default: chunk for SSMs, carried for RVT")
+    parser.add_argument("--memory-chunk", type=int, help="steps after which it forgets; default: 21 gen1, 10 onempx")
+    parser.add_argument("--trust-pickle", action="store_true", help="let the file run code while it is read")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        content = load_file(options.source, trust_pickle=options.trust_pickle)
+        if "state_dict" not in content:
+            raise ValueError(f"{options.source} has no state_dict; give the Lightning .ckpt file itself")
+        converted = convert_official(
+            content["state_dict"],
+            DATASETS[options.dataset],
+            options.size,
+            head_dim=options.head_dim,
+            memory=options.memory,
+            memory_chunk=options.memory_chunk,
+        )
+        options.target.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(options.target, converted.detector, converted)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    model = converted.model_config
+    memory = "state carried" if model.memory == "carried" else f"forgets after {model.memory_chunk} steps"
+    millions = count_parameters(converted.detector)["total"] / 1e6
+    print(f"{options.target}: {model.size} {converted.temporal_config.name}, {millions:.6f} M parameters, {memory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""Scores a checkpoint on labelled recordings, at any rates: the door to `rvtssm evaluate`.
+
+python scripts/evaluate.py checkpoint=outputs/gen1/checkpoints/best.ckpt dataset.raw_dir=data/gen1
+python scripts/evaluate.py checkpoint=... dataset.raw_dir=data/gen1 evaluation.frequencies_hz=[20,40,80,100,200]
+"""
+
+import sys
+
+from rvtssm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

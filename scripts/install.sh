@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Makes .venv in the checkout and installs the package with the versions of constraints.txt; once, until they change.
+# Run it (`bash scripts/install.sh`) or source it from another script; it leaves the caller in the checkout.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+find_python() {
+    local candidate
+    for candidate in python3 python3.11 python3.12 python3.13 python; do
+        # asked, not only looked up: a version manager may put names on the path that refuse to start
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "install: no Python of version 3.11 or newer on the path; install one (found: $(python3 --version 2>&1 || true))" >&2
+    return 1
+}
+
+make_venv() {
+    local python
+    if [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    python=$(find_python)
+    echo "install: making .venv with $("$python" --version)"
+    if ! "$python" -m venv .venv; then
+        echo "install: '$python -m venv .venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2
+        return 1
+    fi
+}
+
+# What the environment depends on: the two files, the interpreter, and where the checkout lies (the install points at it).
+wanted_stamp() {
+    .venv/bin/python - <<'PYTHON'
+import hashlib, os, pathlib, sys
+content = b"".join(pathlib.Path(name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+print(hashlib.sha256(content + sys.version.encode() + os.getcwd().encode()).hexdigest())
+PYTHON
+}
+
+install_package() {
+    local stamp=.venv/rvtssm-installed wanted
+    make_venv
+    if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "install: .venv holds $(.venv/bin/python --version), needed is 3.11 or newer; remove .venv and try again" >&2
+        return 1
+    fi
+    wanted=$(wanted_stamp)
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    rm -f "$stamp"
+    echo "install: installing the package and its dependencies into .venv"
+    .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    # written last and in one move: an interrupted install leaves no stamp and is done again
+    echo "$wanted" >"$stamp.new"
+    mv "$stamp.new" "$stamp"
+}
+
+install_package

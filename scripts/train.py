@@ -1,0 +1,13 @@
+"""Trains a detector on a prepared dataset: the door to `rvtssm train`.
+
+python scripts/train.py dataset=gen1 model=base dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
+python scripts/train.py dataset=gen1 model=base dataset.prepared_dir=data/gen1_prepared out=outputs/gen1 resume=auto
+python scripts/train.py dataset=onempx model=small temporal=lstm dataset.prepared_dir=data/onempx_prepared
+"""
+
+import sys
+
+from rvtssm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))

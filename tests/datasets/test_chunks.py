@@ -1,0 +1,107 @@
+"""A chunk holds the steps asked for, a batch puts every number in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
+from rvtssm.datasets.chunks import ChunkDataset, spread_to_the_last
+from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.sampling import ChunkRequest
+
+
+def request(recording: int, start: int, stop: int, kind: str = "stream", slot: int = 0, seed: int = 0) -> ChunkRequest:
+    return ChunkRequest(recording, start, stop, start == 0, slot, seed, kind)
+
+
+@pytest.fixture
+def sequences(numbered_sequence: Callable) -> list:
+    return [numbered_sequence(0, 12, [3, 3, 7, 11]), numbered_sequence(1, 5, [4]), numbered_sequence(2, 9, [])]
+
+
+def test_a_chunk_holds_its_steps_and_their_labels(sequences):
+    chunk = ChunkDataset(sequences)[request(0, 3, 8)]
+    np.testing.assert_array_equal(chunk.hist[:, 1, 0, 0], [3, 4, 5, 6, 7])
+    np.testing.assert_array_equal(chunk.labels.window_index, [0, 0, 4])
+    np.testing.assert_array_equal(chunk.labels.t_us, [200_000, 200_000, 400_000])
+    np.testing.assert_array_equal(chunk.dt_us, [50_000] * 5)
+
+
+def test_no_more_files_than_allowed_stay_open(sequences):
+    dataset = ChunkDataset(sequences, max_open=2)
+    for recording in (0, 1, 0, 2):
+        dataset[request(recording, 0, 2)]
+    assert [sequence.source.is_open for sequence in sequences] == [True, False, True]
+
+
+@given(st.integers(0, 30), st.integers(1, 12))
+def test_thinning_spreads_frames_and_keeps_the_last(count, limit):
+    kept = spread_to_the_last(count, limit)
+    assert len(kept) == min(count, limit)
+    assert set(kept.tolist()) <= set(range(count))
+    if count:
+        assert kept[-1] == count - 1
+        gaps = np.diff(kept)
+        assert not len(gaps) or gaps.max() - gaps.min() <= 1
+
+
+def test_a_chunk_gives_the_loss_at_most_so_many_frames(sequences):
+    chunk = ChunkDataset(sequences, frames_per_chunk=1)[request(0, 0, 12)]
+    np.testing.assert_array_equal(chunk.labels.window_index, [11])
+    chunk = ChunkDataset(sequences, frames_per_chunk=2)[request(0, 0, 12)]
+    np.testing.assert_array_equal(chunk.labels.window_index, [7, 11])
+
+
+def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_own_seed(sequences):
+    always = FlipZoomConfig(flip_prob=1, zoom_prob=0)
+    never = FlipZoomConfig(flip_prob=0, zoom_prob=0, zoom_in_weight=0)
+    dataset = ChunkDataset(sequences, AugmentConfig(random=always, stream=never))
+    assert dataset[request(0, 0, 4)].labels.boxes_ltwh[0, 0] == 2
+    assert dataset[request(0, 0, 4, kind="random")].labels.boxes_ltwh[0, 0] == 16 - 1 - 2 - 5
+    dataset = ChunkDataset(sequences, AugmentConfig())
+    for seed in range(5):
+        first = dataset[request(0, 0, 4, seed=seed)].labels.boxes_ltwh[0]
+        later = dataset[request(0, 7, 12, seed=seed)].labels.boxes_ltwh
+        assert (later == first).all()
+
+
+def test_a_batch_is_stacked_in_time_and_padded(sequences):
+    dataset = ChunkDataset(sequences)
+    requests = [request(0, 3, 8, "random", -1), request(1, 0, 5, slot=0), request(2, 6, 9, slot=1), request(-1, 0, 0)]
+    batch = Collate(6, 40_000)([dataset[r] for r in requests])
+    assert batch.hist.shape == (6, 4, 2, 12, 16) and batch.hist.dtype == torch.uint8
+    np.testing.assert_array_equal(
+        batch.hist[:, :, 1, 5, 5].T, [[3, 4, 5, 6, 7, 0], [0, 1, 2, 3, 4, 0], [6, 7, 8, 0, 0, 0], [0] * 6]
+    )
+    np.testing.assert_array_equal(batch.is_pad.sum(0), [1, 1, 3, 6])
+    assert (batch.dt_us == torch.where(batch.is_pad, 40_000, 50_000)).all()
+    assert batch.is_first.tolist() == [False, True, False, True]
+    assert batch.slot.tolist() == [-1, 0, 1, 0]
+    assert batch.recording.tolist() == [0, 1, 2, -1]
+    assert batch.frame_index.tolist() == [[0, 0], [4, 0], [4, 1]]
+    assert batch.num_targets.tolist() == [2, 1, 1]
+    assert batch.t_us.tolist() == [200_000, 400_000, 250_000]
+    # boxes at (2, 3) of 5 x 4; classes count up along the labels of a recording
+    box = [4.5, 5.0, 5.0, 4.0]
+    nothing = [0.0] * 5
+    assert batch.targets.tolist() == [[[0, *box], [1, *box]], [[0, *box], nothing], [[0, *box], nothing]]
+
+
+def test_a_batch_without_labels_has_no_frames(sequences):
+    batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]])
+    assert batch.hist.shape[0] == 3
+    assert batch.frame_index.shape == (0, 2) and batch.targets.shape[0] == 0 and batch.t_us.shape == (0,)
+
+
+def test_sequences_that_do_not_fit_together_are_refused(sequences):
+    with pytest.raises(ValueError, match="prepare them alike"):
+        ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(2, 6, 8))])
+    with pytest.raises(ValueError, match="at least one sequence"):
+        ChunkDataset([])

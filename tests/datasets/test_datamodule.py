@@ -1,0 +1,213 @@
+"""The same batches from any number of workers, a place to resume at, and evaluation from raw events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import fields, replace
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from rvtssm.datasets.augment import AugmentConfig
+from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.records import SequenceBatch
+
+SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
+
+
+def module(config, num_workers=0, **options):
+    data = DataConfig(num_workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
+    return SequenceDataModule(config, SAMPLING, AugmentConfig(), data, **options)
+
+
+def assert_equal(left: SequenceBatch, right: SequenceBatch) -> None:
+    for field in fields(SequenceBatch):
+        torch.testing.assert_close(getattr(left, field.name), getattr(right, field.name), rtol=0, atol=0)
+
+
+def assert_all_equal(left: list[SequenceBatch], right: list[SequenceBatch]) -> None:
+    assert len(left) == len(right) > 0
+    for one, other in zip(left, right, strict=True):
+        assert_equal(one, other)
+
+
+def test_batches_do_not_depend_on_the_workers(small_tree):
+    alone, helped = module(small_tree).train_dataloader(), module(small_tree, num_workers=2).train_dataloader()
+    first = list(alone)
+    assert_all_equal(first, list(helped))
+    second = list(alone)
+    assert_all_equal(second, list(helped))
+    assert len(first) == len(alone) == len(second)
+    assert not torch.equal(first[0].hist, second[0].hist), "every epoch is another one"
+    assert {batch.hist.shape for batch in first} == {(8, 4, 20, 48, 64)}
+
+
+def test_another_seed_gives_other_batches(small_tree):
+    batch, other = (next(iter(module(small_tree, seed=seed).train_dataloader())) for seed in (0, 1))
+    assert not torch.equal(batch.hist, other.hist)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_resumes_after_the_batches_handed_out(small_tree, num_workers):
+    loader = module(small_tree).train_dataloader()
+    expected = [*loader, *loader]
+    interrupted = module(small_tree, num_workers).train_dataloader()
+    batches = iter(interrupted)
+    consumed = [next(batches) for _ in range(2)]
+    state = interrupted.state_dict()
+    assert state == {"epoch": 0, "batch": 2}
+    resumed = module(small_tree, num_workers).train_dataloader()
+    resumed.load_state_dict(state)
+    assert len(resumed) == len(loader)
+    assert_all_equal([*consumed, *resumed, *resumed], expected)
+
+
+def test_a_stream_of_batches_carries_each_recording_in_its_slot(small_tree):
+    data = module(small_tree)
+    steps = defaultdict(int)
+    for batch in data.train_dataloader():
+        assert batch.slot.tolist() == [-1, -1, 0, 1]
+        for b in (2, 3):
+            if batch.recording[b] >= 0:
+                steps[int(batch.recording[b])] += int((~batch.is_pad[:, b]).sum())
+    assert steps == {i: sequence.num_steps for i, sequence in enumerate(data.sequences("train"))}
+
+
+@pytest.mark.parametrize("source", ["prepared", "raw"])
+def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
+    data = module(small_tree)
+    loader = data.eval_loader("val", 50_000, None, source)
+    sequences = loader.dataset.sequences
+    seen, slots, found = defaultdict(int), {}, defaultdict(dict)
+    for batch in loader:
+        for b, recording in enumerate(batch.recording.tolist()):
+            assert slots.setdefault(recording, int(batch.slot[b])) == int(batch.slot[b])
+            assert bool(batch.is_first[b]) == (seen[recording] == 0)
+            count = int((~batch.is_pad[:, b]).sum())
+            start = seen[recording]
+            np.testing.assert_array_equal(
+                batch.hist[:count, b], sequences[recording].read(start, start + count), strict=True
+            )
+            np.testing.assert_array_equal(batch.dt_us[:count, b], sequences[recording].dt_us[start : start + count])
+            seen[recording] += count
+        for m, (_, stream) in enumerate(batch.frame_index.tolist()):
+            found[int(batch.recording[stream])][int(batch.t_us[m])] = batch.targets[m, : batch.num_targets[m]]
+    assert seen == {i: sequence.num_steps for i, sequence in enumerate(sequences)}
+    for recording, sequence in enumerate(sequences):
+        assert list(found[recording]) == sorted(set(sequence.labels.t_us.tolist()))
+        targets = torch.cat(list(found[recording].values())).numpy()
+        ltwh = sequence.labels.boxes_ltwh
+        np.testing.assert_array_equal(targets[:, 0], sequence.labels.class_id)
+        np.testing.assert_allclose(targets[:, 1:3] - targets[:, 3:] / 2, ltwh[:, :2], atol=1e-5)
+        np.testing.assert_array_equal(targets[:, 3:], ltwh[:, 2:])
+
+
+def test_raw_and_prepared_evaluation_are_equal(small_tree):
+    data = module(small_tree, num_workers=2)
+    assert_all_equal(list(data.eval_loader("val", 50_000, None, "raw")), list(data.val_dataloader()))
+
+
+def test_evaluation_starts_over_each_time(small_tree):
+    loader = module(small_tree).test_dataloader()
+    assert_all_equal(list(loader), list(loader))
+
+
+def test_a_higher_rate_has_more_steps_and_the_same_labels(small_tree):
+    data = module(small_tree)
+    slow, fast = (list(data.eval_loader("test", stride_us, None, "raw")) for stride_us in (50_000, 5_000))
+    assert sum(len(batch.hist) for batch in fast) > 8 * sum(len(batch.hist) for batch in slow)
+    assert torch.cat([batch.t_us for batch in slow]).tolist() == torch.cat([batch.t_us for batch in fast]).tolist()
+    assert float(fast[0].dt_us.float().mean()) == pytest.approx(5_000, rel=0.02)
+
+
+def test_processes_share_the_work(small_tree):
+    class Trainer:
+        world_size = 2
+
+        def __init__(self, rank: int) -> None:
+            self.global_rank = rank
+
+    streamed, evaluated, lengths = [], [], []
+    for rank in range(2):
+        data = module(small_tree)
+        data.trainer = Trainer(rank)
+        loader = data.train_dataloader()
+        lengths.append(len(loader))
+        for batch in loader.batch_sampler:
+            streamed += [(r.recording, r.start, r.stop) for r in batch if r.kind == "stream" and not r.is_empty]
+        evaluated.append(
+            {r.recording for batch in data.val_dataloader().batch_sampler for r in batch if not r.is_empty}
+        )
+    assert lengths[0] == lengths[1]
+    assert len(streamed) == len(set(streamed))
+    whole = sum(sequence.num_steps for sequence in data.sequences("train"))
+    assert sum(stop - start for _, start, stop in streamed) == whole
+    assert evaluated[0] | evaluated[1] == {0, 1} and not evaluated[0] & evaluated[1]
+
+
+def test_settings_are_those_of_the_training_data(small_tree):
+    settings = module(small_tree).settings
+    assert (settings.stride_us, settings.length_us, settings.convention) == (50_000, None, "exact")
+    assert (settings.num_bins, settings.count_cutoff) == (10, 10)
+
+
+def test_what_is_missing_is_named(small_tree):
+    with pytest.raises(ValueError, match=r"dataset\.prepared_dir is not set"):
+        module(replace(small_tree, prepared_dir=None)).train_dataloader()
+    with pytest.raises(ValueError, match=r"dataset\.raw_dir is not set"):
+        module(replace(small_tree, raw_dir=None)).eval_loader("val", 50_000, None, "raw")
+    with pytest.raises(ValueError, match="the run asks for 5000"):
+        module(small_tree).eval_loader("val", 5_000)
+    with pytest.raises(ValueError, match="prepared, raw"):
+        module(small_tree).eval_loader("val", source="disk")
+    with pytest.raises(ValueError, match="give the stride"):
+        module(small_tree).eval_loader("val", source="raw")
+
+
+class CountingModule(L.LightningModule):
+    """Sums what it sees, so that a run can be compared with an interrupted one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: list[float] = []
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        self.seen.append(float(batch.hist.sum()) + batch_idx / 1000)
+        return self.weight.sum()
+
+    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        assert batch.hist.dtype == torch.uint8
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_lightning_trains_and_resumes_in_the_middle_of_an_epoch(small_tree, tmp_path):
+    def run(max_steps: int, checkpoint=None) -> tuple[list[float], L.Trainer]:
+        trainer = L.Trainer(
+            max_steps=max_steps,
+            max_epochs=-1,
+            logger=False,
+            accelerator="cpu",
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+            default_root_dir=tmp_path,
+        )
+        counting = CountingModule()
+        trainer.fit(counting, datamodule=module(small_tree), ckpt_path=checkpoint)
+        return counting.seen, trainer
+
+    length = len(module(small_tree).train_dataloader())
+    whole, _ = run(2 * length + 1)
+    assert len(whole) == 2 * length + 1 and len(set(whole)) > length
+    begun, trainer = run(length + 2)
+    trainer.save_checkpoint(tmp_path / "middle.ckpt")
+    ended, _ = run(2 * length + 1, tmp_path / "middle.ckpt")
+    assert begun + ended == whole

@@ -1,0 +1,194 @@
+"""The laws of the plans: constant batches, contiguous streams, everything once, the same again, apart by rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.datasets.sampling import EvalBatchSampler, MixedBatchSampler, SamplingConfig, chunks_of, random_chunk
+
+recordings = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
+
+
+def sampler(num_steps, mode="mixed", batch_size=4, length=5, seed=0, rank=0, world_size=1, **options):
+    config = SamplingConfig(mode=mode, batch_size=batch_size, chunk_length=length, **options)
+    labelled = [np.arange(1, n, 3) if n > 1 else np.arange(n) for n in num_steps]
+    return MixedBatchSampler(num_steps, labelled, config, seed, rank, world_size)
+
+
+def epoch_of(plan):
+    """The batches of one epoch, consumed."""
+    batches = []
+    for batch in plan:
+        plan.advance()
+        batches.append(batch)
+    return batches
+
+
+def by_slot(batches):
+    slots = defaultdict(list)
+    for batch in batches:
+        for request in batch:
+            if request.kind == "stream":
+                slots[request.slot].append(request)
+    return slots
+
+
+@given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3))
+def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed):
+    read = []
+    lengths = set()
+    for rank in range(world_size):
+        batches = list(sampler(num_steps, "stream", batch_size, length, seed, rank, world_size))
+        lengths.add(len(batches))
+        assert all([r.slot for r in batch] == list(range(batch_size)) for batch in batches)
+        for requests in by_slot(batches).values():
+            filled = [r for r in requests if not r.is_empty]
+            assert requests[: len(filled)] == filled, "empty requests come last"
+            for before, request in zip([None, *filled], filled, strict=False):
+                if before is not None and request.recording == before.recording:
+                    assert request.start == before.stop and not request.is_first
+                    assert request.augment_seed == before.augment_seed
+                else:
+                    assert request.is_first
+                    assert before is None or request.start == 0, "only the first chunk of a slot may be a cut one"
+                    assert before is None or before.stop == num_steps[before.recording]
+            read += [(r.recording, r.start, r.stop) for r in filled]
+    assert len(lengths) == 1, "every process has equally many batches"
+    assert sorted(read) == [(r, *chunk) for r, n in enumerate(num_steps) for chunk in chunks_of(n, length)]
+
+
+@given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3))
+def test_evaluation_keeps_every_recording_whole(num_steps, batch_size, length, world_size):
+    place = {}
+    read = []
+    lengths = set()
+    for rank in range(world_size):
+        plan = EvalBatchSampler(num_steps, length, batch_size, rank, world_size)
+        batches = list(plan)
+        lengths.add(len(batches))
+        assert len(batches) == len(plan) and all(1 <= len(batch) <= batch_size for batch in batches)
+        assert batches == list(plan), "a second pass is the same"
+        for slot, requests in by_slot(batches).items():
+            for request in (r for r in requests if not r.is_empty):
+                assert place.setdefault(request.recording, (rank, slot)) == (rank, slot)
+                assert request.is_first == (request.start == 0)
+                read.append((request.recording, request.start, request.stop))
+    assert len(lengths) == 1
+    order = defaultdict(list)
+    for recording, start, stop in read:
+        order[recording].append((start, stop))
+    assert order == {r: chunks_of(n, length) for r, n in enumerate(num_steps) if n}
+
+
+def test_evaluation_takes_little_longer_than_the_longest_share():
+    num_steps = [100, 90, 10, 10, 10, 80]
+    assert len(EvalBatchSampler(num_steps, 10, 3)) == 10
+
+
+def test_a_mixed_batch_holds_random_chunks_and_streams():
+    batches = list(sampler([30, 20], batch_size=5, stream_share=0.4))
+    for batch in batches:
+        assert [r.slot for r in batch] == [-1, -1, -1, 0, 1]
+        assert [r.kind for r in batch] == ["random"] * 3 + ["stream"] * 2
+
+
+@settings(max_examples=30)
+@given(recordings, st.integers(1, 7), st.integers(1, 3))
+def test_random_chunks_draw_every_label_once_before_any_again(num_steps, length, world_size):
+    drawn = []
+    for rank in range(world_size):
+        plan = sampler(num_steps, "random", 2, length, rank=rank, world_size=world_size)
+        # whole passes: as many epochs as make the draws a multiple of the labels
+        epochs = len(plan._labelled)
+        for index, batch in enumerate(b for _ in range(epochs) for b in epoch_of(plan)):
+            for j, request in enumerate(batch):
+                assert request.is_first and request.slot == -1
+                assert request.stop - request.start == min(length, num_steps[request.recording])
+                drawn.append(((index * world_size + rank) * 2 + j, request))
+    drawn = [request for _, request in sorted(drawn, key=lambda item: item[0])]
+    wanted = sorted(
+        (r, *random_chunk(step, n, length))
+        for r, n in enumerate(num_steps)
+        for step in (range(1, n, 3) if n > 1 else range(n))
+    )
+    for first in range(0, len(drawn), len(wanted)):
+        part = drawn[first : first + len(wanted)]
+        assert sorted((r.recording, r.start, r.stop) for r in part) == wanted
+    assert len({r.augment_seed for r in drawn}) == len(drawn)
+
+
+def test_a_random_chunk_ends_at_its_label_where_it_can():
+    assert random_chunk(20, 40, 6) == (15, 21)
+    assert random_chunk(5, 40, 6) == (0, 6)
+    assert random_chunk(2, 40, 6) == (0, 6)
+    assert random_chunk(2, 4, 6) == (0, 4)
+
+
+def test_plans_follow_from_the_seed_and_the_epoch():
+    num_steps = [31, 17, 8]
+    first, second = sampler(num_steps), sampler(num_steps)
+    epochs = [epoch_of(first) for _ in range(3)]
+    assert epochs == [epoch_of(second) for _ in range(3)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != list(sampler(num_steps, seed=1))
+
+
+@pytest.mark.parametrize("mode", ["mixed", "random", "stream"])
+@pytest.mark.parametrize("consumed", [0, 3, 7, 12])
+def test_resuming_goes_on_with_the_same_requests(mode, consumed):
+    plan = sampler([31, 17, 8], mode)
+    following = []
+    state = plan.state_dict()
+    for count in range(20):
+        if count == consumed:
+            state = plan.state_dict()
+        following.append(next(iter(plan)))
+        plan.advance()
+    resumed = sampler([31, 17, 8], mode)
+    resumed.load_state_dict(state)
+    again = []
+    while len(again) < 20 - consumed:
+        again += epoch_of(resumed)
+    assert again[: 20 - consumed] == following[consumed:]
+
+
+def test_processes_share_the_random_chunks_without_overlap():
+    single = sampler([40, 40], "random", batch_size=4)
+    halves = [sampler([40, 40], "random", batch_size=2, rank=rank, world_size=2) for rank in range(2)]
+    for whole, left, right in zip(single, *halves, strict=True):
+        assert whole == left + right
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "mix"}, "mixed, random, stream"),
+        ({"mode": "mixed", "batch_size": 1}, "batch_size=1"),
+        ({"batches_per_epoch": 3}, "mode=random"),
+        ({"frames_per_chunk": 0}, "null for all"),
+        ({"length": 0}, "chunk_length=0"),
+    ],
+)
+def test_a_choice_that_makes_no_batch_is_named(options, said):
+    with pytest.raises(ValueError, match=said):
+        sampler([10], **options)
+
+
+def test_missing_labels_and_missing_steps_are_named():
+    config = SamplingConfig(chunk_length=5)
+    with pytest.raises(ValueError, match="has a label"):
+        MixedBatchSampler([10], [np.zeros(0, np.int64)], config)
+    with pytest.raises(ValueError, match="step to stream"):
+        sampler([0], "stream")
+    with pytest.raises(ValueError, match="number of processes"):
+        sampler([10]).load_state_dict({"epoch": 0, "batch": 99})
+
+
+def test_random_epochs_can_be_given_a_length():
+    assert len(sampler([40], "random", batches_per_epoch=3)) == 3
+    assert len(list(sampler([40], "random", batches_per_epoch=3))) == 3

@@ -1,0 +1,190 @@
+"""Raw and prepared recordings give the same sequence; labels arrive in pixels of the frame."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
+from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
+from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
+from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.records import DatasetSpec, WindowSettings
+
+SETTINGS = WindowSettings(50_000, None, "exact", 10, 10)
+LABEL_FIELDS = ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us")
+
+
+def assert_same(left, right):
+    assert left.name == right.name and left.frame_shape == right.frame_shape
+    np.testing.assert_array_equal(left.windows.bounds_us, right.windows.bounds_us)
+    np.testing.assert_array_equal(left.dt_us, right.dt_us)
+    for name in LABEL_FIELDS:
+        np.testing.assert_array_equal(getattr(left.labels, name), getattr(right.labels, name))
+    np.testing.assert_array_equal(left.read(0, left.num_steps), right.read(0, right.num_steps))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_raw_equals_prepared(small_tree, split):
+    spec = build_spec(small_tree)
+    prepared = open_prepared_split(small_tree.prepared_dir, split, spec)
+    raw = RawSplit(small_tree.raw_dir, split, spec).sequences(SETTINGS)
+    assert len(raw) == len(prepared) > 1
+    for left, right in zip(raw, prepared, strict=True):
+        assert left.read(0, left.num_steps).any()
+        assert_same(left, right)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gen1", {"stride_ms": 12.5, "length_ms": 50.0}),
+        ("gen1", {"convention": "rvt"}),
+        ("onempx", {"stride_ms": 33.0, "num_bins": 5}),
+    ],
+)
+def test_raw_equals_prepared_under_other_settings(small_tree, tmp_path, name, options):
+    spec = build_spec(replace(small_tree, name=name))
+    config = PreprocessConfig(workers=1, splits=("test",), **options)
+    preprocess_dataset(spec, small_tree.raw_dir, tmp_path, config, progress=False)
+    prepared = open_prepared_split(tmp_path, "test", spec)
+    raw = RawSplit(small_tree.raw_dir, "test", spec).sequences(prepared[0].settings)
+    assert prepared[0].settings.num_bins == config.num_bins and prepared[0].settings.convention == config.convention
+    for left, right in zip(raw, prepared, strict=True):
+        assert_same(left, right)
+
+
+@pytest.mark.parametrize("hz", [20, 40, 80, 100, 200, 30])
+def test_at_every_rate_the_same_labels_end_windows(small_tree, hz):
+    split = RawSplit(small_tree.raw_dir, "val", build_spec(small_tree))
+    usual = split.sequences(SETTINGS)
+    for sequence, reference in zip(split.sequences(replace(SETTINGS, stride_us=1e6 / hz)), usual, strict=True):
+        np.testing.assert_array_equal(sequence.labels.boxes_ltwh, reference.labels.boxes_ltwh)
+        np.testing.assert_array_equal(sequence.windows.ends_us[sequence.labels.window_index], sequence.labels.t_us)
+        np.testing.assert_allclose(sequence.dt_us, 1e6 / hz, rtol=0.1)
+        # windows without gaps or overlaps: every event is in one of them
+        np.testing.assert_array_equal(sequence.windows.bounds_us[1:, 0], sequence.windows.bounds_us[:-1, 1])
+
+
+@pytest.mark.parametrize("source", ["raw", "prepared"])
+def test_parts_join_to_the_whole_and_survive_pickling(small_tree, source):
+    spec = build_spec(small_tree)
+    if source == "raw":
+        sequence = RawSplit(small_tree.raw_dir, "val", spec).sequences(SETTINGS)[0]
+    else:
+        sequence = open_prepared_split(small_tree.prepared_dir, "val", spec)[0]
+    whole = sequence.read(0, sequence.num_steps)
+    copy = pickle.loads(pickle.dumps(sequence))
+    sequence.close()
+    for reader in (sequence, copy):
+        parts = [reader.read(i, min(i + 7, reader.num_steps)) for i in range(0, reader.num_steps, 7)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_labels_come_in_frame_pixels_and_end_at_its_last(make_labels):
+    spec = replace(DATASETS["onempx"], height=20, width=40)
+    labels = to_frame_labels(make_labels([0, 1, 2], [[3, 5, 10, 4], [30, 8, 9, 11], [38.5, 2, 0.5, 6]]), spec)
+    np.testing.assert_allclose(labels.boxes_ltwh, [[1.5, 2.5, 5, 2], [15, 4, 4, 5]])
+    np.testing.assert_array_equal(labels.window_index, [0, 1])
+
+
+def test_recordings_without_boxes_are_named_or_left_out(small_tree, tmp_path):
+    spec = build_spec(small_tree)
+    folder = tmp_path / "val"
+    folder.mkdir()
+    for path in (Path(small_tree.raw_dir) / "val").iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "drive_1_bbox.npy").unlink()
+    with pytest.raises(ValueError, match="has no boxes beside it"):
+        RawSplit(tmp_path, "val", spec)
+    too_small = np.zeros(3, BOX_DTYPE)
+    too_small["w"] = too_small["h"] = 3
+    write_boxes(folder / "drive_1_bbox.npy", too_small)
+    assert [s.name for s in RawSplit(tmp_path, "val", spec).sequences(SETTINGS)] == ["drive_0"]
+    (tmp_path / "test").mkdir()
+    with pytest.raises(ValueError, match="holds no recording"):
+        RawSplit(tmp_path, "test", spec)
+    with pytest.raises(ValueError, match="holds no prepared recording"):
+        open_prepared_split(tmp_path, "test", spec)
+
+
+def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
+    path = Path(small_tree.prepared_dir) / "val" / "drive_0.h5"
+    spec = build_spec(small_tree)
+    with pytest.raises(ValueError, match="dataset 'gen1', the run asks for 'onempx'"):
+        open_prepared(path, DATASETS["onempx"])
+    with pytest.raises(ValueError, match=r"dataset\.height"):
+        open_prepared(path, DATASETS["gen1"])
+    with pytest.raises(ValueError, match="stride_us=50000 but the run asks for 25000"):
+        open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=25_000))
+    open_prepared(path, spec).check_settings(SETTINGS)
+    open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4))
+
+
+def test_every_dataset_makes_a_spec():
+    for name, spec in DATASETS.items():
+        assert isinstance(spec, DatasetSpec) and spec.name == name
+        assert build_spec(DatasetConfig(name)) == spec
+        assert build_spec(DatasetConfig(name, height=100)).height == 100
+    with pytest.raises(ValueError, match="gen1, onempx, synthetic"):
+        build_spec(DatasetConfig("gen2"))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("folder", "name"), [("gen1", "gen1"), ("gen4", "onempx")])
+def test_trees_prepared_by_rvt_are_read_as_they_are(golden_dir, folder, name):
+    root = golden_dir / "preprocess" / folder
+    spec = DATASETS[name]
+    for split in ("train", "val", "test"):
+        sequences = open_prepared_split(root / "official", split, spec)
+        assert sequences
+        for sequence in sequences:
+            stored = root / "official" / split / sequence.name
+            ends_us = np.load(next(stored.glob("event_representations_v2/*/timestamps_us.npy")))
+            np.testing.assert_array_equal(sequence.windows.ends_us, ends_us)
+            steps = np.load(next(stored.glob("event_representations_v2/*/objframe_idx_2_repr_idx.npy")))
+            np.testing.assert_array_equal(sequence.label_steps, steps)
+            official = np.load(stored / "labels_v2" / "labels.npz")["labels"]
+            sequence.check_settings(WindowSettings(50_000, 50_000, "rvt", 10, 10))
+            assert len(sequence.labels) == len(official)
+            np.testing.assert_array_equal(sequence.labels.class_id, official["class_id"])
+            scale = spec.downsample
+            expected_left = official["x"] / scale
+            expected_right = np.minimum((official["x"] + official["w"]) / scale, spec.frame_width - 1)
+            boxes = sequence.labels.boxes_ltwh
+            np.testing.assert_allclose(boxes[:, 0], expected_left, atol=1e-4)
+            np.testing.assert_allclose(boxes[:, 0] + boxes[:, 2], expected_right, atol=1e-3)
+            hist = sequence.read(0, sequence.num_steps)
+            assert hist.shape == (len(ends_us), 20, spec.frame_height, spec.frame_width) and hist.any()
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("folder", "name"), [("gen1", "gen1"), ("gen4", "onempx")])
+def test_raw_windows_of_convention_rvt_equal_the_official_files(golden_dir, folder, name):
+    root, spec = golden_dir / "preprocess" / folder, DATASETS[name]
+    settings = WindowSettings(50_000, 50_000, "rvt", 10, 10)
+    for split in ("train", "val", "test"):
+        official = {sequence.name: sequence for sequence in open_prepared_split(root / "official", split, spec)}
+        for sequence in RawSplit(root / "raw", split, spec).sequences(settings):
+            reference = official[sequence.name]
+            for label_field in LABEL_FIELDS:
+                if label_field != "window_index":
+                    np.testing.assert_array_equal(
+                        getattr(sequence.labels, label_field), getattr(reference.labels, label_field)
+                    )
+            _, ours, theirs = np.intersect1d(
+                sequence.windows.ends_us, reference.windows.ends_us, assume_unique=True, return_indices=True
+            )
+            assert len(ours) >= len(reference.label_steps)
+            for a, b in zip(ours.tolist(), theirs.tolist(), strict=True):
+                np.testing.assert_array_equal(sequence.read(a, a + 1), reference.read(b, b + 1))
+
+
+def test_boxes_of_the_tree_are_all_kept(small_tree):
+    for split in ("train", "val", "test"):
+        for sequence in open_prepared_split(small_tree.prepared_dir, split, build_spec(small_tree)):
+            assert len(sequence.labels) == len(read_boxes(Path(small_tree.raw_dir, split, f"{sequence.name}_bbox.npy")))

@@ -1,0 +1,261 @@
+"""Laws of average precision, an oracle for ignored objects, and the recorded numbers of the official code."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.evaluation.coco import METRICS, evaluate_detections
+from rvtssm.evaluation.protocol import has_stood_still, is_scored, scored_detections, scored_labels, scoring_rules
+from rvtssm.records import DatasetSpec, Detections, Labels
+
+SPEC = DatasetSpec(
+    name="gen1",
+    height=240,
+    width=304,
+    class_names=("car", "pedestrian"),
+    label_interval_us=250_000,
+    min_side_px=10,
+    min_diagonal_px=30,
+    prepare_min_side_px=10,
+    prepare_min_diagonal_px=30,
+)
+
+
+def make_labels(boxes_ltwh, t_us, class_id=None, still_us=None):
+    n = len(t_us)
+    return Labels(
+        boxes_ltwh=np.asarray(boxes_ltwh, np.float32).reshape(n, 4),
+        class_id=np.zeros(n, np.int64) if class_id is None else np.asarray(class_id, np.int64),
+        t_us=np.asarray(t_us, np.int64),
+        window_index=np.zeros(n, np.int64),
+        still_us=np.full(n, -1) if still_us is None else np.asarray(still_us, np.int64),
+    )
+
+
+def make_detections(boxes_ltwh, score, t_us, class_id=None):
+    n = len(score)
+    return Detections(
+        xyxy=ltwh_to_xyxy(np.asarray(boxes_ltwh, np.float32).reshape(n, 4)),
+        score=np.asarray(score, np.float32),
+        class_id=np.zeros(n, np.int64) if class_id is None else np.asarray(class_id, np.int64),
+        t_us=int(t_us),
+    )
+
+
+def random_recording(rng, num_frames=6, per_frame=3, noise=4.0, extra=4):
+    """Labels every 0.25 s from 0.75 s on, each found with some error, and false detections besides."""
+    times = 750_000 + 250_000 * np.arange(num_frames)
+    t_us = np.repeat(times, per_frame)
+    n = len(t_us)
+    truth = np.concatenate([rng.uniform(0, 180, (n, 2)), rng.uniform(25, 110, (n, 2))], axis=1).astype(np.float32)
+    class_id = rng.integers(0, 2, n)
+    frames = []
+    for i, t in enumerate(times):
+        at = slice(i * per_frame, (i + 1) * per_frame)
+        lost = np.concatenate([rng.uniform(0, 180, (extra, 2)), rng.uniform(25, 110, (extra, 2))], axis=1)
+        boxes = np.concatenate([truth[at] + rng.normal(0, noise, (per_frame, 4)), lost])
+        classes = np.concatenate([class_id[at], rng.integers(0, 2, extra)])
+        frames.append(make_detections(boxes, rng.random(per_frame + extra), t, classes))
+    return make_labels(truth, t_us, class_id, still_us=rng.choice([0, 400_000], n)), frames
+
+
+def perfect(labels):
+    return [
+        make_detections(labels.boxes_ltwh[at], np.full(at.sum(), 0.9), t, labels.class_id[at])
+        for t in np.unique(labels.t_us)
+        for at in [labels.t_us == t]
+    ]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def test_perfect_detections_score_one_in_every_metric(rng):
+    labels, _ = random_recording(rng, per_frame=5)
+    metrics = evaluate_detections([("a", labels, perfect(labels))], SPEC)
+    assert set(metrics) == {*METRICS, "AP/car", "AP/pedestrian"}
+    assert all(value == pytest.approx(1) for value in metrics.values() if not math.isnan(value))
+    assert metrics["AP/car"] == pytest.approx(1)
+
+
+def test_no_detections_score_zero_and_sizes_without_truth_are_nan():
+    labels = make_labels([[10, 10, 30, 30]], [1_000_000])  # 900 px: small
+    metrics = evaluate_detections([("a", labels, [make_detections([], [], 1_000_000)])], SPEC)
+    assert metrics["AP"] == metrics["AP50"] == metrics["AP_small"] == metrics["AP/car"] == 0
+    assert all(math.isnan(metrics[name]) for name in ("AP_medium", "AP_large", "AP/pedestrian"))
+
+
+def test_no_ground_truth_is_nan_not_an_error():
+    metrics = evaluate_detections([("a", make_labels([], []), [make_detections([[0, 0, 50, 50]], [0.9], 10**6)])], SPEC)
+    assert all(math.isnan(value) for value in metrics.values())
+
+
+def test_per_class_values_average_to_the_total(rng):
+    labels, frames = random_recording(rng)
+    metrics = evaluate_detections([("a", labels, frames)], SPEC)
+    assert 0 < metrics["AP"] < metrics["AP50"] < 1
+    assert metrics["AP"] == pytest.approx((metrics["AP/car"] + metrics["AP/pedestrian"]) / 2)
+
+
+def test_recordings_are_scored_together_and_duplicates_once(rng):
+    one, two = (("one", *random_recording(rng)), ("two", *random_recording(rng)))
+    together = evaluate_detections([one, two], SPEC)
+    assert together == evaluate_detections([one, two, one], SPEC)
+    assert together == pytest.approx(evaluate_detections([two, one], SPEC), nan_ok=True)
+    separate = [evaluate_detections([recording], SPEC)["AP"] for recording in (one, two)]
+    assert together["AP"] != pytest.approx(np.mean(separate), abs=1e-4)  # ranks over all boxes, not a mean of means
+
+
+def test_shifting_time_by_a_recording_changes_nothing_but_the_first_half_second(rng):
+    labels, frames = random_recording(rng, num_frames=4)
+    early = make_labels([[0, 0, 50, 50]], [500_000])
+    false_early = [make_detections([[100, 100, 60, 60]], [1.0], 500_000)]
+    whole = make_labels(
+        np.concatenate([early.boxes_ltwh, labels.boxes_ltwh]),
+        np.concatenate([early.t_us, labels.t_us]),
+        np.concatenate([early.class_id, labels.class_id]),
+    )
+    assert evaluate_detections([("a", whole, false_early + frames)], SPEC) == evaluate_detections(
+        [("a", labels, frames)], SPEC
+    )
+
+
+def test_frames_without_truth_are_not_images():
+    labels = make_labels([[10, 10, 40, 40]], [1_000_000])
+    found = make_detections([[10, 10, 40, 40]], [0.5], 1_000_000)
+    elsewhere = make_detections([[90, 90, 40, 40]], [0.9], 1_250_000)
+    metrics = evaluate_detections([("a", labels, [elsewhere, found])], SPEC)  # and their order does not matter
+    assert metrics["AP"] == pytest.approx(1)
+
+
+def test_misaligned_detections_are_an_error_not_a_zero():
+    labels = make_labels([[10, 10, 40, 40]], [1_000_000])
+    off = [make_detections([[10, 10, 40, 40]], [0.5], 1_000_001)]
+    with pytest.raises(ValueError, match=r"drive: no detections were made at label time 1000000 us"):
+        evaluate_detections([("drive", labels, off)], SPEC)
+    assert evaluate_detections([("drive", labels, off)], SPEC, time_tolerance_us=1)["AP"] == pytest.approx(1)
+    with pytest.raises(ValueError, match="ordered by time"):
+        evaluate_detections([("drive", make_labels([[1, 1, 40, 40]] * 2, [2_000_000, 1_000_000]), off)], SPEC)
+
+
+def test_ignored_objects_are_neither_missed_nor_false(rng):
+    still, moving = [10, 10, 40, 40], [100, 100, 60, 60]
+    labels = make_labels([still, moving], [1_000_000] * 2, still_us=[300_000, 299_999])
+    both = make_detections([still, moving], [0.5, 0.9], 1_000_000)
+    only_still = make_detections([still], [0.5], 1_000_000)
+    wrong = make_detections([still, [200, 20, 60, 60]], [0.5, 0.9], 1_000_000)
+    inside = make_detections([still, [115, 115, 30, 30]], [0.5, 0.9], 1_000_000)  # a crowd would swallow this one
+    score = {
+        name: evaluate_detections([("a", labels, [frame])], SPEC, only=has_stood_still)["AP"]
+        for name, frame in {"both": both, "only_still": only_still, "wrong": wrong, "inside": inside}.items()
+    }
+    assert score["both"] == score["only_still"] == pytest.approx(1)
+    assert score["wrong"] == score["inside"] == pytest.approx(0.5)
+    assert evaluate_detections([("a", labels, [only_still])], SPEC)["AP"] < 0.6
+
+
+def average_precision_by_hand(labels, frames, threshold, is_ignored):
+    """101-point AP of one class at one overlap, greedy in order of score, ignored truth taken last."""
+    rows = []
+    for frame in frames:
+        at = labels.t_us == frame.t_us
+        iou = pairwise_iou(frame.xyxy, ltwh_to_xyxy(labels.boxes_ltwh[at]))
+        ignored, taken = is_ignored[at], np.zeros(at.sum(), bool)
+        for d in np.argsort(-frame.score, kind="stable"):
+            for group in (~ignored, ignored):
+                candidates = np.where(group & ~taken & (iou[d] >= threshold), iou[d], -1)
+                if len(candidates) and candidates.max() > 0:
+                    taken[candidates.argmax()] = True
+                    rows.append((frame.score[d], 1 if group is not ignored else None))
+                    break
+            else:
+                rows.append((frame.score[d], 0))
+    hits = np.array([hit for _, hit in sorted(rows, key=lambda row: -row[0]) if hit is not None])
+    recall, precision = hits.cumsum() / (~is_ignored).sum(), hits.cumsum() / np.arange(1, len(hits) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    at_recall = np.searchsorted(recall, np.linspace(0, 1, 101))
+    return np.mean([best[i] if i < len(best) else 0 for i in at_recall])
+
+
+@pytest.mark.parametrize("only", [None, has_stood_still])
+def test_ap_equals_a_calculation_by_hand(rng, only):
+    labels, frames = random_recording(rng, num_frames=12, noise=6)
+    labels = make_labels(labels.boxes_ltwh, labels.t_us, still_us=labels.still_us)  # one class
+    frames = [Detections(f.xyxy, f.score, np.zeros(len(f), np.int64), f.t_us) for f in frames]
+    frames = [scored_detections(f, SPEC) for f in frames]
+    is_ignored = np.zeros(len(labels), bool) if only is None else ~only(labels)
+    metrics = evaluate_detections([("a", labels, frames)], SPEC, only=only)
+    by_hand = [average_precision_by_hand(labels, frames, iou, is_ignored) for iou in np.linspace(0.5, 0.95, 10)]
+    assert metrics["AP"] == pytest.approx(np.mean(by_hand), abs=1e-9)
+    assert metrics["AP50"] == pytest.approx(by_hand[0], abs=1e-9)
+    assert metrics["AP75"] == pytest.approx(by_hand[5], abs=1e-9)
+
+
+def test_scoring_limits_are_inclusive_and_shrink_with_the_frame():
+    wh = np.array([[10, 29], [9.9, 80], [21, 21.5], [24, 18], [24, 17.9], [80, 80]], np.float32)
+    boxes = np.concatenate([np.zeros_like(wh), wh], axis=1)
+    t_us = np.array([500_001] * 5 + [500_000])
+    expected = [True, False, True, True, False, False]  # 10 x 29 has a diagonal of 30.7, 24 x 18 one of 30
+    assert is_scored(boxes, t_us, SPEC).tolist() == expected
+    halved = DatasetSpec("onempx", 720, 1280, ("car",), 100_000, 20, 60, 5, 0, downsample=2)
+    assert is_scored(boxes, t_us, halved).tolist() == expected
+    labels = make_labels(boxes, t_us)
+    assert len(scored_labels(labels, SPEC)) == 3
+    assert "0.5 s" in scoring_rules(halved) and "10 px" in scoring_rules(halved) and "30 px" in scoring_rules(halved)
+
+
+def test_unknown_stillness_is_not_still():
+    labels = make_labels([[0, 0, 40, 40]] * 4, [10**6] * 4, still_us=[-1, 0, 299_999, 300_000])
+    assert has_stood_still(labels).tolist() == [False, False, False, True]
+
+
+OFFICIAL_NAMES = ("AP", "AP_50", "AP_75", "AP_S", "AP_M", "AP_L")
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("is_filtered", [True, False], ids=["filtered", "unfiltered"])
+@pytest.mark.parametrize("name", ["gen1", "gen4"])
+def test_ap_equals_the_official_evaluation(golden_dir, name, is_filtered):
+    arrays = np.load(golden_dir / "evaluation.npz")
+    num_recordings = sum(key.startswith(f"{name}/gt") for key in arrays)
+    truths = [arrays[f"{name}/gt{i}"] for i in range(num_recordings)]
+    found = [arrays[f"{name}/dt{i}"] for i in range(num_recordings)]
+    classes = 1 + max(int(boxes["class_id"].max()) for boxes in [*truths, *found] if len(boxes))
+    downsample = 2 if name == "gen4" else 1
+    spec = DatasetSpec(
+        name=name,
+        height=0,  # neither size nor names of classes enter the numbers
+        width=0,
+        class_names=tuple(f"class{i}" for i in range(max(classes, 3 if name == "gen4" else 2))),
+        label_interval_us=0,
+        min_side_px=10 * downsample,
+        min_diagonal_px=30 * downsample,
+        prepare_min_side_px=0,
+        prepare_min_diagonal_px=0,
+        downsample=downsample,
+    )
+    recordings = [
+        (
+            str(i),
+            make_labels(ltwh(truth), truth["t"], truth["class_id"]),
+            [
+                make_detections(ltwh(dt[at]), dt["class_confidence"][at], t, dt["class_id"][at])
+                for t in np.unique(dt["t"])
+                for at in [dt["t"] == t]
+            ],
+        )
+        for i, (truth, dt) in enumerate(zip(truths, found, strict=True))
+    ]
+    metrics = evaluate_detections(recordings, spec, is_filtered=is_filtered, time_tolerance_us=50_000)
+    for ours, theirs in zip(METRICS, OFFICIAL_NAMES, strict=True):
+        expected = float(arrays[f"{name}/{'filtered' if is_filtered else 'unfiltered'}/{theirs}"])
+        expected = math.nan if expected < 0 else expected
+        assert metrics[ours] == pytest.approx(expected, abs=1e-6, nan_ok=True), ours
+
+
+def ltwh(boxes):
+    return np.stack([boxes[key] for key in "xywh"], axis=-1)

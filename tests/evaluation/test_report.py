@@ -1,0 +1,105 @@
+import csv
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from rvtssm.evaluation.frequency import PUBLISHED, PUBLISHED_HZ, RateRow, drop_of_rows, performance_drop, published_rows
+from rvtssm.evaluation.report import EvaluationReport, console_table, to_csv, to_json, to_markdown, write_report
+
+METRICS = {
+    "AP": 0.4,
+    "AP50": 0.7,
+    "AP75": 0.35,
+    "AP_small": 0.2,
+    "AP_medium": 0.45,
+    "AP_large": math.nan,
+    "AP/car": 0.4,
+}
+SETTINGS = {"score": "objectness_times_class, from 0.001", "windows": "labels grid, length = stride"}
+
+
+def make_report(**changes):
+    rows = tuple(
+        RateRow(hz, {**METRICS, "AP": ap}, {"seconds": 1.5}) for hz, ap in [(20, 0.4), (40, 0.35), (200, 0.25)]
+    )
+    return EvaluationReport(
+        **{"title": "demo.ckpt on gen1 test", "dataset": "gen1", "rows": rows, "settings": SETTINGS, **changes}
+    )
+
+
+def test_the_drop_is_the_reference_minus_the_mean_of_the_others():
+    assert performance_drop({20: 0.5, 40: 0.4, 80: 0.2}) == pytest.approx(0.2)
+    assert performance_drop({20: 0.5, 40: 0.4}, reference_hz=40) == pytest.approx(-0.1)
+    assert math.isnan(performance_drop({20: 0.5})) and math.isnan(performance_drop({40: 0.5, 80: 0.4}))
+    assert drop_of_rows(make_report().rows) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "drop"),
+    [
+        ("gen1", "RVT", 26.14),
+        ("gen1", "S5-ViT-B", 4.25),
+        ("gen1", "GET", 29.25),
+        ("onempx", "RVT", 16.36),
+        ("onempx", "S5-ViT-B", 3.27),
+        ("onempx", "GET", 19.81),
+    ],
+)
+def test_the_published_rows_give_the_published_drops(dataset, model, drop):
+    assert 100 * performance_drop(published_rows(dataset)[model]) == pytest.approx(drop, abs=0.011)
+
+
+def test_published_rows_are_complete_and_absent_where_nothing_is_published():
+    assert all(len(values) == len(PUBLISHED_HZ) for models in PUBLISHED.values() for values in models.values())
+    assert published_rows("synthetic") == {}
+
+
+def test_every_form_holds_the_table_the_drop_and_the_settings(tmp_path):
+    report = make_report(still_objects={"carried": 0.31, "reset": 0.04})
+    paths = write_report(report, tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        f"evaluation.{k}" for k in ("csv", "json", "md", "png")
+    ]
+    data = json.loads(paths["json"].read_text())
+    assert data == to_json(report)
+    assert data["rates"]["200"]["AP"] == 0.25 and data["rates"]["20"]["AP_large"] is None
+    assert data["performance_drop"] == pytest.approx(0.1) and data["settings"] == SETTINGS
+    assert data["still_objects"] == {"carried": 0.31, "reset": 0.04}
+    rows = list(csv.DictReader(paths["csv"].read_text().splitlines()))
+    assert (
+        [row["hz"] for row in rows] == ["20", "40", "200"] and rows[2]["AP"] == "0.250000" and rows[0]["AP_large"] == ""
+    )
+    assert rows[0]["AP/car"] == "0.400000" and rows[0]["seconds"] == "1.500000"
+    markdown = paths["md"].read_text()
+    assert "| 200 | 25.0 | 70.0 |" in markdown and "10.0 points" in markdown and "Published, RVT" in markdown
+    assert "objectness_times_class" in markdown and "carried 31.0, reset 4.0" in markdown
+    assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["png"].stat().st_size > 10_000
+
+
+def test_the_console_table_shows_percent_and_settings():
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(console_table(make_report()))
+    text = console.export_text()
+    assert "drop" in text and "40.0" in text and "–" in text
+    assert "score: objectness_times_class, from 0.001" in text and "length = stride" in text
+
+
+def test_a_single_rate_has_no_drop_and_no_rate_is_an_error(tmp_path):
+    report = make_report(rows=make_report().rows[:1])
+    assert to_json(report)["performance_drop"] is None and "drop" not in to_markdown(report)
+    assert to_csv(report).count("\n") == 2
+    with pytest.raises(ValueError, match="at least one rate"):
+        make_report(rows=())
+    write_report(report, tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_report(tmp_path, monkeypatch):
+    paths = write_report(make_report(), tmp_path)
+    before = paths["json"].read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report(make_report(title="other"), tmp_path)
+    assert paths["json"].read_bytes() == before

@@ -1,0 +1,70 @@
+"""Events, boxes and a small dataset for tests: random ones by seed, arbitrary ones by hypothesis."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+from hypothesis import strategies as st
+
+from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.records import DatasetSpec, Events
+
+HEIGHT, WIDTH = 48, 64
+SPEC = DatasetSpec(
+    name="tiny",
+    height=48,
+    width=64,
+    class_names=("car", "pedestrian"),
+    label_interval_us=250_000,
+    min_side_px=4,
+    min_diagonal_px=8,
+    prepare_min_side_px=4,
+    prepare_min_diagonal_px=8,
+)
+
+
+def to_events(t, x, y, p) -> Events:
+    return Events(np.asarray(t, np.int64), np.asarray(x, np.uint16), np.asarray(y, np.uint16), np.asarray(p, np.uint8))
+
+
+def random_events(num_events: int, seed: int = 0, span_us: int = 1_000_000, start_us: int = 0) -> Events:
+    rng = np.random.default_rng(seed)
+    return to_events(
+        start_us + np.sort(rng.integers(0, span_us, num_events)),
+        rng.integers(0, WIDTH, num_events),
+        rng.integers(0, HEIGHT, num_events),
+        rng.integers(0, 2, num_events),
+    )
+
+
+@st.composite
+def any_events(draw, min_size: int = 0, max_step_us: int = 50_000, max_start_us: int = 1 << 24) -> Events:
+    """Recordings with bursts at one time and gaps."""
+    steps = draw(st.lists(st.one_of(st.just(0), st.integers(0, max_step_us)), min_size=min_size, max_size=60))
+    seed = draw(st.integers(0, 1000))
+    events = random_events(len(steps), seed)
+    t = np.cumsum([draw(st.integers(0, max_start_us - 1)), *steps[1:]], dtype=np.int64)[: len(steps)]
+    return Events(t, events.x, events.y, events.p)
+
+
+def assert_same(found: Events, wanted: Events) -> None:
+    for name in ("t", "x", "y", "p"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+
+
+def boxes_of(*rows, **fields):
+    """Boxes from (t, x, y, w, h) rows."""
+    boxes = np.zeros(len(rows), BOX_DTYPE)
+    for name, column in zip(("t", "x", "y", "w", "h"), zip(*rows, strict=True), strict=True):
+        boxes[name] = column
+    for name, column in fields.items():
+        boxes[name] = column
+    return boxes
+
+
+def write_hdf5(path, events, **columns):
+    with h5py.File(path, "w") as file:
+        for name in ("t", "x", "y", "p"):
+            file[f"events/{name}"] = columns.get(name, getattr(events, name))
+        file["events/height"], file["events/width"] = columns.get("size", (HEIGHT, WIDTH))
+    return path

@@ -1,0 +1,110 @@
+"""Counting: equal to the formula written out, whatever the windows, the blocks and the halving."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm.events.histogram import CONVENTIONS, count_stream, count_windows
+from rvtssm.records import Events, Windows
+
+
+def windows_of(*bounds) -> Windows:
+    bounds_us = np.array(bounds, np.int64).reshape(-1, 2)
+    return Windows(bounds_us, np.diff(bounds_us[:, 1], prepend=0))
+
+
+def counted_slowly(events, start_us, end_us, convention, num_bins=10, cutoff=10):
+    """One window by the definition, event by event."""
+    counts = np.zeros((2, num_bins, HEIGHT, WIDTH), np.int64)
+    is_closed = convention == "rvt"
+    inside = (events.t >= start_us) & ((events.t <= end_us) if is_closed else (events.t < end_us))
+    t = events.t[inside]
+    for i, time in zip(np.flatnonzero(inside), t, strict=True):
+        if convention == "rvt":
+            part = np.float32(time - t[0]) / np.float32(max(t[-1] - t[0], 1))
+            bin_index = min(int(np.floor(part * np.float32(num_bins))), num_bins - 1)
+        else:
+            bin_index = int(time - start_us) * num_bins // (end_us - start_us)
+        counts[events.p[i], bin_index, events.y[i], events.x[i]] += 1
+    if convention == "rvt":
+        counts %= 256
+    return np.minimum(counts, cutoff).astype(np.uint8).reshape(2 * num_bins, HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@given(
+    events=any_events(max_step_us=3000, max_start_us=5000),
+    windows=st.lists(st.tuples(st.integers(-100, 30_000), st.integers(1, 20_000)), min_size=1, max_size=4),
+    num_bins=st.integers(1, 12),
+)
+def test_counts_are_those_of_the_formula(convention, events, windows, num_bins):
+    bounds = sorted((start, start + length) for start, length in windows)
+    found = count_windows(events, windows_of(*bounds), HEIGHT, WIDTH, num_bins=num_bins, convention=convention)
+    wanted = [counted_slowly(events, start, end, convention, num_bins) for start, end in bounds]
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize(("length", "max_windows"), [(20_000, 8), (20_000, 1), (90_000, 3), (5_000, 8)])
+def test_a_stream_counts_like_the_whole(convention, length, max_windows):
+    events = random_events(3000, span_us=400_000)
+    ends = np.arange(30_000, 600_000, 20_000)
+    windows = windows_of(*np.stack([ends - length, ends], axis=1))
+    options = {"convention": convention, "downsample": 2}
+    whole = count_windows(events, windows, HEIGHT, WIDTH, **options)
+    buffer = to_events(*(np.zeros(97) for _ in range(4)))
+
+    def blocks():
+        """As readers give them: the arrays of a block are overwritten by the next."""
+        for start in range(0, len(events), 97):
+            size = min(97, len(events) - start)
+            for name in ("t", "x", "y", "p"):
+                getattr(buffer, name)[:size] = getattr(events, name)[start : start + size]
+            yield Events(*(getattr(buffer, name)[:size] for name in ("t", "x", "y", "p")))
+
+    parts = list(count_stream(blocks(), windows, HEIGHT, WIDTH, max_windows=max_windows, **options))
+    assert max(len(part) for part in parts) <= max_windows
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_a_stream_without_events_is_empty_windows():
+    (counts,) = count_stream(iter(()), windows_of((0, 10)), HEIGHT, WIDTH)
+    assert counts.shape == (1, 20, HEIGHT, WIDTH) and not counts.any()
+
+
+def test_windows_side_by_side_count_every_event_once_and_closed_ones_their_edges_twice():
+    events = to_events(np.arange(0, 100, 10), np.arange(10), np.arange(10), np.ones(10))
+    windows = windows_of((0, 50), (50, 100))
+    assert count_windows(events, windows, HEIGHT, WIDTH).sum() == 10
+    assert count_windows(events, windows, HEIGHT, WIDTH, convention="rvt").sum() == 11
+
+
+@pytest.mark.parametrize(("num_events", "exact", "rvt"), [(9, 9, 9), (255, 10, 10), (258, 10, 2), (256, 10, 0)])
+def test_hot_pixels_saturate_and_in_rvt_wrap_first(num_events, exact, rvt):
+    events = to_events(*(np.full(num_events, value) for value in (5, 1, 2, 0)))
+    for convention, wanted in (("exact", exact), ("rvt", rvt)):
+        counts = count_windows(events, windows_of((0, 100)), HEIGHT, WIDTH, convention=convention)
+        assert counts[0, 0, 2, 1] == wanted == counts.sum()
+
+
+@pytest.mark.parametrize("downsample", [2, 3, 4, 5])
+def test_a_smaller_frame_is_every_nth_pixel_of_the_full_one(downsample):
+    events = random_events(20_000)
+    full = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, count_cutoff=200)
+    small = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, count_cutoff=200, downsample=downsample)
+    h, w, first = HEIGHT // downsample, WIDTH // downsample, downsample // 2
+    np.testing.assert_array_equal(small, full[..., first::downsample, first::downsample][..., :h, :w])
+
+
+def test_events_outside_the_sensor_and_unknown_settings_are_refused():
+    events = to_events([1], [WIDTH], [0], [0])
+    with pytest.raises(ValueError, match=f"outside {WIDTH}x{HEIGHT}"):
+        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match="choose from exact, rvt"):
+        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, convention="RVT")
+    with pytest.raises(ValueError, match="count_cutoff=256"):
+        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, count_cutoff=256)

@@ -1,0 +1,103 @@
+"""Boxes: fields by name, rules of cleaning, and the windows they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from event_examples import SPEC, boxes_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm.events.histogram import CONVENTIONS
+from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, write_boxes
+from rvtssm.events.windows import label_grid
+
+
+def test_boxes_are_read_back_ordered_by_time(tmp_path):
+    boxes = boxes_of((300, 1, 2, 3, 4), (100, 5, 6, 7, 8), class_id=[1, 0], track_id=[7, 8], still_us=[-1, 20])
+    write_boxes(tmp_path / "a_bbox.npy", boxes)
+    np.testing.assert_array_equal(read_boxes(tmp_path / "a_bbox.npy"), boxes[[1, 0]])
+    assert [path.name for path in tmp_path.iterdir()] == ["a_bbox.npy"]
+
+
+def test_old_files_are_read_by_field_name(tmp_path):
+    old = np.zeros(1, [("ts", "<u8"), ("h", "<f8"), ("w", "<f4"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")])
+    old[0] = (1 << 40, 4, 3, 1, 2, 1)
+    np.save(tmp_path / "a.npy", old)
+    (box,) = read_boxes(tmp_path / "a.npy")
+    assert tuple(box) == (1 << 40, 1, 2, 3, 4, 1, 0, 1, -1)
+
+
+def test_files_that_hold_no_boxes_are_refused(tmp_path):
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    (tmp_path / "empty.npy").write_bytes(b"")
+    for name, message in (("plain.npy", "no box fields t, x"), ("empty.npy", "not a file of boxes")):
+        with pytest.raises(ValueError, match=message):
+            read_boxes(tmp_path / name)
+    with pytest.raises(ValueError, match="BOX_DTYPE"):
+        write_boxes(tmp_path / "a.npy", np.zeros(3))
+
+
+coordinates = st.tuples(*[st.floats(-100, 100, width=32)] * 2, *[st.floats(0, 200, width=32)] * 2)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("is_train", [True, False])
+@given(rows=st.lists(coordinates, min_size=1, max_size=20), seed=st.integers(0, 9))
+def test_kept_boxes_lie_on_the_sensor_are_large_enough_and_stay_when_cleaned_again(convention, is_train, rows, seed):
+    class_id = np.random.default_rng(seed).integers(0, 4, len(rows))
+    boxes = boxes_of(*((250_000, *row) for row in rows), class_id=class_id)
+    kept = clean_boxes(boxes, SPEC, convention, is_train)
+    for start, size, limit in (("x", "w", 63), ("y", "h", 47)):
+        assert (kept[start] >= 0).all() and (kept[start] + kept[size] <= limit + 1e-4).all()
+        assert (kept[size] >= 4).all()
+    assert (np.hypot(kept["w"], kept["h"]) >= 8 - 1e-4).all() and (kept["class_id"] < 2).all()
+    if is_train:
+        assert (kept["w"] <= 57).all()
+    np.testing.assert_array_equal(clean_boxes(kept, SPEC, convention, is_train), kept)
+
+
+def test_ids_on_disk_become_indices_of_class_names():
+    spec = replace(SPEC, class_ids=(5, 2))
+    boxes = boxes_of(*[(250_000, 8 * i, 0, 10, 10) for i in range(4)], class_id=[2, 3, 5, 0])
+    assert clean_boxes(boxes, spec, "exact", False)["class_id"].tolist() == [1, 0]
+
+
+def test_repeated_boxes_are_kept_by_rvt_alone():
+    boxes = boxes_of(*[(250_000, 1, 1, 20, 20)] * 3, track_id=[1, 2, 3])
+    assert clean_boxes(boxes, SPEC, "exact", False)["track_id"].tolist() == [1]
+    assert len(clean_boxes(boxes, SPEC, "rvt", False)) == 3
+
+
+def times_kept(times, convention, spec=SPEC):
+    return np.unique(clean_boxes(boxes_of(*[(t, 1, 1, 20, 20) for t in times]), spec, convention, False)["t"]).tolist()
+
+
+def test_rvt_keeps_label_times_at_multiples_of_the_interval_and_exact_keeps_all():
+    times = [90_000, 110_000, 358_100, 400_000, 610_500, 1_110_000, 1_362_100]
+    assert times_kept(times, "rvt") == [110_000, 358_100, 1_110_000]
+    assert times_kept(times, "exact") == times
+
+
+@pytest.mark.parametrize(("hz", "step"), [(30, 3), (60, 6)])
+def test_labels_of_fast_cameras_are_thinned_to_about_10_hz(hz, step):
+    spec = replace(SPEC, label_interval_us=100_000)
+    times = [round((i + 1) * 1e6 / hz) for i in range(2 * hz)]
+    assert times_kept(times, "exact", spec) == times[::step]
+    first = next(i for i, time in enumerate(times) if time >= 100_000)
+    assert times_kept(times, "rvt", spec) == times[first::step]
+
+
+def test_labels_belong_to_the_window_that_ends_at_their_time():
+    boxes = boxes_of((100_000, 1, 2, 3, 4), (100_000, 2, 3, 4, 5), (350_000, 3, 4, 5, 6), still_us=[-1, 0, 400])
+    windows = label_grid(boxes["t"], 50_000, None, 0)
+    labels = to_labels(boxes, windows)
+    np.testing.assert_array_equal(windows.ends_us[labels.window_index], labels.t_us)
+    np.testing.assert_array_equal(labels.boxes_ltwh[2], [3, 4, 5, 6])
+    assert labels.still_us.tolist() == [-1, 0, 400]
+    assert len(to_labels(boxes[:0], windows)) == 0
+    boxes["t"][0] += 1
+    with pytest.raises(ValueError, match="between the window ends"):
+        to_labels(boxes, windows)

@@ -1,0 +1,149 @@
+"""A checkpoint gives back the detector it was written from, and says clearly when it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rvtssm.models import checkpoint as checkpoint_module
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.detector import ModelConfig
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+
+SPEC = DatasetSpec(
+    name="two",
+    height=80,
+    width=144,
+    class_names=("car", "pedestrian"),
+    label_interval_us=50_000,
+    min_side_px=10,
+    min_diagonal_px=30,
+    prepare_min_side_px=10,
+    prepare_min_diagonal_px=30,
+    downsample=2,
+)
+
+
+def describe(name: str = "s5", **changes: object) -> CheckpointMeta:
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, **changes)
+    windows = WindowSettings(stride_us=50_000, length_us=None, convention="exact", num_bins=10, count_cutoff=10)
+    return CheckpointMeta(SPEC, model, TemporalConfig(name=name, discretization="zoh"), windows)
+
+
+@pytest.fixture
+def written(tmp_path):
+    meta = describe()
+    detector = meta.build().eval()
+    write_checkpoint(tmp_path / "model.ckpt", detector, meta)
+    return tmp_path / "model.ckpt", detector, meta
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@torch.no_grad()
+def test_what_is_read_is_what_was_written(tmp_path, name):
+    meta = describe(name, memory="chunk", memory_chunk=7)
+    detector = meta.build().eval()
+    write_checkpoint(tmp_path / "model.ckpt", detector, meta)
+    loaded = read_checkpoint(tmp_path / "model.ckpt")
+    assert (loaded.spec, loaded.model_config, loaded.temporal_config, loaded.windows) == (
+        meta.spec,
+        meta.model_config,
+        meta.temporal_config,
+        meta.windows,
+    )
+    hist = torch.randint(0, 11, (2, 1, 20, SPEC.frame_height, SPEC.frame_width), dtype=torch.uint8)
+    assert torch.equal(loaded.detector(hist)[0], detector(hist)[0])
+    assert not loaded.detector.training
+
+
+def test_a_checkpoint_of_training_is_read_by_its_prefix(tmp_path):
+    meta = describe()
+    detector = meta.build()
+    weights = {f"detector.{key}": value for key, value in detector.state_dict().items()}
+    torch.save(
+        {
+            "state_dict": {**weights, "loss.weight": torch.ones(1)},
+            "rvtssm": meta.to_dict(),
+            "optimizer_states": [{"step": 3}],
+            "epoch": 1,
+        },
+        tmp_path / "last.ckpt",
+    )
+    loaded = read_checkpoint(tmp_path / "last.ckpt")
+    for key, value in detector.state_dict().items():
+        assert torch.equal(loaded.detector.state_dict()[key], value)
+
+
+def test_it_holds_plain_data_only(written):
+    content = torch.load(written[0], weights_only=True)
+    assert content["rvtssm"]["spec"]["class_names"] == SPEC.class_names
+    assert CheckpointMeta.from_dict(content["rvtssm"]) == written[2]
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
+    path, detector, meta = written
+    before = path.read_bytes()
+
+    def fail(content, aside):
+        aside.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(checkpoint_module.torch, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_checkpoint(path, detector, meta)
+    assert path.read_bytes() == before
+
+
+def test_files_that_are_no_checkpoint_are_named(tmp_path, written):
+    with pytest.raises(ValueError, match="no checkpoint at"):
+        read_checkpoint(tmp_path / "missing.ckpt")
+    cut = tmp_path / "cut.ckpt"
+    cut.write_bytes(written[0].read_bytes()[:1000])
+    text = tmp_path / "text.ckpt"
+    text.write_text("weights")
+    empty = tmp_path / "empty.ckpt"
+    empty.touch()
+    for path in (cut, text, empty):
+        with pytest.raises(ValueError, match=f"{path.name} is not a checkpoint: torch cannot read it"):
+            read_checkpoint(path)
+    torch.save([1, 2], tmp_path / "list.ckpt")
+    with pytest.raises(ValueError, match="holds a list"):
+        read_checkpoint(tmp_path / "list.ckpt")
+    torch.save({"state_dict": {"weight": torch.ones(1)}}, tmp_path / "other.ckpt")
+    with pytest.raises(ValueError, match="does not say which model"):
+        read_checkpoint(tmp_path / "other.ckpt")
+
+
+def test_an_official_checkpoint_is_sent_to_the_converter(tmp_path):
+    torch.save({"state_dict": {"mdl.backbone.x": torch.ones(1)}}, tmp_path / "official.ckpt")
+    with pytest.raises(ValueError, match=r"scripts/convert_checkpoint\.py"):
+        read_checkpoint(tmp_path / "official.ckpt")
+
+
+def test_weights_that_do_not_fit_are_counted(tmp_path):
+    meta = describe()
+    weights = meta.build().state_dict()
+    weights["extra"] = weights.pop("head.levels.0.box_out.bias")
+    weights["head.levels.1.box_out.bias"] = torch.zeros(5)
+    torch.save({"rvtssm": meta.to_dict(), "state_dict": weights}, tmp_path / "bad.ckpt")
+    with pytest.raises(ValueError, match=r"1 keys unknown, such as extra; 1 keys missing.*1 keys of another shape"):
+        read_checkpoint(tmp_path / "bad.ckpt")
+
+
+def test_a_format_of_the_future_is_refused(tmp_path):
+    meta = describe()
+    torch.save(
+        {"rvtssm": {**meta.to_dict(), "format_version": 99}, "state_dict": meta.build().state_dict()},
+        tmp_path / "new.ckpt",
+    )
+    with pytest.raises(ValueError, match="format version 99"):
+        read_checkpoint(tmp_path / "new.ckpt")
+
+
+def test_the_description_alone_builds_the_detector():
+    detector = replace(describe(), spec=replace(SPEC, class_names=("a", "b", "c"))).build()
+    assert detector.num_classes == 3
+    assert (detector.geometry.height, detector.geometry.width) == (40, 72)

@@ -1,0 +1,110 @@
+"""Sizes: parameters as published, padding and partition derived from the frame, starting values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm.models.detector import MODEL_SIZES, ModelConfig, build_detector, count_parameters, derive_geometry
+from rvtssm.models.yolox_head import locate
+from rvtssm.ssm import TemporalConfig
+
+
+@pytest.mark.parametrize(
+    ("size", "temporal", "published"),
+    [("base", "s5", 18_192_149), ("small", "s5", 9_677_205), ("base", "lstm", 18_536_469)],
+)
+def test_parameter_counts_are_those_of_the_paper(size, temporal, published):
+    detector = build_detector(MODEL_SIZES[size], TemporalConfig(name=temporal), 240, 304, num_classes=2)
+    counts = count_parameters(detector)
+    assert counts["total"] == published
+    assert counts["total"] == sum(parameter.numel() for parameter in detector.parameters())
+    assert counts["total"] == sum(number for room, number in counts.items() if room != "total")
+
+
+@pytest.mark.parametrize(
+    ("frame", "padded", "partition"),
+    [
+        ((240, 304), (256, 320), (8, 10)),  # Gen1, as published
+        ((360, 640), (384, 640), (6, 10)),  # 1Mpx at half resolution, as published
+        ((720, 1280), (768, 1280), (6, 10)),
+        ((120, 160), (128, 160), (4, 5)),
+        ((1, 1), (32, 32), (1, 1)),
+    ],
+)
+def test_padding_and_partition_follow_from_the_frame(frame, padded, partition):
+    geometry = derive_geometry(*frame)
+    assert (geometry.padded_height, geometry.padded_width) == padded
+    assert geometry.partition == partition
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_every_frame_fits_with_windows_of_at_most_ten_pixels(height, width):
+    geometry = derive_geometry(height, width)
+    padded = geometry.padded_height, geometry.padded_width
+    for size, full, window in zip((height, width), padded, geometry.partition, strict=True):
+        assert size <= full < size + 32 * geometry.split
+        assert 1 <= window <= 10
+        assert full // 32 % window == 0  # so at every stage: the others are 2, 4 and 8 times as large
+
+
+def test_an_empty_frame_is_refused():
+    with pytest.raises(ValueError, match="0 x 10"):
+        derive_geometry(0, 10)
+
+
+def test_locations_are_the_centres_of_the_cells():
+    locations = locate(64, 96)
+    assert locations.shape == (8 * 12 + 4 * 6 + 2 * 3, 3)
+    assert locations[0].tolist() == [4, 4, 8]
+    assert locations[1].tolist() == [12, 4, 8]
+    assert locations[96].tolist() == [8, 8, 16]
+    assert locations[-1].tolist() == [80, 48, 32]
+
+
+@torch.no_grad()
+def test_at_the_start_one_location_in_a_hundred_is_an_object():
+    head = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 96, num_classes=3).head
+    for level in head.levels:
+        for layer in (level.class_out, level.objectness_out):
+            assert layer.bias.sigmoid().tolist() == pytest.approx([0.01] * len(layer.bias))
+
+
+def test_attention_starts_with_the_layer_scale_of_the_configuration():
+    config = replace(MODEL_SIZES["tiny"], layer_scale=0.25)
+    detector = build_detector(config, TemporalConfig(), 64, 96, num_classes=2)
+    scales = [parameter for name, parameter in detector.named_parameters() if name.endswith("gamma")]
+    assert len(scales) == 4 * 2 * 2
+    assert all((scale == 0.25).all() for scale in scales)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": "chunk"}, "give a length in steps"),
+        ({"memory_chunk": 21}, "none with `carried`"),
+        ({"memory": "forever"}, "carried, chunk"),
+        ({"num_blocks": (1, 1)}, "4 stages"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**changes)
+
+
+def test_heads_must_divide_the_channels():
+    with pytest.raises(ValueError, match="head_dim=7"):
+        build_detector(replace(MODEL_SIZES["tiny"], head_dim=7), TemporalConfig(), 64, 96, num_classes=2)
+
+
+@torch.no_grad()
+def test_head_scores_are_logits_and_boxes_pixels(build_small, draw_counts):
+    predictions, _ = build_small()(draw_counts(1, 1))
+    assert predictions.dtype == torch.float32
+    assert (predictions[..., 2:4] > 0).all()
+    assert predictions[..., 4:].mean().item() == pytest.approx(-math.log(99), abs=2)

@@ -1,0 +1,86 @@
+"""Post-processing: the official boxes in the official order, and what a list of detections promises."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
+from rvtssm.models.postprocess import PostprocessConfig, postprocess, select_boxes, to_probabilities
+
+
+def draw(num_frames: int = 2, num_locations: int = 200, seed: int = 0) -> Tensor:
+    """Crowded boxes of three classes, scores as logits."""
+    generator = torch.Generator().manual_seed(seed)
+    predictions = torch.randn(num_frames, num_locations, 8, generator=generator)
+    predictions[..., :2] = 50 + 20 * predictions[..., :2]
+    predictions[..., 2:4] = 20 * (0.3 * predictions[..., 2:4]).exp()
+    return predictions
+
+
+@pytest.mark.golden
+def test_same_boxes_in_the_same_order_as_recorded(golden_dir):
+    arrays = np.load(golden_dir / "model_small.npz")
+    recorded = [re.fullmatch(r"postprocess_conf=([\d.]+)_image=(\d+)", name) for name in arrays.files]
+    for match in filter(None, recorded):
+        probabilities = torch.from_numpy(arrays["postprocess_input"][int(match[2])])
+        found = select_boxes(probabilities, min_score=float(match[1]), nms_iou=0.45)
+        np.testing.assert_allclose(found.numpy(), arrays[match[0]], rtol=1e-5, atol=1e-5, err_msg=match[0])
+    assert any(recorded)
+
+
+@pytest.mark.parametrize("score", ["objectness_times_class", "class_only"])
+def test_the_best_detection_comes_first(score):
+    predictions = draw()
+    found = postprocess(predictions, [100, 200], PostprocessConfig(score=score))
+    assert [frame.t_us for frame in found] == [100, 200]
+    for frame in found:
+        assert len(frame) > 10
+        assert (np.diff(frame.score) <= 0).all()
+
+
+def test_class_only_keeps_the_same_boxes_under_another_score():
+    predictions = draw(num_frames=1)
+    both = postprocess(predictions, [0], PostprocessConfig())[0]
+    class_only = postprocess(predictions, [0], PostprocessConfig(score="class_only"))[0]
+    assert sorted(map(tuple, both.xyxy)) == sorted(map(tuple, class_only.xyxy))
+    probabilities = to_probabilities(predictions)[0]
+    for box, score, class_id in zip(class_only.xyxy, class_only.score, class_only.class_id, strict=True):
+        row = (cxcywh_to_xyxy(probabilities[:, :4]) - torch.from_numpy(box)).abs().sum(dim=1).argmin()
+        assert score == pytest.approx(probabilities[row, 5 + class_id].item())
+
+
+def test_no_two_boxes_of_a_class_overlap_more_than_allowed_and_none_scores_less():
+    config = PostprocessConfig(min_score=0.2, nms_iou=0.3)
+    for frame in postprocess(draw(), [0, 1], config):
+        assert (frame.score >= 0.2).all()
+        iou = pairwise_iou(frame.xyxy, frame.xyxy)
+        same_class = frame.class_id[:, None] == frame.class_id
+        assert (iou[same_class & ~np.eye(len(frame), dtype=bool)] <= 0.3).all()
+
+
+def test_the_largest_number_of_detections_keeps_the_best():
+    everything = postprocess(draw(), [0, 1])
+    for some, frame in zip(postprocess(draw(), [0, 1], PostprocessConfig(max_detections=5)), everything, strict=True):
+        np.testing.assert_array_equal(some.xyxy, frame.xyxy[:5])
+
+
+def test_nothing_above_the_threshold_is_an_empty_frame():
+    predictions = draw()
+    predictions[..., 4] = -20
+    for frame in postprocess(predictions, torch.tensor([5, 6])):
+        assert len(frame) == 0
+        assert frame.xyxy.shape == (0, 4)
+
+
+def test_no_frames_give_no_detections():
+    assert postprocess(draw()[:0], []) == []
+
+
+def test_an_unknown_score_is_refused():
+    with pytest.raises(ValueError, match="objectness_times_class, class_only"):
+        PostprocessConfig(score="objectness")

@@ -1,0 +1,95 @@
+"""What the loss rewards, and what it must not depend on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rvtssm.models.yolox_head import locate
+from rvtssm.models.yolox_loss import YoloxLoss
+
+LOCATIONS = locate(64, 96)
+TARGETS = torch.tensor(
+    [[[1.0, 30, 20, 24, 16], [0, 70, 40, 30, 30]], [[0, 50, 32, 40, 20], [0, 0, 0, 0, 0]]]
+)  # (2, 2, 5)
+NUM_TARGETS = torch.tensor([2, 1])
+
+
+def draw(seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    raw = torch.randn(2, len(LOCATIONS), 7, generator=generator)
+    raw[..., :2] = LOCATIONS[:, :2] + 4 * raw[..., :2]
+    raw[..., 2:4] = 20 * (0.3 * raw[..., 2:4]).exp()
+    return raw
+
+
+def perfect() -> Tensor:
+    """Each location inside reach of an object predicts exactly it, all others nothing."""
+    predictions = draw()
+    predictions[..., 4:] = -20
+    for frame, number in enumerate(NUM_TARGETS.tolist()):
+        for target in TARGETS[frame, :number]:
+            near = (LOCATIONS[:, :2] - target[1:3]).abs().amax(dim=1) < 1.5 * LOCATIONS[:, 2]
+            closest = (LOCATIONS[:, :2] - target[1:3]).square().sum(dim=1).masked_fill(~near, 1e9).argmin()
+            predictions[frame, closest, :4] = target[1:]
+            predictions[frame, closest, 4] = 20
+            predictions[frame, closest, 5 + int(target[0])] = 20
+    predictions[..., 2:4] = torch.where(predictions[..., 4:5] > 0, predictions[..., 2:4], 0.01)  # overlaps nothing
+    return predictions
+
+
+def test_a_perfect_answer_costs_nothing():
+    losses = YoloxLoss()(perfect(), TARGETS, NUM_TARGETS, LOCATIONS)
+    assert losses["total"].item() == pytest.approx(0, abs=1e-4)
+    assert losses["num_foreground"].item() == pytest.approx(1)
+
+
+def test_the_total_is_the_sum_and_boxes_weigh_five_times():
+    losses = YoloxLoss()(draw(), TARGETS, NUM_TARGETS, LOCATIONS)
+    parts = losses["iou"] + losses["objectness"] + losses["class"]
+    assert losses["total"].item() == pytest.approx(parts.item())
+    assert 0 < losses["iou"].item() <= 5
+
+
+def test_padded_targets_and_the_order_of_frames_do_not_matter():
+    predictions = draw()
+    wanted = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+    more_padding = torch.cat([TARGETS, torch.zeros(2, 3, 5)], dim=1)
+    padded = YoloxLoss()(predictions, more_padding, NUM_TARGETS, LOCATIONS)
+    turned = YoloxLoss()(predictions.flip(0), TARGETS.flip(0), NUM_TARGETS.flip(0), LOCATIONS)
+    for name, value in wanted.items():
+        assert padded[name].item() == pytest.approx(value.item(), rel=1e-6), name
+        assert turned[name].item() == pytest.approx(value.item(), rel=1e-6), name
+
+
+@pytest.mark.parametrize("num_boxes", [0, 2])
+def test_without_objects_only_objectness_is_learned(num_boxes):
+    predictions = draw().requires_grad_()
+    losses = YoloxLoss()(predictions, TARGETS[:, :num_boxes], torch.tensor([0, 0]), LOCATIONS)
+    losses["total"].backward()
+    assert losses["iou"].item() == losses["class"].item() == losses["num_foreground"].item() == 0
+    assert losses["total"].item() == losses["objectness"].item() > 0
+    assert predictions.grad[..., 4].all()
+    assert not predictions.grad[..., :4].any()
+    assert not predictions.grad[..., 5:].any()
+
+
+def test_descending_the_gradient_moves_boxes_onto_their_objects():
+    predictions = draw().requires_grad_()
+    optimizer = torch.optim.Adam([predictions], lr=0.5)
+    for _ in range(60):
+        losses = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+        optimizer.zero_grad()
+        losses["total"].backward()
+        optimizer.step()
+    assert losses["iou"].item() < 0.5
+    assert losses["class"].item() < 0.5
+
+
+def test_half_precision_is_computed_in_full():
+    predictions = draw().bfloat16()
+    found = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+    wanted = YoloxLoss()(predictions.float(), TARGETS, NUM_TARGETS, LOCATIONS)
+    assert found["total"].dtype == torch.float32
+    assert found["total"].item() == wanted["total"].item()

@@ -1,0 +1,88 @@
+"""Discretisations against scipy, and the laws that say what each of them is exact for."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import expm
+from scipy.signal import cont2discrete
+
+from rvtssm.ssm.discretize import DISCRETIZATIONS, discretization, expm1, phi1
+
+LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
+DT = torch.tensor([0.1, 0.02, 1.0, 0.3], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["zoh", "bilinear"])
+@pytest.mark.parametrize("scale", [1.0, 0.1, 2.5])
+def test_agrees_with_scipy(name, scale):
+    decay, gain = DISCRETIZATIONS[name](LAMBDA, DT, scale)
+    for k in range(len(LAMBDA)):
+        a, b = np.array([[LAMBDA[k].item()]]), np.ones((1, 1))
+        wanted_a, wanted_b, *_ = cont2discrete((a, b, b, 0 * b), DT[k].item() * scale, method=name)
+        assert abs(decay[k].item() - wanted_a[0, 0]) < 1e-14
+        assert abs(gain[k].item() - wanted_b[0, 0]) < 1e-14
+
+
+def test_zoh_is_the_augmented_matrix_exponential():
+    decay, gain = DISCRETIZATIONS["zoh"](LAMBDA, DT, 1.0)
+    for k in range(len(LAMBDA)):
+        block = expm(DT[k].item() * np.array([[LAMBDA[k].item(), 1], [0, 0]]))
+        np.testing.assert_allclose([decay[k].item(), gain[k].item()], block[0], atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("magnitude", [0, 1e-30, 1e-8, 1e-6, 1e-4, 1e-2, 0.0999, 0.1001, 1, 20])
+def test_phi1_is_exact_to_rounding_with_its_gradient(dtype, magnitude):
+    z = (torch.tensor([-1, 1j, -0.6 + 0.8j, -0.6 - 0.8j], dtype=torch.complex128) * magnitude).to(dtype)
+    z.requires_grad_()
+    found = phi1(z)
+    (gradient,) = torch.autograd.grad(found.real.sum(), z)
+    rounding = torch.finfo(dtype).eps
+    with mpmath.workdps(60):
+        for k in range(len(z)):
+            exact = mpmath.mpc(z[k].item())
+            value = mpmath.expm1(exact) / exact if exact else mpmath.mpf(1)
+            slope = (mpmath.exp(exact) - value) / exact if exact else mpmath.mpf(0.5)
+            assert abs(found[k].item() - complex(value)) <= 4 * rounding * max(abs(complex(value)), 0.05)
+            # PyTorch returns the conjugate of the holomorphic derivative
+            assert abs(gradient[k].item().conjugate() - complex(slope)) <= 40 * rounding
+
+
+def test_expm1_keeps_small_numbers():
+    z = torch.tensor([1e-12 + 1e-12j, -3e-9 + 2e-8j], dtype=torch.complex64)
+    torch.testing.assert_close(expm1(z), z, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", DISCRETIZATIONS)
+def test_broadcasts_over_steps_and_sequences(name):
+    scale = torch.rand(3, 2, 1, 1, dtype=torch.float64) + 0.1
+    decay, gain = DISCRETIZATIONS[name](LAMBDA, DT, scale)
+    assert decay.shape == (3, 2, 1, len(LAMBDA))
+    for step in range(3):
+        for group in range(2):
+            one_decay, one_gain = DISCRETIZATIONS[name](LAMBDA, DT, scale[step, group].item())
+            torch.testing.assert_close(decay[step, group, 0], one_decay)
+            torch.testing.assert_close(gain.expand_as(decay)[step, group, 0], one_gain)
+
+
+@pytest.mark.parametrize("name", DISCRETIZATIONS)
+def test_is_differentiable(name):
+    inputs = (LAMBDA.clone().requires_grad_(), DT.clone().requires_grad_(), torch.rand(2, 1, dtype=torch.float64) + 0.1)
+    assert torch.autograd.gradcheck(DISCRETIZATIONS[name], (*inputs[:2], inputs[2].requires_grad_()))
+
+
+@pytest.mark.parametrize("name", ["dirac", "async"])
+def test_silence_only_decays_an_impulse(name):
+    """One step of 1 or ten of 1 / 10: what an impulse left is the same."""
+    _, gain = DISCRETIZATIONS[name](LAMBDA, DT, 1.0)
+    decay, fine_gain = DISCRETIZATIONS[name](LAMBDA, DT, 0.1)
+    torch.testing.assert_close(fine_gain, gain)
+    torch.testing.assert_close(decay**10, DISCRETIZATIONS[name](LAMBDA, DT, 1.0)[0])
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"'euler'; choose from zoh, bilinear, dirac, async"):
+        discretization("euler")

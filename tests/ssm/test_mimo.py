@@ -1,0 +1,97 @@
+"""The blocked system equals its twin made of differentiable pieces: outputs, last state and every gradient."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rvtssm.ssm import mimo
+from rvtssm.ssm.mimo import Mimo, run_mimo, run_mimo_reference
+
+DIM, NUM_MODES, GROUPS = 2, 3, 2
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+# What varies: (decay, gain, mask), each None (not at all), "sequence" or "step".
+VARIATIONS = [(None, None, None), ("sequence",) * 3, ("step",) * 3, ("step", None, None), ("step", "step", None)]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    """Several blocks, the last one smaller, also for tiny inputs."""
+    monkeypatch.setattr(mimo, "_MIN_BLOCK", 3)
+    monkeypatch.setattr(mimo, "_BLOCK_BYTES", {"cpu": 1})
+
+
+def example(variation, num_steps: int = 5, num_sequences: int = 14, dtype=torch.float64) -> tuple[Mimo, Tensor, Tensor]:
+    torch.manual_seed(num_steps)
+    shapes = {None: (1, 1, NUM_MODES), "sequence": (1, GROUPS, NUM_MODES), "step": (num_steps, GROUPS, NUM_MODES)}
+    decay, gain, mask = (shapes[how] for how in variation)
+    complex_dtype = dtype.to_complex()
+    system = Mimo(
+        decay=torch.polar(torch.rand(decay), 6 * torch.rand(decay)).to(complex_dtype).requires_grad_(),
+        gain=None if variation[1] is None else torch.randn(gain, dtype=complex_dtype, requires_grad=True),
+        mask=None if variation[2] is None else torch.rand(mask) < 0.7,
+        w_in=torch.randn(2 * NUM_MODES, DIM, dtype=dtype, requires_grad=True),
+        w_out=torch.randn(DIM, 2 * NUM_MODES, dtype=dtype, requires_grad=True),
+        d=torch.randn(DIM, dtype=dtype, requires_grad=True),
+    )
+    u = torch.randn(num_steps, num_sequences, DIM, dtype=dtype, requires_grad=True)
+    return system, u, torch.randn(num_sequences, NUM_MODES, dtype=complex_dtype, requires_grad=True)
+
+
+def leaves(system: Mimo, u: Tensor, state: Tensor) -> list[Tensor]:
+    values = [getattr(system, field.name) for field in fields(system)]
+    return [u, state, *(v for v in values if v is not None and v.requires_grad)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 21])
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_blocks_change_no_number(variation, num_steps, dtype):
+    inputs = example(variation, num_steps, dtype=dtype)
+    weights = torch.randn_like(inputs[1]), torch.randn_like(inputs[2])
+    results = []
+    for run in (run_mimo, run_mimo_reference):
+        y, last = run(*inputs)
+        loss = (y * weights[0]).sum() + (last * weights[1]).real.sum()
+        results.append((y, last, *torch.autograd.grad(loss, leaves(*inputs))))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE[dtype] * float(wanted.detach().abs().max()))
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_gradients_are_those_of_finite_differences(variation):
+    system, u, state = example(variation, num_steps=3, num_sequences=8)
+    names = [f.name for f in fields(system) if getattr(system, f.name) is not None and f.name != "mask"]
+
+    def run(u, state, *values):
+        return run_mimo(replace(system, **dict(zip(names, values, strict=True))), u, state)
+
+    assert torch.autograd.gradcheck(run, leaves(system, u, state))
+
+
+def test_only_the_input_and_the_first_state_are_kept_for_the_backward():
+    """Memory is what makes long chunks trainable: no buffer of all states survives the forward."""
+    system, u, state = example((None, None, None), num_steps=9)
+    saved: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run_mimo(system, u, state)
+    assert max(tensor.numel() for tensor in saved) == u.numel()
+
+
+def test_layout_of_the_input_and_its_gradient_does_not_matter():
+    system, u, state = example((None, None, None))
+    shuffled = u.detach().permute(2, 1, 0).contiguous().permute(2, 1, 0).requires_grad_()
+    y, last = run_mimo(system, u, state)
+    other, other_last = run_mimo(system, shuffled, state)
+    torch.testing.assert_close((other, other_last), (y, last))
+    y.sum().backward()
+    other.sum().backward()
+    torch.testing.assert_close(shuffled.grad, u.grad)

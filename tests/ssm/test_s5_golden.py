@@ -1,0 +1,88 @@
+"""The bare S5 layer and the HiPPO-LegS spectrum against recorded outputs of the JAX and PyTorch originals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import ArrayLike
+
+from rvtssm.ssm import S5SSM, TemporalConfig
+from rvtssm.ssm.init import hippo_legs
+
+pytestmark = pytest.mark.golden
+TOLERANCE = 1e-5  # of the largest value of the array
+
+
+@pytest.fixture(scope="module")
+def golden(golden_dir: Path) -> dict[str, np.ndarray]:
+    with np.load(golden_dir / "s5_layer.npz") as file:
+        return dict(file)
+
+
+def settings(golden: dict[str, np.ndarray]) -> Iterator[tuple[str, str, float]]:
+    """(prefix of the keys, discretization, step scale)"""
+    for prefix in sorted({key.rpartition("/")[0] for key in golden if "/scale=" in key}):
+        method, _, scale = prefix.partition("/scale=")
+        yield prefix, method, float(scale)
+
+
+def assert_near(found: ArrayLike, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
+
+
+def layer(golden: dict[str, np.ndarray], method: str, half_state: bool, bidirectional: bool = False) -> S5SSM:
+    num_modes, dim = golden["B_tilde"].shape
+    size = 2 * num_modes if half_state else num_modes
+    config = TemporalConfig(discretization=method, bandlimit=0, state_size=size, half_state=half_state)
+    ssm = S5SSM(dim, config, bidirectional)
+    c = golden["C_tilde_bidirectional" if bidirectional else "C_tilde"]
+    pairs = {name: np.stack([a.real, a.imag], -1) for name, a in (("B", golden["B_tilde"]), ("C", c))}
+    pairs["Lambda"] = np.stack([golden["Lambda"].real, golden["Lambda"].imag], -1)
+    arrays = {**pairs, "D": golden["D"], "log_step": np.log(golden["step"])}
+    ssm.load_state_dict({name: torch.from_numpy(array).float() for name, array in arrays.items()})
+    return ssm
+
+
+def outputs(ssm: S5SSM, golden: dict[str, np.ndarray], scale: float) -> np.ndarray:
+    u = torch.from_numpy(golden["u"]).float()[:, None]
+    with torch.no_grad():
+        return ssm(u, ssm.init_state(1), scale)[0][:, 0].numpy()
+
+
+@pytest.mark.parametrize("half_state", [False, True])
+def test_outputs_are_those_of_s5(golden, half_state):
+    for prefix, method, scale in settings(golden):
+        y = outputs(layer(golden, method, half_state), golden, scale)
+        assert_near(y, golden[f"{prefix}/y_conj_sym={half_state}"])
+
+
+def test_bidirectional_outputs_are_those_of_s5(golden):
+    for prefix, method, scale in settings(golden):
+        y = outputs(layer(golden, method, half_state=True, bidirectional=True), golden, scale)
+        assert_near(y, golden[f"{prefix}/y_bidirectional_conj_sym=True"])
+
+
+def test_discretized_matrices_are_those_of_s5(golden):
+    for prefix, method, scale in settings(golden):
+        with torch.no_grad():
+            discrete = layer(golden, method, half_state=False).prepare(scale)
+        assert_near(discrete.decay[0, 0], golden[f"{prefix}/Lambda_bar"])
+        rows = discrete.w_in.unflatten(0, (-1, 2))
+        assert_near(torch.complex(rows[:, 0], rows[:, 1]), golden[f"{prefix}/B_bar"])
+
+
+def test_hippo_spectrum_is_that_of_s5(golden):
+    sizes = sorted({int(key.split("/")[0].removeprefix("hippo_n=")) for key in golden if key.startswith("hippo_n=")})
+    assert sizes
+    for size in sizes:
+        lambda_, p, b, v = hippo_legs(size)
+        wanted = {name: golden[f"hippo_n={size}/{name}"] for name in ("Lambda", "P", "B")}
+        order = np.argsort(wanted["Lambda"].imag)
+        assert_near(lambda_, wanted["Lambda"][order])
+        assert_near(np.abs(p), np.abs(wanted["P"])[order])
+        assert_near(np.abs(b), np.abs(wanted["B"])[order])
+        np.testing.assert_allclose(v @ v.conj().T, np.eye(size), atol=1e-12)

@@ -1,0 +1,172 @@
+"""The package keeps its shape: who imports whom, and what no file may contain.
+
+The rules are read from the source with `ast`, so an import inside a function counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "rvtssm"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+BELOW_RUN = {"records", "boxes", "events", "ssm", "datasets", "models", "training", "evaluation", "inference", "config"}
+MAY_IMPORT = {
+    "__init__": set(),
+    "records": set(),
+    "boxes": {"records"},
+    "events": {"records"},
+    "ssm": set(),
+    "datasets": {"records", "boxes", "events"},
+    "models": {"records", "boxes", "ssm"},
+    "evaluation": {"records", "boxes"},
+    "inference": {"records", "boxes", "events", "models"},
+    "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
+    "config": BELOW_RUN - {"config"},  # and of those only the config classes
+    "run": BELOW_RUN | {"doctor"},
+    "doctor": BELOW_RUN - {"config"},
+    "demo": {*BELOW_RUN, "run"},
+    "cli": {"config", "run", "demo"},
+}
+# torch and what brings it along; preparation workers start without them
+TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
+MAY_NOT_IMPORT = {
+    "records": {*TORCH, "hydra", "omegaconf"},
+    "events": {*TORCH, "hydra", "omegaconf"},
+    **{
+        room: {"hydra", "omegaconf"}
+        for room in (
+            "boxes",
+            "ssm",
+            "datasets",
+            "models",
+            "evaluation",
+            "inference",
+            "training",
+            "run",
+            "demo",
+            "doctor",
+        )
+    },
+}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "misc", "common", "types"}
+
+
+def module_name(path: Path) -> str:
+    """`rvtssm.events.readers.dat` for .../rvtssm/events/readers/dat.py."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(source: str, module: str, is_package: bool = False) -> set[str]:
+    """Every module or name that a source imports, in absolute form: `from a import b` gives `a.b`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*parts, base] if base else parts)
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    return imports(path.read_text(), module_name(path), path.name == "__init__.py")
+
+
+def runtime_imports_of(path: Path) -> set[str]:
+    """As `imports_of`, without what stands under `if TYPE_CHECKING`."""
+
+    class Dropped(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+            return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    source = ast.unparse(Dropped().visit(ast.parse(path.read_text())))
+    return imports(source, module_name(path), path.name == "__init__.py")
+
+
+def test_imports_are_seen_wherever_they_stand():
+    source = (
+        "import torch.nn as nn\nfrom ..boxes import nms\nfrom . import a\ndef f():\n    from rvtssm.run import train\n"
+    )
+    assert imports(source, "rvtssm.models.detector") == {
+        "torch.nn",
+        "rvtssm.boxes.nms",
+        "rvtssm.models.a",
+        "rvtssm.run.train",
+    }
+    assert imports("from .a import b", "rvtssm.models", is_package=True) == {"rvtssm.models.a.b"}
+
+
+def test_the_package_is_there():
+    assert {room_of(module_name(path)) for path in FILES} >= {"records", "events", "ssm", "models", "training"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_a_room_imports_only_what_its_row_allows(path: Path):
+    room = room_of(module_name(path))
+    assert room in MAY_IMPORT, f"{room} is a new room: give it a row in MAY_IMPORT, and in the table of the README"
+    allowed = MAY_IMPORT[room] | {room}
+    for name in imports_of(path):
+        package, _, rest = name.partition(".")
+        if package != "rvtssm" or rest == "__version__":
+            continue
+        assert rest.split(".")[0] in allowed or any(
+            rest == entry or rest.startswith(f"{entry}.") for entry in allowed
+        ), f"{room} imports {name}; it may import {', '.join(sorted(allowed))}"
+
+
+def test_the_config_takes_from_the_rooms_their_config_classes_only():
+    names = [name for name in imports_of(PACKAGE / "config.py") if name.startswith("rvtssm.")]
+    assert names
+    assert all(name.endswith("Config") for name in names), names
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_a_room_stays_away_from_foreign_packages(path: Path):
+    foreign = {name.split(".")[0] for name in runtime_imports_of(path)}
+    assert not foreign & MAY_NOT_IMPORT.get(room_of(module_name(path)), set())
+
+
+def test_events_and_records_start_without_torch():
+    modules = [module_name(path) for path in FILES if room_of(module_name(path)) in ("events", "records")]
+    code = f"""
+import importlib, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+loaded = {sorted(TORCH)!r}
+sys.exit(" ".join(name for name in loaded if name in sys.modules) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"importing the room loads: {done.stderr}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_a_file_says_what_it_is_for(path: Path):
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no module docstring"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_nothing_is_printed(path: Path):
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_a_name_says_more_than_that_something_is_shared(path: Path):
+    assert not FORBIDDEN_NAMES & set(module_name(path).split("."))

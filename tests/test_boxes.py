@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm import boxes
+from rvtssm.boxes import nms_by_class, pairwise_iou
+
+PAIRS = [("cxcywh_to_xyxy", "xyxy_to_cxcywh"), ("ltwh_to_xyxy", "xyxy_to_ltwh")]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def random_xyxy(rng, n, kind):
+    left_top = rng.uniform(-20, 200, (n, 2))
+    array = np.concatenate([left_top, left_top + rng.uniform(0.5, 80, (n, 2))], axis=1).astype(np.float32)
+    return torch.from_numpy(array) if kind == "torch" else array
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize(("there", "back"), PAIRS)
+def test_formats_invert_each_other(rng, there, back, kind):
+    xyxy = random_xyxy(rng, 12, kind).reshape(3, 4, 4)
+    other = getattr(boxes, back)(xyxy)
+    assert type(other) is type(xyxy) and other.dtype == xyxy.dtype and other.shape == xyxy.shape
+    np.testing.assert_allclose(getattr(boxes, there)(other), xyxy, atol=1e-4)
+
+
+def test_formats_by_example():
+    assert boxes.cxcywh_to_xyxy(np.array([10.0, 20.0, 4.0, 6.0])).tolist() == [8, 17, 12, 23]
+    assert boxes.ltwh_to_xyxy(np.array([10.0, 20.0, 4.0, 6.0])).tolist() == [10, 20, 14, 26]
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_iou_is_symmetric_bounded_and_one_with_itself(rng, kind):
+    a, b = random_xyxy(rng, 9, kind), random_xyxy(rng, 7, kind)
+    iou = pairwise_iou(a, b)
+    assert tuple(iou.shape) == (9, 7)
+    assert float(iou.min()) >= 0 and float(iou.max()) <= 1
+    np.testing.assert_allclose(iou, pairwise_iou(b, a).T, rtol=1e-6)
+    np.testing.assert_allclose(np.diag(np.asarray(pairwise_iou(a, a))), 1, rtol=1e-5)
+
+
+@given(shift=st.floats(0, 10))
+def test_iou_of_a_shifted_square(shift):
+    iou = pairwise_iou(np.array([[0.0, 0, 10, 10]]), np.array([[shift, 0, 10 + shift, 10]]))
+    assert iou[0, 0] == pytest.approx((10 - shift) / (10 + shift))
+
+
+def test_iou_of_empty_and_inverted_boxes_is_zero():
+    odd = np.array([[5.0, 5, 5, 5], [9.0, 9, 2, 2]])
+    assert (pairwise_iou(odd, odd) == 0).all()
+    assert pairwise_iou(odd, np.zeros((0, 4))).shape == (2, 0)
+
+
+def test_iou_takes_leading_axes(rng):
+    a, b = random_xyxy(rng, 10, "torch"), random_xyxy(rng, 6, "torch")
+    batched = pairwise_iou(a.reshape(2, 5, 4), b.reshape(2, 3, 4))
+    torch.testing.assert_close(batched[1], pairwise_iou(a[5:], b[3:]))
+
+
+def test_nms_keeps_the_best_of_each_class():
+    xyxy = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [1, 0, 11, 10], [50, 50, 60, 60]])
+    keep = nms_by_class(xyxy, torch.tensor([0.5, 0.9, 0.4, 0.7]), torch.tensor([0, 0, 1, 0]), iou=0.45)
+    assert keep.tolist() == [1, 3, 2]
+
+
+def test_nms_survivors_do_not_overlap_and_every_loser_has_a_winner(rng):
+    xyxy, score = random_xyxy(rng, 60, "torch"), torch.from_numpy(rng.random(60, dtype=np.float32))
+    class_id = torch.from_numpy(rng.integers(0, 2, 60))
+    keep = nms_by_class(xyxy, score, class_id, iou=0.3)
+    same = class_id[:, None] == class_id[None]
+    close = (pairwise_iou(xyxy, xyxy) > 0.3) & same
+    assert (close[keep][:, keep].sum(1) == 1).all()  # itself only
+    lost = sorted(set(range(60)) - set(keep.tolist()))
+    assert lost and all((close[i, keep] & (score[keep] > score[i])).any() for i in lost)

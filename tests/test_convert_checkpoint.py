@@ -1,0 +1,151 @@
+"""The door scripts/convert_checkpoint.py: official checkpoints become ours, mistakes one line and exit code 2."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.detector import derive_geometry
+from rvtssm.models.official import rename_official
+from rvtssm.models.postprocess import to_probabilities
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_checkpoint.py"
+MODELS = {"s5": "model_small.npz", "lstm": "rvt_small.npz"}
+pytestmark = pytest.mark.golden
+
+
+@dataclass
+class NotPlain:
+    """Stands for the configuration objects that Lightning may pickle into a checkpoint."""
+
+    name: str = "gen1"
+
+
+@pytest.fixture
+def convert():
+    return runpy.run_path(str(SCRIPT))["main"]
+
+
+@pytest.fixture
+def official(golden_dir, tmp_path, monkeypatch):
+    """A function: temporal layer -> (path of a Lightning checkpoint, its arrays, options that name its sizes).
+
+    The datasets get as many classes as were recorded: gen1 the same number, onempx one more.
+    """
+
+    def write(temporal: str = "s5", **extra: object):
+        arrays = dict(np.load(golden_dir / MODELS[temporal]))
+        weights = {key.removeprefix("sd/"): torch.from_numpy(value) for key, value in arrays.items() if "sd/" in key}
+        path = tmp_path / f"{temporal}.ckpt"
+        torch.save({"state_dict": weights, "epoch": 3, **extra}, path)
+        embed_dim = len(weights["mdl.backbone.stages.0.downsample_cf2cl.conv.weight"])
+        num_classes = len(weights["mdl.yolox_head.cls_preds.0.bias"])
+        names = tuple(f"class {number}" for number in range(num_classes + 1))
+        monkeypatch.setitem(DATASETS, "gen1", replace(DATASETS["gen1"], class_names=names[:-1]))
+        monkeypatch.setitem(DATASETS, "onempx", replace(DATASETS["onempx"], class_names=names))
+        return path, arrays, ["--dataset", "gen1", "--head-dim", str(embed_dim // 2)]
+
+    return write
+
+
+@pytest.mark.parametrize("temporal", MODELS)
+def test_every_weight_arrives(convert, official, tmp_path, capsys, temporal):
+    path, _, sizes = official(temporal)
+    assert convert([str(path), str(tmp_path / "new" / "ours.ckpt"), *sizes]) == 0
+    assert f"custom {temporal}" in capsys.readouterr().out
+    loaded = read_checkpoint(tmp_path / "new" / "ours.ckpt")
+    wanted = rename_official(torch.load(path, weights_only=True)["state_dict"])
+    for key, value in loaded.detector.state_dict().items():
+        assert torch.equal(value, wanted[key]), key
+    assert loaded.windows.convention == "rvt"
+    assert loaded.windows.stride_us == 50_000
+
+
+def test_the_release_forgets_and_rvt_carries_unless_told_otherwise(convert, official, tmp_path):
+    target = tmp_path / "ours.ckpt"
+
+    def memory(temporal: str, *options: str) -> tuple[str, int | None]:
+        path, _, sizes = official(temporal)
+        assert convert([str(path), str(target), *sizes, *options]) == 0
+        model = read_checkpoint(target).model_config
+        return model.memory, model.memory_chunk
+
+    assert memory("s5") == ("chunk", 21)
+    assert memory("s5", "--memory", "carried") == ("carried", None)
+    assert memory("s5", "--memory-chunk", "5") == ("chunk", 5)
+    assert memory("lstm") == ("carried", None)
+    assert memory("lstm", "--memory-chunk", "5") == ("chunk", 5)
+
+
+def test_the_release_runs_bilinear_without_mask(convert, official, tmp_path):
+    path, _, sizes = official()
+    convert([str(path), str(tmp_path / "ours.ckpt"), *sizes])
+    temporal = read_checkpoint(tmp_path / "ours.ckpt").temporal_config
+    assert (temporal.name, temporal.discretization, temporal.bandlimit) == ("s5", "bilinear", 0)
+
+
+@pytest.mark.parametrize("temporal", MODELS)
+@torch.no_grad()
+def test_a_converted_model_predicts_what_was_recorded(convert, official, tmp_path, monkeypatch, temporal):
+    path, arrays, sizes = official(temporal)
+    num_steps, num_streams, _, height, width = arrays["input"].shape
+    if derive_geometry(height, width).split != 1:
+        pytest.skip("recorded with a partition that no frame of this size gets")
+    monkeypatch.setitem(DATASETS, "gen1", replace(DATASETS["gen1"], height=height, width=width))
+    assert convert([str(path), str(tmp_path / "ours.ckpt"), *sizes]) == 0
+    detector = read_checkpoint(tmp_path / "ours.ckpt").detector
+    last = torch.tensor([(num_steps - 1, stream) for stream in range(num_streams)])
+    predictions, _ = detector(torch.from_numpy(arrays["input"]), frame_index=last)
+    wanted = torch.from_numpy(arrays["pred_eval"])
+    assert (to_probabilities(predictions) - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+def refused(convert, capsys, *argv: object) -> str:
+    """The one line that a refused command prints."""
+    assert convert([str(part) for part in argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_mistakes_get_one_line_and_leave_no_file(convert, official, tmp_path, capsys):
+    path, _, sizes = official()
+    target = tmp_path / "ours.ckpt"
+    assert "no checkpoint at" in refused(convert, capsys, tmp_path / "missing.ckpt", target, *sizes)
+    assert "classes, onempx has" in refused(convert, capsys, path, target, "--dataset", "onempx", *sizes[2:])
+    assert "base has 64" in refused(convert, capsys, path, target, *sizes[:2], "--size", "base")
+    assert "divisor" in refused(convert, capsys, path, target, *sizes[:2], "--head-dim", 3)
+
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    torch.save({"state_dict": {**weights, "mdl.backbone.extra": torch.ones(1)}}, path)
+    assert "1 keys unknown, such as backbone.extra" in refused(convert, capsys, path, target, *sizes)
+    torch.save({"state_dict": {"model.weight": torch.ones(1)}}, path)
+    assert "only RVT and the official SSM release" in refused(convert, capsys, path, target, *sizes)
+    torch.save(weights, path)
+    assert "no state_dict" in refused(convert, capsys, path, target, *sizes)
+    assert not target.exists()
+
+
+def test_pickled_objects_are_read_only_on_request(convert, official, tmp_path, capsys):
+    path, _, sizes = official(hyper_parameters=NotPlain())
+    target = tmp_path / "ours.ckpt"
+    assert "--trust-pickle" in refused(convert, capsys, path, target, *sizes)
+    assert convert([str(path), str(target), *sizes, "--trust-pickle"]) == 0
+    assert torch.load(target, weights_only=True)["rvtssm"]["spec"]["name"] == "gen1"
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--dataset", "gen1"], ["--dataset", "gen1", "--size", "base", "--head-dim", "4"]]
+)
+def test_sizes_must_be_named_once(convert, options):
+    with pytest.raises(SystemExit) as stopped:
+        convert(["a.ckpt", "b.ckpt", *options])
+    assert stopped.value.code == 2

@@ -1,0 +1,83 @@
+"""The wheel carries configs/, and the package finds them in a checkout and in a wheel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from rvtssm.config import configs_dir
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def configs_under(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel built from the checkout, unpacked."""
+    built = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (file,) = built.glob("*.whl")
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(unpacked)
+    return unpacked
+
+
+def test_the_wheel_carries_the_configs_of_the_checkout(wheel):
+    configs = configs_under(ROOT / "configs")
+    assert "config.yaml" in configs
+    assert configs_under(wheel / "rvtssm" / "configs") == configs
+
+
+def test_the_wheel_carries_every_module_and_nothing_beside_the_package(wheel):
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rvtssm").rglob("*.py")}
+    assert {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == modules
+    assert {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")} == {"rvtssm"}
+
+
+def test_the_wheel_brings_the_command(wheel):
+    (entry_points,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert "rvtssm = rvtssm.cli:main" in entry_points.read_text()
+
+
+def test_the_configs_are_found_in_the_checkout():
+    assert configs_dir() == (ROOT / "configs").resolve()
+
+
+def test_the_configs_are_found_in_the_wheel(wheel):
+    code = "import sys; from rvtssm.config import configs_dir; sys.stdout.write(str(configs_dir()))"
+    command = [sys.executable, "-c", code]  # with -c the current folder comes first, before what is installed
+    done = subprocess.run(command, cwd=wheel, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout).resolve() == (wheel / "rvtssm" / "configs").resolve()
+
+
+def test_every_dependency_is_pinned_to_a_version_that_is_allowed():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    assert pins["torch"].startswith("2.15")
+    for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
+        requirement = Requirement(line)
+        assert pins[requirement.name] in requirement.specifier, line
+
+
+def test_older_python_and_torch_are_allowed():
+    assert "3.11" in SpecifierSet(PROJECT["requires-python"])
+    assert "3.12" in SpecifierSet(PROJECT["requires-python"])
+    (torch,) = [Requirement(line) for line in PROJECT["dependencies"] if Requirement(line).name == "torch"]
+    assert "2.11.0" in torch.specifier

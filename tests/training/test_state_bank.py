@@ -1,0 +1,60 @@
+"""The stored states follow their slots, and nothing else."""
+
+import torch
+
+from rvtssm.training.state_bank import StateBank
+
+PIXELS = 3  # sequences per stream
+
+
+def state_of(values: list[float]) -> tuple:
+    """A nested state whose every number of stream b is values[b]."""
+    rows = torch.tensor(values).repeat_interleave(PIXELS)[:, None]
+    return rows.expand(-1, 2).clone(), (rows.clone(), 1j * rows)
+
+
+def zero(num_streams: int) -> tuple:
+    return state_of([0.0] * num_streams)
+
+
+def per_stream(state: tuple) -> list[float]:
+    return state[1][1].imag.reshape(-1, PIXELS)[:, 0].tolist()
+
+
+def test_a_stream_finds_its_state_wherever_it_stands_in_the_batch():
+    bank = StateBank()
+    bank.write(torch.tensor([-1, 0, 1]), state_of([9.0, 1.0, 2.0]))
+    read = bank.read(zero(3), torch.tensor([1, -1, 0]), torch.tensor([False, True, False]))
+    assert per_stream(read) == [2.0, 0.0, 1.0]
+
+
+def test_random_chunks_and_new_recordings_start_from_zero():
+    bank = StateBank()
+    bank.write(torch.tensor([-1, 0, 1]), state_of([9.0, 1.0, 2.0]))
+    read = bank.read(zero(3), torch.tensor([-1, 0, 1]), torch.tensor([False, True, False]))
+    assert per_stream(read) == [0.0, 0.0, 2.0]
+
+
+def test_the_graph_is_cut_and_the_batch_is_not_kept_alive():
+    bank = StateBank()
+    leaf = torch.ones(2 * PIXELS, 4, requires_grad=True)
+    bank.write(torch.tensor([0, 1]), (leaf * 2,))
+    (read,) = bank.read((torch.zeros(2 * PIXELS, 4),), torch.tensor([0, 1]), torch.tensor([False, False]))
+    assert not read.requires_grad and torch.equal(read, 2 * torch.ones_like(read))
+    assert bank.slots[0][0].untyped_storage().nbytes() == PIXELS * 4 * 4
+
+
+def test_reading_does_not_change_what_is_stored_or_the_zero_state():
+    bank, nothing = StateBank(), zero(1)
+    bank.write(torch.tensor([0]), state_of([5.0]))
+    read = bank.read(nothing, torch.tensor([0]), torch.tensor([False]))
+    read[0].add_(1)
+    assert per_stream(bank.read(nothing, torch.tensor([0]), torch.tensor([False]))) == [5.0]
+    assert per_stream(nothing) == [0.0]
+
+
+def test_state_dict_goes_round():
+    bank, other = StateBank(), StateBank()
+    bank.write(torch.tensor([3]), state_of([5.0]))
+    other.load_state_dict(bank.state_dict())
+    assert per_stream(other.read(zero(1), torch.tensor([3]), torch.tensor([False]))) == [5.0]
