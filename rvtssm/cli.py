@@ -6,11 +6,15 @@ Exit codes: 0 done, 2 the user can mend it (one line says how), 130 interrupted.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from dataclasses import fields
 
+# before torch is loaded: threads that spin while they wait make a shared machine several times slower
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -62,13 +66,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     console, errors = Console(), Console(stderr=True)
     arguments = sys.argv[1:] if argv is None else argv
-    flags = [a for a in arguments if a.startswith("--")]
-    words = [a for a in arguments if not a.startswith("--")]
+    flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-")]
+    words = [a for a in arguments if not a.startswith("-")]
     if "--version" in flags:
         console.print(__version__)
         return 0
     if not words or "--help" in flags:
-        console.print(usage(), markup=False, highlight=False)
+        console.print(usage(), markup=False, highlight=False, soft_wrap=True)
         return 0 if "--help" in flags else 2
     verb, overrides = words[0], words[1:]
     try:
@@ -96,6 +100,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _in_section(override: str, section: str | None) -> str:
     """An override as it is, or of the verb's own section when its key is only known there."""
+    if override.startswith(("+", "~")):
+        raise ValueError(f"{override!r}: every key is there already; write key=value")
     key = override.partition("=")[0]
     top = [field.name for field in fields(Config)]
     if section is None or key in (*top, "experiment") or not hasattr(getattr(Config(), section), key.split(".")[0]):
@@ -124,9 +130,11 @@ def _one_line(error: BaseException) -> str:
     """An error on one line: what a user needs, without what only Hydra's own developers do."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is not of the form key=value"
     if isinstance(error, HydraException) and error.__cause__ is not None:
-        text = str(error.__cause__)
-    lines = [line.strip() for line in text.splitlines()]
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith(_HYDRA_NOISE)]
-    return " ".join(kept)
+    key = getattr(error, "full_key", None)  # OmegaConf knows it, and says it on a line of its own
+    return " ".join([f"{key}:", *kept] if key else kept)

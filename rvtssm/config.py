@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,8 +39,11 @@ class EvaluationConfig:
             raise ValueError(f"evaluation.window={self.window!r}; choose from shrink, slide")
         if self.source not in (None, "raw", "prepared"):
             raise ValueError(f"evaluation.source={self.source!r}; choose from raw, prepared, null")
-        if self.frequencies_hz is not None and (not self.frequencies_hz or min(self.frequencies_hz) <= 0):
-            raise ValueError(f"evaluation.frequencies_hz={self.frequencies_hz}; name positive rates, such as [20,200]")
+        rates = self.frequencies_hz
+        if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
+            raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
+        if not 0 <= self.still_ms < math.inf:
+            raise ValueError(f"evaluation.still_ms={self.still_ms:g} must be a time of at least 0 milliseconds")
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rvtssm.evaluation.report import EvaluationReport, to_json, to_markdown
 from rvtssm.inference.predict import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
-from rvtssm.training.fit import last_checkpoint
+from rvtssm.training.checkpoints import last_checkpoint
 
 STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
 
@@ -26,6 +27,7 @@ def demo(config: Config) -> None:
 
     Writes `report.md` and `metrics.json` there.
     """
+    _check(config)
     out = Path(config.out or "outputs/demo")
     dataset = replace(
         config.dataset,
@@ -48,6 +50,19 @@ def demo(config: Config) -> None:
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     _write(out / "report.md", _page(report, metrics, summary, out))
     run.console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
+
+
+def _check(config: Config) -> None:
+    """What would else come to light after the training."""
+    counts, rates = config.synthetic, config.evaluation.frequencies_hz
+    if min(counts.num_train, counts.num_val, counts.num_test) < 1:
+        raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
+    trained_hz = 1000 / config.preprocess.stride_ms
+    if rates and not any(math.isclose(hz, trained_hz) for hz in rates):
+        raise ValueError(
+            f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
+            "from; name it as well"
+        )
 
 
 def _announce(step: str) -> None:

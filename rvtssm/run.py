@@ -20,7 +20,7 @@ from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.synthetic import generate_synthetic
+from rvtssm.datasets.synthetic import SyntheticConfig, generate_synthetic
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
@@ -31,7 +31,8 @@ from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.detector import build_detector, count_parameters
 from rvtssm.records import DatasetSpec, Labels
-from rvtssm.training.fit import build_trainer, find_resume, last_checkpoint
+from rvtssm.training.checkpoints import best_checkpoint
+from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
 
 console = Console()
@@ -43,6 +44,12 @@ def generate(config: Config) -> None:
     if spec.name != "synthetic":
         raise ValueError(f"only the synthetic dataset can be generated, not {spec.name}; use dataset=synthetic")
     folder = _needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
+    sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
+    if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
+        raise ValueError(
+            f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
+            "and dataset.width, which every verb reads"
+        )
     generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
     console.print(f"recordings are in {folder}", soft_wrap=True)
 
@@ -59,6 +66,7 @@ def preprocess(config: Config) -> int:
 
 def train(config: Config) -> Path:
     """Train, validate and keep `checkpoints/best.ckpt` and `last.ckpt` in `out`; returns the best one."""
+    _check_memory(config)
     out = Path(config.out or "outputs/train")
     L.seed_everything(config.seed, workers=True, verbose=False)
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed)
@@ -77,19 +85,21 @@ def train(config: Config) -> Path:
         postprocess=config.postprocess,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config), val_labels)
+    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels)
     resume = find_resume(config.resume, out)
     trainer = build_trainer(config.training, out, config.optim.clip_value)
-    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    best = trainer.checkpoint_callback.best_model_path or str(last_checkpoint(out))  # type: ignore[union-attr]
-    console.print(
-        f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
-        f"in {module.train_seconds:.0f} s; weights: {best}, logs: {out}",
-        soft_wrap=True,
-    )
-    return Path(best)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+    except SystemExit:  # what Lightning makes of an interruption
+        raise KeyboardInterrupt from None
+    best = best_checkpoint(out)
+    if trainer.is_global_zero:
+        console.print(
+            f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
+            f"in {module.train_seconds:.0f} s; weights: {best}, logs: {out}",
+            soft_wrap=True,
+        )
+    return best
 
 
 def evaluate(config: Config) -> EvaluationReport:
@@ -277,6 +287,8 @@ def _stream_split(
         progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
     )
     sequences = cast(ChunkDataset, loader.dataset).sequences
+    for sequence in sequences:
+        sequence.close()
     return [
         ScoredRecording(sequences[result.recording].name, sequences[result.recording].labels, result.detections)
         for result in results
@@ -298,12 +310,38 @@ def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceData
     }
 
 
-def _decisive(config: Config) -> dict:
-    """The settings that decide the numbers of a training run; a run resumes only with the same."""
-    sections = ("model", "temporal", "sampling", "augment", "optim")
-    plain = {name: asdict(getattr(config, name)) for name in sections}
-    training = {"steps": config.training.steps, "accumulate": config.training.accumulate}
-    return json.loads(json.dumps({**plain, "training": training, "dataset": config.dataset.name, "seed": config.seed}))
+def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
+    """The settings that decide the numbers of a training run, by key; a run resumes only with the same."""
+    training = ("steps", "accumulate", "devices", "num_nodes", "precision")
+    sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
+    sections["training"] = {name: getattr(config.training, name) for name in training}
+    return _flat({**sections, "dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed})
+
+
+def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:
+    """A nested dict as one, its keys joined by dots, lists and tuples as text."""
+    flat: dict[str, str | int | float | None] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = str(list(value)) if isinstance(value, (list, tuple)) else value
+    return flat
+
+
+def _check_memory(config: Config) -> None:
+    """A model that forgets after n steps is trained and validated in chunks of n."""
+    chunk, training, validation = (
+        config.model.memory_chunk,
+        config.sampling.chunk_length,
+        config.data.eval_chunk_length,
+    )
+    if chunk is not None and (training, validation) != (chunk, chunk):
+        raise ValueError(
+            f"model.memory_chunk={chunk} with sampling.chunk_length={training} and "
+            f"data.eval_chunk_length={validation}; a model that forgets is trained and validated in chunks of "
+            "its memory, set all three alike"
+        )
 
 
 def _read_checkpoint(config: Config) -> LoadedCheckpoint:

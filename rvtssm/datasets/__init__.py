@@ -24,6 +24,12 @@ class DatasetConfig:
     height: int | None = None  # sensor, pixels, where it is not the one of the dataset
     width: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"dataset.{name}={value} must be at least 1 pixel")
+
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
     """The spec of the named dataset at the named sensor size; ValueError lists the names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,13 @@ class DataConfig:
     eval_batch_size: int = 8  # recordings side by side
     eval_chunk_length: int = 21  # steps
     max_open_recordings: int = 32  # files each worker keeps open
+
+    def __post_init__(self) -> None:
+        for name in ("prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
+        if self.num_workers < 0:
+            raise ValueError(f"data.num_workers={self.num_workers} must be at least 0, which loads without workers")
 
 
 class ResumableLoader(DataLoader[SequenceBatch]):
@@ -173,7 +181,15 @@ class SequenceDataModule(L.LightningDataModule):
             "num_workers": self.data.num_workers,
             "prefetch_factor": self.data.prefetch_factor if self.data.num_workers else None,
             "pin_memory": self.data.pin_memory,
+            "worker_init_fn": _leave_interrupts_to_the_parent,
+            # of its own: a loader draws a seed for its workers, and would move on the random numbers of the training
+            "generator": torch.Generator(),
         }
+
+
+def _leave_interrupts_to_the_parent(worker: int) -> None:
+    """Ctrl-C reaches all processes; the parent may need one more batch of its workers to end well."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _given(folder: str | None, key: str) -> str:

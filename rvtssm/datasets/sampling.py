@@ -65,6 +65,8 @@ class SamplingConfig:
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
                 "a mixed batch holds at least one random chunk and one stream"
             )
+        if not 0 <= self.stream_share <= 1:
+            raise ValueError(f"sampling.stream_share={self.stream_share:g} must lie between 0 and 1")
         if self.frames_per_chunk is not None and self.frames_per_chunk < 1:
             raise ValueError(f"sampling.frames_per_chunk={self.frames_per_chunk}; use at least 1, or null for all")
         if self.batches_per_epoch is not None and (self.mode != "random" or self.batches_per_epoch < 1):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.labels import clean_boxes, read_boxes, to_labels
+from rvtssm.events.prepare import check_faults, check_label_times
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.store import open_rvt_sequence, open_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
@@ -169,15 +170,18 @@ class RawSplit:
     def sequences(self, settings: WindowSettings) -> list[Sequence]:
         """The recordings on the label grid, by name, as `rvtssm preprocess` would make them.
 
-        Recordings of which no box is left after cleaning are left out.
+        Recordings of which no box is left after cleaning are left out; ValueError when none remains, and for
+        recordings that cannot be prepared either.
         """
         sequences = []
         for name, recording, boxes in self._recordings:
             kept = clean_boxes(boxes, self.spec, settings.convention, self.split == "train")
             if not len(kept):
                 continue
-            first_us, _ = recording.time_range_us
+            first_us, last_us = recording.time_range_us
             recording.close()  # a split has more recordings than a process may have open files
+            check_faults(recording, recording.num_events)
+            check_label_times(recording, kept, first_us, last_us)
             # the grid is that of events/preprocess.py, so that raw and prepared agree bit for bit
             start_us = 1 if settings.convention == "rvt" else first_us
             windows = label_grid(kept["t"], settings.stride_us, settings.length_us, start_us)
@@ -191,6 +195,8 @@ class RawSplit:
                     CountedHistograms(recording, windows, self.spec.downsample, settings),
                 )
             )
+        if not sequences:
+            raise ValueError(f"no recording of the {self.split} split has a box left after cleaning; choose another")
         return sequences
 
 

@@ -35,6 +35,7 @@ _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "still_us": -1}
 _FASTEST_LABELS_US = 50_000  # labels that come faster would force windows shorter than training uses
 _JITTER_US = 2_000  # labels follow the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
+_BEYOND_ANY = 2.0**62  # times and classes of damaged files: infinite, or not numbers
 
 Boxes = npt.NDArray[np.void]
 
@@ -53,10 +54,15 @@ def read_boxes(path: Path | str) -> Boxes:
 
 
 def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
-    """A structured array from `path` as BOX_DTYPE, fields by name; ValueError where one is missing."""
+    """A structured array from `path` as BOX_DTYPE, fields by name; ValueError where one is missing or no number."""
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
     if missing := [name for name in BOX_DTYPE.names or () if name not in names and name not in _DEFAULTS]:
         raise ValueError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(BOX_DTYPE.names or ())}")
+    kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
+    if found.ndim != 1 or not kinds <= set("iuf"):
+        raise ValueError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
+    if not all((np.abs(found[names[name]]) < _BEYOND_ANY).all() for name in ("t", "class_id")):
+        raise ValueError(f"{path} has boxes whose time or class is no number that can be; copy it again")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
         boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -44,6 +45,19 @@ class PreprocessConfig:
                 raise ValueError(f"preprocess.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
         if self.grid == "free" and self.is_labelled:
             raise ValueError("grid=free has no windows that end at labels; set labels=none as well, or grid=labels")
+        for name in ("stride_ms", "length_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0.001 <= value < math.inf:
+                raise ValueError(f"preprocess.{name}={value:g} must be at least 0.001, which is a microsecond")
+        if self.num_bins < 1 or not 1 <= self.count_cutoff <= 255:
+            raise ValueError(
+                f"preprocess.num_bins={self.num_bins} must be at least 1, "
+                f"preprocess.count_cutoff={self.count_cutoff} between 1 and 255"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"preprocess.workers={self.workers} must be at least 1, or null for one per core")
+        if not self.splits:
+            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
 
     @property
     def stride_us(self) -> int:
@@ -85,15 +99,11 @@ def preprocess_recording(
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
     events = open_recording(recording.events_path, spec.height, spec.width)
     try:
-        if events.format == "dat" and events.faults.truncated_bytes:
-            raise ValueError(
-                f"{events.path} is truncated: {events.faults.truncated_bytes} bytes follow the last whole event; "
-                "copy it again"
-            )
+        check_faults(events, 0)
         blocks = events.iterate()
         first = next(blocks, None)
         if first is None:
-            raise ValueError(f"{events.path} holds no events; remove it or record it again")
+            raise events.error_without_events()
         first_us = int(first.t[0])
         if boxes is None:
             windows = free_grid(first_us, events.time_range_us[1], config.stride_us, config.length_us)
@@ -125,16 +135,39 @@ def preprocess_recording(
 
 def _checked(blocks: Iterable[Events], recording: Recording, boxes: Boxes | None) -> Iterator[Events]:
     """The blocks, and at their end a ValueError if they do not fit the sensor or the boxes."""
-    last_us, num_events = 0, 0
+    first_us, last_us, num_events = None, 0, 0
     for block in blocks:
+        if first_us is None:
+            first_us = int(block.t[0])
         last_us, num_events = int(block.t[-1]), num_events + len(block)
         yield block
+    check_faults(recording, num_events)
+    if boxes is not None:
+        check_label_times(recording, boxes, first_us or 0, last_us)
+
+
+def check_faults(recording: Recording, num_events: int) -> None:
+    """ValueError for faults that no repair can mend in a recording of which `num_events` events were read."""
+    if recording.format == "dat" and recording.faults.truncated_bytes:
+        raise ValueError(
+            f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last whole event; "
+            "copy it again"
+        )
     if outside := recording.faults.out_of_frame:
         raise ValueError(
             f"{recording.path} has {outside} of {num_events + outside} events outside its "
             f"{recording.height}x{recording.width} (height x width) pixels; choose the dataset or the size that fits"
         )
-    if boxes is not None and boxes["t"][-1] > last_us + _LATE_LABEL_US:
+
+
+def check_label_times(recording: Recording, boxes: Boxes, first_us: int, last_us: int) -> None:
+    """ValueError for cleaned boxes that all lie before the events of their recording, or some long after them."""
+    if boxes["t"][-1] < first_us:
+        raise ValueError(
+            f"{recording.path} has events from {first_us} us but labels only until {boxes['t'][-1]} us; "
+            "they do not belong together, copy both again"
+        )
+    if boxes["t"][-1] > last_us + _LATE_LABEL_US:
         raise ValueError(
             f"{recording.path} has events until {last_us} us but labels until {boxes['t'][-1]} us; "
             "events are missing, copy it again"

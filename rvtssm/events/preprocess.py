@@ -70,6 +70,8 @@ def preprocess_dataset(
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
     if not tasks and not summary.failed:
         raise ValueError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
+    for folder in sorted({task.path.parent for task in tasks}):
+        folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
     workers = min(config.workers or num_usable_cores(), len(tasks))
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
@@ -106,3 +108,5 @@ def _outcome(task: _Task, spec: DatasetSpec, config: PreprocessConfig) -> Outcom
         return preprocess_recording(task.recording, task.path, spec, config, task.split == "train")
     except (ValueError, OSError) as error:
         return Outcome("failed", " ".join(str(error).split()))
+    except MemoryError as error:
+        return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")

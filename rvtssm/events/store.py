@@ -51,7 +51,10 @@ class StoredSequence:
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
             self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
-        counts: npt.NDArray[np.uint8] = self._file[self._dataset][start:stop]
+        try:
+            counts: npt.NDArray[np.uint8] = self._file[self._dataset][start:stop]
+        except (OSError, KeyError) as error:
+            raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
         return counts
 
     def close(self) -> None:
@@ -108,8 +111,11 @@ def open_sequence(path: Path | str) -> StoredSequence:
     path = Path(path)
     with _opened(path) as file:
         meta = _checked_meta(path, file)
-        windows = Windows(file["bounds_us"][()], file["dt_us"][()])
-        labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
+        try:
+            windows = Windows(file["bounds_us"][()], file["dt_us"][()])
+            labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
     return StoredSequence(path.stem, path, "histograms", windows, labels, meta)
 
 
@@ -172,12 +178,14 @@ def _opened(path: Path | str) -> h5py.File:
 
 
 def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
-    if "meta" not in file.attrs:
-        raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder")
-    meta: Meta = json.loads(file.attrs["meta"])
-    if meta["format_version"] != FORMAT_VERSION:
+    try:
+        meta: Meta = json.loads(file.attrs["meta"])
+        version = meta["format_version"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {meta['format_version']}, this program reads {FORMAT_VERSION}; "
+            f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
     return meta

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 _WINDOWS_PER_CALL = 8  # windows that go through the detector together; decides speed and memory, not results
+_LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 
 
 @dataclass
@@ -51,8 +52,14 @@ class PredictConfig:
             raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
         for name in ("hz", "downsample", "height", "width", "max_fps", "scale"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"predict.{name}={value} must be positive")
+        if self.scale is not None and self.scale > _LARGEST_SCALE:
+            raise ValueError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
+        if not 0 <= self.min_score <= 1:
+            raise ValueError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
+        if self.num_stills < 0:
+            raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class PredictionSummary:
     hz: float
     window_ms: float
     num_windows: int
+    num_events: int
     duration_s: float  # first to last event
     num_detections: int  # in the files
     written_min_score: float
@@ -87,7 +95,7 @@ class PredictionSummary:
             size += f"; trained on {trained_w} x {trained_h}, same weights"
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         return [
-            f"{self.recording}: {self.format}, {self.duration_s:.3f} s"
+            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
             + (f"; repaired: {repaired}" if repaired else ""),
             f"{self.num_windows} windows of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
@@ -118,6 +126,11 @@ def predict_recording(
     began = time.perf_counter()
     source = open_recording(recording, config.height, config.width)
     first_us, last_us = source.time_range_us
+    if (outside := source.faults.out_of_frame) > source.num_events:
+        raise ValueError(
+            f"{recording} has {outside} of {source.num_events + outside} events outside its "
+            f"{source.height}x{source.width} (height x width) pixels; copy it again, or give the right height and width"
+        )
     downsample = config.downsample or nearest_downsample(checkpoint.spec, source.height, source.width)
     frame_hw = (source.height // downsample, source.width // downsample)
     if min(frame_hw) < 1:
@@ -139,7 +152,7 @@ def predict_recording(
     )
     num_written = num_drawn = 0
     detector_s = 0.0
-    with _written_together(Path(out)) as aside:
+    with closing(source), _written_together(Path(out)) as aside:
         with (
             open_detection_files(aside, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids) as append,
             open_pictures(aside, pictures, len(windows), ground_truth) as show,
@@ -165,6 +178,7 @@ def predict_recording(
             hz=hz,
             window_ms=(length_us or stride_us) / 1000,
             num_windows=len(windows),
+            num_events=source.num_events,
             duration_s=(last_us - first_us) / 1e6,
             num_detections=num_written,
             written_min_score=config.postprocess.min_score,

@@ -90,15 +90,22 @@ def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta)
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:
     """Read what `write_checkpoint` or our training wrote. ValueError when the file is something else."""
     content = load_file(path)
+    weights = content.get("state_dict")
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise ValueError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
     if "rvtssm" not in content:
-        if any(key.startswith(OFFICIAL_PREFIX) for key in content.get("state_dict", {})):
+        if any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
             raise ValueError(
                 f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
                 f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
             )
         raise ValueError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
-    meta = CheckpointMeta.from_dict(content["rvtssm"])
-    weights = content["state_dict"]
+    try:
+        meta = CheckpointMeta.from_dict(content["rvtssm"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} does not say which model it holds ({error}); another rvtssm may have written it"
+        ) from None
     if any(key.startswith(DETECTOR_PREFIX) for key in weights):
         start = len(DETECTOR_PREFIX)
         weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
@@ -120,7 +127,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
         raise ValueError(f"{path} is not a checkpoint: torch cannot read it") from None
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{path} holds objects that cannot be made here: {error}") from None
-    except (RuntimeError, EOFError, OSError):
+    except Exception:  # whatever the bytes of a file that is no checkpoint lead torch to
         raise ValueError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
@@ -137,6 +144,11 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
     if listed:
         raise ValueError(f"the weights do not fit the model they claim to be: {'; '.join(listed)}")
+    if broken := [key for key, weight in weights.items() if not weight.isfinite().all()]:
+        raise ValueError(
+            f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
+            "train again with a smaller optim.learning_rate"
+        )
     detector.load_state_dict(weights)
     described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
     return LoadedCheckpoint(**described, detector=detector.to(device).eval())

@@ -44,9 +44,17 @@ class ModelConfig:
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
                 f"need one number for each of the {len(STAGE_STRIDES)} stages"
             )
+        sizes = (self.embed_dim, self.head_dim, *self.dim_multiplier)
+        if min(sizes) < 1 or min(*self.num_blocks, self.fpn_blocks) < 0:
+            raise ValueError(
+                f"model.embed_dim={self.embed_dim}, head_dim={self.head_dim} and dim_multiplier={self.dim_multiplier} "
+                f"must be at least 1, num_blocks={self.num_blocks} and fpn_blocks={self.fpn_blocks} at least 0"
+            )
+        if not 0 <= self.drop_path < 1:
+            raise ValueError(f"model.drop_path={self.drop_path:g} must be at least 0 and less than 1")
         if self.memory not in ("carried", "chunk"):
             raise ValueError(f"model.memory={self.memory!r}; choose from carried, chunk")
-        if (self.memory == "chunk") != (self.memory_chunk is not None):
+        if (self.memory == "chunk") != (self.memory_chunk is not None) or (self.memory_chunk or 1) < 1:
             raise ValueError(
                 f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
                 "give a length in steps with `chunk` and none with `carried`"

@@ -107,6 +107,10 @@ def derive_configs(
 
     `size` or `head_dim` is needed, see `convert_official`.
     """
+    if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
+        raise ValueError(
+            "the checkpoint holds no weights by name; only RVT and the official SSM release can be converted"
+        )
     if size is not None and size not in MODEL_SIZES:
         raise ValueError(f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
     if size is not None:

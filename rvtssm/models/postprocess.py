@@ -30,6 +30,12 @@ class PostprocessConfig:
     def __post_init__(self) -> None:
         if self.score not in SCORES:
             raise ValueError(f"postprocess.score={self.score!r}; choose from {', '.join(SCORES)}")
+        if not (0 <= self.min_score <= 1 and 0 <= self.nms_iou <= 1):
+            raise ValueError(
+                f"postprocess.min_score={self.min_score:g} and nms_iou={self.nms_iou:g} must lie between 0 and 1"
+            )
+        if self.max_detections is not None and self.max_detections < 1:
+            raise ValueError(f"postprocess.max_detections={self.max_detections}; use at least 1, or null for all")
 
 
 def to_probabilities(predictions: Tensor) -> Tensor:

@@ -6,9 +6,18 @@ from collections.abc import Callable
 
 from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant
 from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.s4 import S4, S4SSM
+from rvtssm.ssm.s4d import S4D, S4DSSM
 from rvtssm.ssm.s5 import S5, S5SSM
+from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
 
-TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {"s5": S5, "lstm": LSTM}
+TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
+    "s4": S4,
+    "s4d": S4D,
+    "s5": S5,
+    "s7": S7,
+    "lstm": LSTM,
+}
 
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
@@ -20,9 +29,16 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
 
 __all__ = [
     "LSTM",
+    "S4",
+    "S4D",
+    "S4DSSM",
+    "S4SSM",
     "S5",
     "S5SSM",
+    "S7",
     "TEMPORAL_LAYERS",
+    "Eq4SSM",
+    "SelectiveSSM",
     "State",
     "StepScale",
     "TemporalConfig",

@@ -1,29 +1,22 @@
-"""The block around a state-space layer, as in the released S5-ViT: norm, layer, GELU, residual, gated feed-forward."""
+"""The blocks around a state-space layer: what norms its input, mixes its features and leads past it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.layer import OMEGA_MAX, OMEGA_MIN, State, StepScale, TemporalLayer
 
 
-class SSMBlock(TemporalLayer):
-    """A linear state-space layer and what mixes its features; the state is that of the layer.
+class _Block(TemporalLayer):
+    """A temporal layer, `ssm`, with something around it; the state is that of the layer."""
 
-    Both residuals start after their norm and not before it, and the feed-forward part has no bias, as the released
-    weights were trained.
-    """
-
-    def __init__(self, ssm: TemporalLayer, dim: int) -> None:
+    def __init__(self, ssm: TemporalLayer) -> None:
         super().__init__()
         self.ssm = ssm
-        self.attn_norm = nn.LayerNorm(dim)
-        self.ff_norm = nn.LayerNorm(dim)
-        self.ff_enc = nn.Linear(dim, 2 * dim, bias=False)
-        self.ff_dec = nn.Linear(dim, dim, bias=False)
 
     def init_state(self, num_sequences: int) -> State:
         """The state of the layer inside."""
@@ -33,6 +26,25 @@ class SSMBlock(TemporalLayer):
         """What the layer inside prepares."""
         return self.ssm.prepare(step_scale)
 
+    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
+        """That of the layer inside."""
+        return self.ssm.h2_norm(omega_min, omega_max, num_points)
+
+
+class SSMBlock(_Block):
+    """As in the released S5-ViT: norm, layer, GELU, residual, norm, gated feed-forward, residual.
+
+    Both residuals start after their norm and not before it, and the feed-forward part has no bias, as the released
+    weights were trained.
+    """
+
+    def __init__(self, ssm: TemporalLayer, dim: int) -> None:
+        super().__init__(ssm)
+        self.attn_norm = nn.LayerNorm(dim)
+        self.ff_norm = nn.LayerNorm(dim)
+        self.ff_enc = nn.Linear(dim, 2 * dim, bias=False)
+        self.ff_dec = nn.Linear(dim, dim, bias=False)
+
     def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
         """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
         normed = self.attn_norm(x)
@@ -40,3 +52,34 @@ class SSMBlock(TemporalLayer):
         normed = self.ff_norm(F.gelu(y) + normed)
         value, gate = self.ff_enc(normed).chunk(2, dim=-1)
         return self.ff_dec(value * F.gelu(gate)) + normed, after
+
+
+class GLUBlock(_Block):
+    """As around S4 and S4D: norm, layer, GELU, a linear layer with a gated linear unit, residual.
+
+    The norm has no weights: with them the detector would not have the published number of parameters.
+    """
+
+    def __init__(self, ssm: TemporalLayer, dim: int) -> None:
+        super().__init__(ssm)
+        self.norm = nn.LayerNorm(dim, elementwise_affine=False)
+        self.mix = nn.Linear(dim, 2 * dim)
+
+    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
+        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
+        y, after = self.ssm(self.norm(x), state, step_scale)
+        return x + F.glu(self.mix(F.gelu(y)), dim=-1), after
+
+
+class GatedBlock(_Block):
+    """As around S7: norm, layer, y * sigmoid(W gelu(y)), residual."""
+
+    def __init__(self, ssm: TemporalLayer, dim: int) -> None:
+        super().__init__(ssm)
+        self.norm = nn.LayerNorm(dim)
+        self.gate = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
+        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
+        y, after = self.ssm(self.norm(x), state, step_scale)
+        return x + y * torch.sigmoid(self.gate(F.gelu(y))), after

@@ -82,6 +82,32 @@ def initial_spectrum(name: str, size: int, num_blocks: int = 1, half: bool = Fal
     return torch.from_numpy(lambda_).repeat(num_blocks), blocks
 
 
+def initial_b(v: Tensor, dim: int) -> Tensor:
+    """V^H B for a real random B with entries of variance 1 / dim: v (S, P) -> (P, dim), complex."""
+    return v.mH @ truncated_normal(len(v), dim, std=dim**-0.5).to(v.dtype)
+
+
+def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
+    """C V for a random C with entries of variance 1 / S, real or complex: v (S, P) -> (dim, P), complex."""
+    real, imag = truncated_normal(2, dim, len(v), std=len(v) ** -0.5)
+    return torch.complex(real, torch.zeros_like(imag) if is_real else imag) @ v
+
+
+def to_pairs(values: Tensor) -> Tensor:
+    """complex128 (...) -> float32 (..., 2), the form in which parameters are kept."""
+    return torch.view_as_real(values.resolve_conj()).float()
+
+
+def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
+    """V^H B of HiPPO-LegS blocks, with magnitudes cut at `largest`: v (S, P) -> (P,) complex.
+
+    Without the low-rank part that holds it back, the largest entry, 10 to 40 times the others, would drown them.
+    """
+    n = torch.arange(len(v) // num_blocks, dtype=torch.float64)
+    b = v.mH @ (2 * n + 1).sqrt().repeat(num_blocks).to(v.dtype)
+    return b * (largest / b.abs()).clamp_max(1)
+
+
 def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
     """Logarithms of steps (P,), float64, drawn uniformly between log dt_min and log dt_max."""
     return torch.empty(num_modes, dtype=torch.float64).uniform_(math.log(dt_min), math.log(dt_max))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -12,30 +13,46 @@ from torch import Tensor, nn
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 StepScale: TypeAlias = float | Tensor
 
+OMEGA_MIN = math.pi / 2  # radians per training step: half the Nyquist rate of that step
+OMEGA_MAX = 10 * math.pi  # the Nyquist rate of a step ten times shorter
+
 
 @dataclass
 class TemporalConfig:
-    """Which temporal layer the detector uses, and how it is made. The LSTM reads only `name`."""
+    """Which temporal layer the detector uses, and how it is made. The LSTM reads `name` and refuses a bandlimit."""
 
     name: str = "s5"
     discretization: str = "bilinear"  # one of rvtssm.ssm.discretize.DISCRETIZATIONS
-    bandlimit: float = 0.5  # fraction of the Nyquist rate above which modes are silent, 0 = off
+    # Fraction of the Nyquist rate above which modes are silent, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
+    bandlimit: float | None = None
     bandlimit_at: str = "train_step"  # or "current_step": the step that defines the Nyquist rate
     dt_min: float = 0.001  # the modes' own steps start log-uniform in [dt_min, dt_max]
     dt_max: float = 0.1
-    state_size: int | None = None  # modes, counted with their conjugates; None: as many as features
-    half_state: bool = False  # keep one mode of each conjugate pair, y = 2 Re(C x)
-    init: str = "legs"  # one of rvtssm.ssm.init.SPECTRA
-    num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix
-    clip_real: bool = True  # hold Re(lambda) <= -1e-4, so that no training step makes a mode unstable
+    # Modes, counted with their conjugates; None: as many as features in s5 and s7, 64 per feature in s4 and s4d.
+    state_size: int | None = None
+    half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do
+    init: str = "legs"  # one of rvtssm.ssm.init.SPECTRA; s4 has only this one
+    num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 has one
+    clip_real: bool = True  # s5: hold Re(lambda) <= -1e-4; the parameters of the others allow no unstable mode
+    s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7
 
     def __post_init__(self) -> None:
-        if self.bandlimit < 0:
+        if self.bandlimit is not None and self.bandlimit < 0:
             raise ValueError(f"temporal.bandlimit={self.bandlimit} must be 0 (off) or positive")
         if self.bandlimit_at not in ("train_step", "current_step"):
             raise ValueError(f"temporal.bandlimit_at={self.bandlimit_at!r}; choose from train_step, current_step")
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
+        if self.s7_mode not in ("selective_dt", "eq4"):
+            raise ValueError(f"temporal.s7_mode={self.s7_mode!r}; choose from selective_dt, eq4")
+
+    def refuse_bandlimit(self, reason: str) -> None:
+        """For layers without fixed modes: ValueError where a bandlimit was asked for."""
+        if self.bandlimit:
+            raise ValueError(
+                f"temporal.bandlimit={self.bandlimit:g} is not defined for temporal.name={self.name}: {reason}; "
+                "use temporal.bandlimit=null, or one of the layers s4d, s5"
+            )
 
 
 class TemporalLayer(nn.Module, ABC):
@@ -70,6 +87,15 @@ class TemporalLayer(nn.Module, ABC):
         y, after = self(x[None], state, step_scale)
         return y[0], after
 
+    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
+        """The H2 norm of the layer between two angular frequencies, in radians per training step: a number to add to
+        a loss. See `rvtssm.ssm.spectrum`; `num_points` > 0 asks for the quadrature where there is a closed form.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no H2 norm: what it does to a frequency depends on the input; "
+            "use it with one of the layers s4, s4d, s5"
+        )
+
 
 def to_constant(step_scale: StepScale) -> StepScale:
     """A number where all values of a step scale without gradient agree, else the step scale as it is.
@@ -82,6 +108,15 @@ def to_constant(step_scale: StepScale) -> StepScale:
         lowest, highest = step_scale.aminmax()
         return float(lowest) if bool(lowest == highest) else step_scale
     return float(step_scale)
+
+
+def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
+    """ValueError where a step scale of (scale_steps, groups) does not fit an input of (num_steps, num_sequences)."""
+    if scale_steps not in (1, num_steps) or num_sequences % groups:
+        raise ValueError(
+            f"step_scale covers {scale_steps} steps of {groups} groups, the input has {num_steps} steps of "
+            f"{num_sequences} sequences; give one value per step and the number of sequences a multiple of the groups"
+        )
 
 
 def to_rows(step_scale: StepScale) -> StepScale:

@@ -18,6 +18,7 @@ class LSTM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
+        config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget, input and output gate, cell input; columns: features of the input, then of the hidden state.
         self.gates = nn.Linear(2 * dim, 4 * dim)

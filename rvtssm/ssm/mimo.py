@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from rvtssm.ssm.layer import check_fit
 from rvtssm.ssm.scan import scan
 
 _BLOCK_BYTES = {"cpu": 2 << 20, "cuda": 1 << 28}  # of states; on CPU the size of a second-level cache
@@ -45,11 +46,7 @@ def run_mimo(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """
     num_steps, num_sequences, _ = u.shape
     scale_steps, groups, _ = system.decay.shape
-    if scale_steps not in (1, num_steps) or num_sequences % groups:
-        raise ValueError(
-            f"step_scale covers {scale_steps} steps of {groups} groups, the input has {num_steps} steps of "
-            f"{num_sequences} sequences; give one value per step and the number of sequences a multiple of the groups"
-        )
+    check_fit(scale_steps, groups, num_steps, num_sequences)
     if groups > 1 and num_sequences < _MIN_BLOCK * groups:
         return run_mimo_reference(system, u, state)
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
@@ -60,22 +57,22 @@ def run_mimo(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 def run_mimo_reference(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The same numbers from differentiable pieces, with all states in memory; the faster way for tiny groups."""
     groups = system.decay.shape[1]
-    drive = _to_complex(F.linear(u, system.w_in.to(u.dtype)), state).unflatten(1, (groups, -1))
+    drive = as_complex(F.linear(u, system.w_in.to(u.dtype)), state).unflatten(1, (groups, -1))
     if system.gain is not None:
         drive = drive * system.gain[:, :, None]
     states, last = scan(system.decay[:, :, None], drive, state.unflatten(0, (groups, -1)))
     if system.mask is not None:
         states = states * system.mask[:, :, None]
-    y = F.linear(_to_pairs(states.flatten(1, 2), u), system.w_out.to(u.dtype))
+    y = F.linear(as_pairs(states.flatten(1, 2), u), system.w_out.to(u.dtype))
     return torch.addcmul(y, u, system.d.to(u.dtype)), last.flatten(0, 1)
 
 
-def _to_complex(pairs: Tensor, like: Tensor) -> Tensor:
+def as_complex(pairs: Tensor, like: Tensor) -> Tensor:
     """(..., 2P) -> (..., P) in the precision of `like`."""
     return torch.view_as_complex(pairs.to(like.real.dtype).unflatten(-1, (-1, 2)))
 
 
-def _to_pairs(values: Tensor, like: Tensor) -> Tensor:
+def as_pairs(values: Tensor, like: Tensor) -> Tensor:
     """(..., P) complex -> (..., 2P) in the precision of `like`."""
     return torch.view_as_real(values).flatten(-2).to(like.dtype)
 
@@ -143,13 +140,13 @@ class _Mimo(torch.autograd.Function):
         num_steps = len(u)
         room_x, room_y = _scratch(u, state, len(w_in), len(d))
         for group, block in _blocks(u, state, decay.shape[1]):
-            x = _to_complex(_product(u[:, block].flatten(0, 1), w_in.t(), room_x, num_steps), state)
+            x = as_complex(_product(u[:, block].flatten(0, 1), w_in.t(), room_x, num_steps), state)
             if gain is not None:
                 x *= gain[:, group, None]
             last[block] = _scan_in_place(x.unbind(0), decay[:, group], state[block])
             if mask is not None:
                 x *= mask[:, group, None]
-            heard = _product(_to_pairs(x, u).flatten(0, 1), w_out.t(), room_y, num_steps)
+            heard = _product(as_pairs(x, u).flatten(0, 1), w_out.t(), room_y, num_steps)
             torch.addcmul(heard, u[:, block], d, out=y[:, block])
         ctx.save_for_backward(u, state, decay, gain, mask, w_in, w_out, d)
         return y, last
@@ -170,14 +167,14 @@ class _Mimo(torch.autograd.Function):
         room_x, room_q, room_u = _scratch(u, state, len(w_in), len(w_in), len(d))
         for group, block in _blocks(u, state, decay.shape[1]):
             u_block, grad_block = u[:, block].flatten(0, 1), grad_y[:, block].flatten(0, 1)
-            driven = _to_complex(_product(u_block, w_in.t(), room_x, num_steps), state)
+            driven = as_complex(_product(u_block, w_in.t(), room_x, num_steps), state)
             x = driven if gain is None else driven * gain[:, group, None]
             _scan_in_place(x.unbind(0), decay[:, group], state[block])
-            q = _to_complex(_product(grad_block, w_out_conj, room_q, num_steps), state)
+            q = as_complex(_product(grad_block, w_out_conj, room_q, num_steps), state)
             if mask is not None:
                 q *= mask[:, group, None]
             heard = x if mask is None else x * mask[:, group, None]
-            grad_w_out.addmm_(grad_block.t(), _to_pairs(heard, u).flatten(0, 1))
+            grad_w_out.addmm_(grad_block.t(), as_pairs(heard, u).flatten(0, 1))
             q[-1] += grad_last[block].conj()
             # q[l] += decay[l + 1] * q[l + 1]: the decay of the first step acts on the state before it.
             first = _scan_in_place(q.unbind(0)[::-1], decay[:, group].roll(-1, 0).flip(0), None)
@@ -189,7 +186,7 @@ class _Mimo(torch.autograd.Function):
             if gain is not None and grad_gain is not None:
                 _add_over_sequences(grad_gain[:, group], driven * q)
                 q *= gain[:, group, None]
-            q_pairs = _to_pairs(q, u).flatten(0, 1)
+            q_pairs = as_pairs(q, u).flatten(0, 1)
             grad_w_in.addmm_(q_pairs.t(), u_block)
             grad_d += (grad_block * u_block).sum(0)
             grad_driven = _product(q_pairs, w_in_conj, room_u, num_steps)

@@ -9,10 +9,19 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import discretization
-from rvtssm.ssm.init import initial_spectrum, log_uniform_steps, truncated_normal
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.init import initial_b, initial_c, initial_spectrum, log_uniform_steps, to_pairs
+from rvtssm.ssm.layer import (
+    OMEGA_MAX,
+    OMEGA_MIN,
+    State,
+    StepScale,
+    TemporalConfig,
+    TemporalLayer,
+    to_constant,
+    to_rows,
+)
 from rvtssm.ssm.mimo import Mimo, run_mimo
-from rvtssm.ssm.spectrum import bandlimit_mask
+from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, bandlimit_mask, h2_norm_diagonal
 
 _LARGEST_REAL = -1e-4
 
@@ -36,21 +45,17 @@ class S5SSM(TemporalLayer):
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
         num_modes = len(lambda_)
-        b = v.mH @ truncated_normal(size, dim, std=dim**-0.5).to(v.dtype)
-        c = torch.cat([self._initial_c(dim, size, config.half_state) @ v for _ in range(1 + bidirectional)], dim=1)
-        self.Lambda = nn.Parameter(_to_pairs(lambda_))
-        self.B = nn.Parameter(_to_pairs(b))
-        self.C = nn.Parameter(_to_pairs(c))
+        b = initial_b(v, dim)
+        c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + bidirectional)], dim=1)
+        self.Lambda = nn.Parameter(to_pairs(lambda_))
+        self.B = nn.Parameter(to_pairs(b))
+        self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(torch.randn(dim))
         self.log_step = nn.Parameter(log_uniform_steps(num_modes, config.dt_min, config.dt_max).float())
         self.discretize = discretization(config.discretization)
-        self.bandlimit, self.bandlimit_at = config.bandlimit, config.bandlimit_at
+        self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
+        self.bandlimit_at = config.bandlimit_at
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, bidirectional
-
-    @staticmethod
-    def _initial_c(dim: int, size: int, is_real: bool) -> Tensor:
-        real, imag = truncated_normal(2, dim, size, std=size**-0.5)
-        return torch.complex(real, torch.zeros_like(imag) if is_real else imag)
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Zeros (N, P), complex."""
@@ -100,6 +105,22 @@ class S5SSM(TemporalLayer):
         with torch.autocast(device, enabled=False):
             return run(system, x.to(torch.get_autocast_dtype(device)), state)
 
+    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
+        """See `TemporalLayer.h2_norm`; D, which passes all frequencies alike, and masked modes do not count."""
+        lambda_, dt = self.modes()
+        b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
+        if self.bidirectional:
+            c = torch.cat(c.chunk(2, dim=1))  # both directions hear the same frequencies
+        mask = bandlimit_mask(lambda_, dt, self.bandlimit)
+        if mask is not None:
+            c = c * mask
+        # Re(C x) is half the sum of C x and its conjugate; half_state doubles it.
+        factor = 1.0 if self.half_state else 0.5
+        lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()])
+        b, c = torch.cat([b, b.conj()]), factor * torch.cat([c, c.conj()], dim=1)
+        weights = (c.mH @ c).mT * (b @ b.mH)
+        return h2_norm_diagonal(lambda_, weights, omega_min, omega_max, num_points).to(dt.dtype)
+
     def _both_ways(self, system: Mimo, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
         y, last = run_mimo(replace(system, w_out=forward_out), x, state)
@@ -120,8 +141,3 @@ class S5(SSMBlock):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__(S5SSM(dim, config), dim)
-
-
-def _to_pairs(values: Tensor) -> Tensor:
-    """complex128 (...) -> float32 (..., 2)."""
-    return torch.view_as_real(values.resolve_conj()).float()

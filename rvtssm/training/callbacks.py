@@ -1,4 +1,4 @@
-"""What a person watches while a model trains: a progress bar with losses, images of detections."""
+"""What a person watches while a model trains: a progress bar with losses, validations, images of detections."""
 
 from __future__ import annotations
 
@@ -83,6 +83,16 @@ class TrainingProgress(ProgressBar):
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+class FinalValidation(L.Callback):
+    """Validates after the last step, whether or not the interval of validations divides it."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= trainer.max_steps:
+            trainer.val_check_batch = 1
 
 
 class DetectionImages(L.Callback):

@@ -36,7 +36,7 @@ class DetectionModule(L.LightningModule):
     """Trains a detector on mixed batches and scores it on streams.
 
     `checkpoint_meta` is the plain dict that makes a checkpoint describe itself (see models/checkpoint.py); `decisive`
-    the settings that decide the numbers of a run, which a resumed run must share.
+    the settings that decide the numbers of a run, by key, which a resumed run must share.
     `val_labels` holds the labels of every validation recording, by recording index.
     """
 
@@ -56,6 +56,7 @@ class DetectionModule(L.LightningModule):
         self.val_labels = val_labels
         self.loss = YoloxLoss()
         self.states = {"train": StateBank(), "val": StateBank()}
+        self._random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
         self._since = time.perf_counter()
         self.found: dict[tuple[int, int], Detections] = {}  # (recording, time): detections of this validation
@@ -114,19 +115,26 @@ class DetectionModule(L.LightningModule):
         if not recordings:
             return
         metrics = evaluate_detections(recordings, self.settings.spec)
-        self.log_dict({f"val/{name}": value for name, value in metrics.items()}, rank_zero_only=True, sync_dist=False)
+        # all processes have the same numbers, and need them to decide alike on the best weights
+        self.log_dict({f"val/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
     def _gathered(self) -> dict[tuple[int, int], Detections]:
         """The detections of all processes; a frame that two of them have seen counts once."""
+        return {key: frame for part in self._of_all_processes(self.found) for key, frame in part.items()}
+
+    def _of_all_processes(self, own: Any) -> list[Any]:
+        """What each process has, by rank."""
         if self.trainer.world_size == 1:
-            return self.found
+            return [own]
         parts: list[Any] = [None] * self.trainer.world_size
-        torch.distributed.all_gather_object(parts, self.found)
-        return {key: frame for part in parts for key, frame in part.items()}
+        torch.distributed.all_gather_object(parts, own)
+        return parts
 
     def configure_optimizers(self) -> Any:
+        # in mixed precision a fused optimiser unscales the gradients itself, too late to clip them
+        fused = "mixed" not in self.trainer.precision
         optimizer, schedule = build_optimizer(
-            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size
+            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -135,13 +143,15 @@ class DetectionModule(L.LightningModule):
         checkpoint["rvtssm"] = self.checkpoint_meta
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
-        checkpoint["train_states"] = self.states["train"].state_dict()
+        own = {"streams": self.states["train"].state_dict(), "random": self._generator().get_state()}
+        checkpoint["processes"] = self._of_all_processes(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        found = checkpoint["decisive"]
         differences = [
-            f"{name} {checkpoint['decisive'].get(name)}, now {value}"
-            for name, value in self.decisive.items()
-            if checkpoint["decisive"].get(name) != value
+            f"{name}={found.get(name)}, now {self.decisive.get(name)}"
+            for name in {**found, **self.decisive}
+            if found.get(name) != self.decisive.get(name)
         ]
         if differences:
             raise ValueError(
@@ -149,7 +159,17 @@ class DetectionModule(L.LightningModule):
                 "resume with the same ones, or start a new run in another folder"
             )
         self.train_seconds = checkpoint["train_seconds"]
-        self.states["train"].load_state_dict(checkpoint["train_states"])
+        own = checkpoint["processes"][self.trainer.global_rank]
+        self.states["train"].load_state_dict(own["streams"])
+        self._random_state = own["random"]
+
+    def on_train_start(self) -> None:
+        if self._random_state is not None:
+            self._generator().set_state(self._random_state)
+
+    def _generator(self) -> torch.Generator:
+        """Where the random numbers of the forward pass (drop path) come from."""
+        return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
 
 
 def _by_key(item: tuple[tuple[int, int], Detections]) -> tuple[int, int]:

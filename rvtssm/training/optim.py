@@ -22,6 +22,16 @@ class OptimConfig:
     scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), the rule of the paper
     clip_value: float = 1.0  # gradients are clipped by value, 0 = off
 
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "start_divisor", "end_divisor"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"optim.{name}={getattr(self, name):g} must be positive")
+        for name in ("weight_decay", "clip_value"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"optim.{name}={getattr(self, name):g} must be at least 0, which is off")
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be at least 0 and less than 1")
+
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
     """The peak learning rate for a batch of `batch_size` sequences over all processes."""
@@ -29,11 +39,11 @@ def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
 
 
 def build_optimizer(
-    module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int
+    module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int, fused: bool = True
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """AdamW and its one-cycle schedule (to be advanced after every step) over `num_steps` steps."""
     peak = peak_learning_rate(config, batch_size)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay, fused=fused)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=peak,

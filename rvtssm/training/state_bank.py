@@ -64,7 +64,7 @@ class StateBank:
                 )
 
     def state_dict(self) -> dict[int, State]:
-        return dict(self.slots)
+        return {slot: map_state(Tensor.cpu, state) for slot, state in self.slots.items()}
 
     def load_state_dict(self, slots: dict[int, State]) -> None:
         self.slots = dict(slots)

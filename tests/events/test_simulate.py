@@ -28,12 +28,15 @@ def intensity(log_intensity, config: CameraConfig) -> np.ndarray:
     return np.exp(np.asarray(log_intensity, np.float64)) - config.dark_intensity
 
 
-def crossings(t_us, logs, threshold: float) -> list[tuple[float, int]]:
-    """The definition, for one pixel: (time, polarity) of each threshold that the piecewise linear signal crosses."""
+def crossings(t_us, logs, threshold: float, slack: float = 0.0) -> list[tuple[float, int]]:
+    """The definition, for one pixel: (time, polarity) of each threshold that the piecewise linear signal crosses.
+
+    With slack, the signal has to go that much beyond a threshold.
+    """
     level, found = logs[0], []
     for t0, t1, before, after in zip(t_us, t_us[1:], logs, logs[1:], strict=False):
         sign = np.sign(after - before)
-        while sign and (after - level) * sign >= threshold:
+        while sign and (after - level) * sign >= threshold + slack:
             level += sign * threshold
             found.append((t0 + (level - before) / (after - before) * (t1 - t0), int(sign > 0)))
     return found
@@ -68,7 +71,7 @@ def test_any_signal_matches_the_definition(logs, threshold, steps):
     t_us = [0, *np.cumsum(steps)][: len(logs)]
     events = events_of([(int(t), intensity([[v]], config)) for t, v in zip(t_us, logs, strict=True)], config)
     # float32 may decide otherwise where the signal only just reaches a threshold or just fails to
-    low, high = (crossings(t_us, logs, threshold * (1 + margin)) for margin in (1e-4, -1e-4))
+    low, high = (crossings(t_us, logs, threshold, slack) for slack in (1e-4, -1e-4))
     if [p for _, p in low] == [p for _, p in high]:
         expected = crossings(t_us, logs, threshold)
         assert events.p.tolist() == [p for _, p in expected]

@@ -17,7 +17,13 @@ from rvtssm.ssm import TemporalConfig
 
 @pytest.mark.parametrize(
     ("size", "temporal", "published"),
-    [("base", "s5", 18_192_149), ("small", "s5", 9_677_205), ("base", "lstm", 18_536_469)],
+    [
+        ("base", "s5", 18_192_149),
+        ("small", "s5", 9_677_205),
+        ("base", "lstm", 18_536_469),
+        ("base", "s4d", 16_570_389),  # 16.5 M in the paper
+        ("small", "s4d", 8_787_285),  # 8.8 M in the paper
+    ],
 )
 def test_parameter_counts_are_those_of_the_paper(size, temporal, published):
     detector = build_detector(MODEL_SIZES[size], TemporalConfig(name=temporal), 240, 304, num_classes=2)

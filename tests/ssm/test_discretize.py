@@ -6,10 +6,12 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
 from rvtssm.ssm.discretize import DISCRETIZATIONS, discretization, expm1, phi1
+from rvtssm.ssm.scan import scan_reference
 
 LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
 DT = torch.tensor([0.1, 0.02, 1.0, 0.3], dtype=torch.float64)
@@ -72,6 +74,38 @@ def test_broadcasts_over_steps_and_sequences(name):
 def test_is_differentiable(name):
     inputs = (LAMBDA.clone().requires_grad_(), DT.clone().requires_grad_(), torch.rand(2, 1, dtype=torch.float64) + 0.1)
     assert torch.autograd.gradcheck(DISCRETIZATIONS[name], (*inputs[:2], inputs[2].requires_grad_()))
+
+
+@pytest.mark.parametrize(("frequency", "measured"), [(0.1, 0.001), (0.3, 0.018), (1.0, 0.29), (torch.pi / 2, 0.54)])
+def test_what_bilinear_loses_at_finer_steps_is_as_documented(frequency, measured):
+    """A lightly damped mode under a held input: 21 steps against ten times as many of a tenth; rad per step."""
+    lambda_, dt = torch.tensor([(-0.05 + 1j) * frequency], dtype=torch.complex128), torch.ones(1, dtype=torch.float64)
+
+    def states(method: str, finer: int) -> torch.Tensor:
+        decay, gain = DISCRETIZATIONS[method](lambda_, dt, 1 / finer)
+        found = scan_reference(decay, gain.expand(21 * finer, 1), torch.zeros_like(lambda_))[0]
+        return found[finer - 1 :: finer]
+
+    coarse, fine, exact = states("bilinear", 1), states("bilinear", 10), states("zoh", 1)
+    largest = exact.abs().max()
+    assert float((coarse - fine).abs().max() / largest) == pytest.approx(measured, rel=0.1)
+    assert (fine - exact).abs().max() < 0.02 * (coarse - exact).abs().max()
+
+
+def test_irregular_steps_give_the_state_of_the_continuous_system():
+    """x' = lambda x + u for an input held over uneven steps, against a numerical solution of the equation."""
+    torch.manual_seed(0)
+    scales, inputs = torch.rand(9, dtype=torch.float64) * 3, torch.randn(9, dtype=torch.float64)
+    decay, gain = DISCRETIZATIONS["zoh"](LAMBDA, DT, scales[:, None])
+    _, found = scan_reference(decay, gain * inputs[:, None], torch.zeros_like(LAMBDA))
+    for k in range(len(LAMBDA)):
+        x = np.zeros(1, complex)
+        for scale, u in zip(scales.tolist(), inputs.tolist(), strict=True):
+            held = solve_ivp(
+                lambda _, x, k=k, u=u: LAMBDA[k].item() * x + u, (0, DT[k].item() * scale), x, rtol=1e-10, atol=1e-12
+            )
+            x = held.y[:, -1]
+        assert abs(found[k].item() - x[0]) < 1e-8
 
 
 @pytest.mark.parametrize("name", ["dirac", "async"])

@@ -1,12 +1,16 @@
-"""Frequencies, time constants and the bandlimit."""
+"""Frequencies, time constants, the bandlimit and the H2 norm."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 import torch
+from scipy.linalg import solve_continuous_lyapunov
 
-from rvtssm.ssm.spectrum import bandlimit_mask, frequencies, timescales
+from rvtssm.ssm import S4DSSM, S4SSM, S5SSM, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.spectrum import bandlimit_mask, energy_closed, frequencies, timescales
 
 LAMBDA = torch.tensor([-0.5 + 0j, -0.5 + 2j, -0.25 - 8j, 0 + 1j])
 DT = torch.tensor([1.0, math.pi / 4, math.pi / 16, 2.0])
@@ -34,3 +38,128 @@ def test_the_mask_keeps_what_lies_below_a_part_of_the_nyquist_rate():
     assert bandlimit_mask(LAMBDA, DT, 0.45, "train_step", 0.1).tolist() == [True, False, False, False]
     assert bandlimit_mask(LAMBDA, DT, 0.45, "current_step", 0.1).all()
     assert bandlimit_mask(LAMBDA, DT, 0.45, "current_step", torch.ones(3, 2, 1)).shape == (3, 2, 4)
+
+
+H2_LAYERS = {
+    "s4": S4SSM,
+    "s4d": S4DSSM,
+    "s5": S5SSM,
+    "s5-half": lambda dim, config: S5SSM(dim, TemporalConfig(**{**vars(config), "half_state": True})),
+}
+
+
+def h2_layer(name: str) -> TemporalLayer:
+    """Without mask, and resonances wide enough for a quadrature of a few thousand points."""
+    torch.manual_seed(0)
+    bandlimit = None if name == "s4" else 0.0
+    return H2_LAYERS[name](3, TemporalConfig(state_size=8, bandlimit=bandlimit, dt_min=0.1, dt_max=0.9)).double()
+
+
+def real_system(layer: TemporalLayer) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The continuous systems A, B, C over real numbers, time in training steps: one, or one per feature."""
+    with torch.no_grad():
+        if isinstance(layer, S5SSM):
+            lambda_, dt = layer.modes()
+            b, c = torch.view_as_complex(layer.B), torch.view_as_complex(layer.C) * (1 + layer.half_state)
+            parts = [(lambda_ * dt, b * dt[:, None], c)]
+        elif isinstance(layer, S4DSSM):
+            lambda_, dt = layer.modes()
+            b, c = torch.view_as_complex(layer.B) * dt, 2 * torch.view_as_complex(layer.C)
+            parts = [(lambda_[k] * dt[k], b[k, :, None], c[k, None]) for k in range(len(dt))]
+        else:
+            a, b = layer.continuous()
+            dt, c = layer.log_step.exp(), 2 * torch.view_as_complex(layer.C)
+            row = torch.view_as_real(c.conj().resolve_conj()).flatten(-2)
+            return [((a[k] * dt[k]).numpy(), (b[k] * dt[k]).numpy()[:, None], row[k, None].numpy()) for k in range(3)]
+    systems = []
+    for lambda_, b, c in parts:
+        a = torch.diag(lambda_).numpy()
+        systems.append(
+            (
+                np.block([[a.real, -a.imag], [a.imag, a.real]]),
+                np.concatenate([b.real, b.imag]),
+                np.concatenate([c.real, -c.imag], axis=1),
+            )
+        )
+    return systems
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", H2_LAYERS)
+def test_the_h2_norm_is_that_of_the_transfer_function(name):
+    """By a plain sum over frequencies of C (i omega - A)^-1 B; quadrature and closed form agree with it."""
+    layer, (lowest, highest) = h2_layer(name), (math.pi / 2, 10 * math.pi)
+    omega = np.linspace(lowest, highest, 20001)
+    total = 0.0
+    for a, b, c in real_system(layer):
+        inverse = np.linalg.inv(1j * omega[:, None, None] * np.eye(len(a)) - a)
+        total += np.trapezoid((np.abs(c @ inverse @ b) ** 2).sum((1, 2)), omega) / math.pi
+    wanted = math.sqrt(total)
+    assert float(layer.h2_norm()) == pytest.approx(wanted, rel=1e-5)
+    assert float(layer.h2_norm(num_points=2048)) == pytest.approx(wanted, rel=1e-5)
+    assert float(layer.h2_norm(lowest, highest, 4096)) == pytest.approx(float(layer.h2_norm()), rel=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", H2_LAYERS)
+def test_over_all_frequencies_it_is_the_h2_norm_of_textbooks(name):
+    """trace(C X C^T) where A X + X A^T + B B^T = 0."""
+    layer = h2_layer(name)
+    wanted = 0.0
+    for a, b, c in real_system(layer):
+        wanted += np.trace(c @ solve_continuous_lyapunov(a, -b @ b.T) @ c.T)
+    band = (1e-6, 1e6, 8192) if name == "s4" else (0, math.inf)
+    assert float(layer.h2_norm(*band)) == pytest.approx(math.sqrt(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", H2_LAYERS)
+def test_descending_its_gradient_takes_high_frequencies_out(name):
+    layer = h2_layer(name)
+    before = layer.h2_norm().item()
+    optimizer = torch.optim.Adam([layer.C], lr=0.02)
+    for _ in range(30):
+        optimizer.zero_grad()
+        layer.h2_norm().backward()
+        assert layer.log_step.grad.isfinite().all()
+        optimizer.step()
+    assert layer.h2_norm().item() < 0.8 * before
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("real", [1e-1, 1e-4, 1e-7])
+def test_a_narrow_resonance_counts_where_it_is(real):
+    """1 / (s + a - i w) has 1 / (2 a) in all, nearly all of it around w; the closed form needs no fine grid."""
+    lambda_, weights = torch.tensor([complex(-real, 3.0)]), torch.ones(1, 1)
+    around = float(energy_closed(lambda_, weights, 2.0, 4.0))
+    assert around == pytest.approx((math.atan(1 / real) * 2) / (math.pi * real), rel=1e-6)
+    beyond = float(energy_closed(lambda_, weights, 5.0, 7.0))
+    assert beyond == pytest.approx((math.atan(4 / real) - math.atan(2 / real)) / (math.pi * real), rel=1e-6)
+
+
+def test_masked_modes_are_not_part_of_the_norm():
+    torch.manual_seed(0)
+    layers = [S4DSSM(3, TemporalConfig(bandlimit=limit, dt_min=0.1, dt_max=0.9)) for limit in (0.0, 0.5, 1e-9)]
+    for layer in layers[1:]:
+        layer.load_state_dict(layers[0].state_dict())
+    norms = [layer.h2_norm() for layer in layers]
+    assert norms[0] > 2 * norms[1] > 0
+    assert norms[2] < 1e-15
+    norms[2].backward()
+    assert not layers[2].C.grad.any()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("lstm", "selective_dt"), ("s7", "selective_dt"), ("s7", "eq4")])
+def test_layers_without_a_transfer_function_say_so(name, mode):
+    layer = build_temporal_layer(TemporalConfig(name=name, s7_mode=mode), 4)
+    with pytest.raises(ValueError, match=r"(LSTM|SelectiveSSM|Eq4SSM) has no H2 norm: .* s4, s4d, s5"):
+        layer.h2_norm()
+
+
+def test_a_band_must_have_a_beginning_and_an_end():
+    layer = h2_layer("s5")
+    for band in ((2.0, 1.0), (-1.0, 1.0)):
+        with pytest.raises(ValueError, match="empty or endless"):
+            layer.h2_norm(*band)
+    for band in ((0.0, 1.0), (1.0, math.inf)):
+        with pytest.raises(ValueError, match="empty or endless"):
+            layer.h2_norm(*band, num_points=64)

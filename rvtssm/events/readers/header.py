@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_HEADER_BYTES = 1 << 16
+_LARGEST_SIDE = 1 << 14  # pixels: coordinates have at most 14 bits, those of DAT
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
 
 
@@ -32,7 +33,7 @@ class TextHeader:
     def size_hw(self) -> tuple[int, int] | None:
         """Height and width of the sensor in pixels, if the header tells."""
         if (height := self.value("Height")) and (width := self.value("Width")):
-            return int(height), int(width)
+            return _number(height), _number(width)
         if found := re.search(r"height=(\d+);width=(\d+)", self.value("format") or ""):
             return int(found[1]), int(found[2])
         if found := re.fullmatch(r"(\d+)x(\d+)", self.value("geometry") or ""):
@@ -62,15 +63,28 @@ def read_text_header(path: Path) -> TextHeader:
     return TextHeader(tuple(lines), position)
 
 
+def _number(text: str) -> int:
+    """A whole number in a header; 0, which no sensor has, for anything else."""
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
 def sensor_size(path: Path, in_file: tuple[int, int] | None, asked: tuple[int | None, int | None]) -> tuple[int, int]:
-    """Height and width from the file or the caller; ValueError if neither gives them, or both and they differ."""
+    """Height and width from the file or the caller.
+
+    ValueError if neither gives them, if both do and they differ, and for a size in the file that no sensor has.
+    """
     height, width = asked
+    if in_file is not None and not all(1 <= side <= _LARGEST_SIDE for side in in_file):
+        raise ValueError(
+            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which cannot be; "
+            "its header is damaged, copy it again"
+        )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:
         raise ValueError(
-            f"{path} comes from a sensor of {in_file[0]}x{in_file[1]} (height x width), but {height}x{width} was "
-            "asked for; choose the dataset or the size that fits"
+            f"{path} comes from a sensor of {in_file[0]}x{in_file[1]} (height x width), but "
+            f"{height or 'any'}x{width or 'any'} was asked for; choose the dataset or the size that fits"
         )
     if height is None or width is None:
         raise ValueError(f"{path} does not say the size of its sensor; give height and width")

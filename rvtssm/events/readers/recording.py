@@ -60,6 +60,7 @@ class _Index:
     states: State  # (K, S) decoder state at the start of each block
     latest_us: npt.NDArray[np.int64]  # (K,) time of the last event of each block
     first_us: int
+    num_events: int
 
 
 class Recording(ABC):
@@ -140,26 +141,42 @@ class Recording(ABC):
         """Times of the first and of the last event, both inclusive; ValueError for a file without events."""
         index = self._built_index()
         if not len(index.states):
-            raise ValueError(f"{self.path} holds no events; remove it or record it again")
+            raise self.error_without_events()
         return index.first_us, int(index.latest_us[-1])
+
+    @property
+    def num_events(self) -> int:
+        """Events of the whole file that lie on the sensor."""
+        return self._built_index().num_events
+
+    def error_without_events(self) -> ValueError:
+        """What to raise when all of the file was read and no event was left."""
+        if outside := self.faults.out_of_frame:
+            return ValueError(
+                f"{self.path} has all of its {outside} events outside its {self.height}x{self.width} (height x width) "
+                "pixels; choose the dataset or the size that fits, or copy it again"
+            )
+        return ValueError(f"{self.path} holds no events; remove it or record it again")
 
     def _built_index(self) -> _Index:
         if self._index is None:
             state, buffer = self._start(), EventBuffer(_INDEX_EVENTS)
             states: list[State] = []
             latest_us: list[np.int64] = []
-            first_us = 0
+            first_us = num_events = 0
             while state[POSITION] < self._num_units:
                 before = state.copy()
-                if not self._decode(state, buffer):
+                count = self._decode(state, buffer)
+                if not count:
                     continue
+                num_events += count
                 if not states:
                     first_us = int(buffer.t[0])
                 states.append(before)
                 latest_us.append(state[LATEST_US])
             self._note_faults(state)
             table = np.array(states, np.int64).reshape(len(states), len(state))
-            self._index = _Index(table, np.array(latest_us, np.int64), first_us)
+            self._index = _Index(table, np.array(latest_us, np.int64), first_us, num_events)
         return self._index
 
     def _note_faults(self, state: State) -> None:

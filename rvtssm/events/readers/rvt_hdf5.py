@@ -42,8 +42,11 @@ class RvtHdf5Recording(Recording):
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
         stop = min(start + len(buffer.t), self._num_units)
-        events = self._file()["events"]
-        columns = [np.asarray(events[name][start:stop]) for name in _COLUMNS]
+        try:
+            events = self._file()["events"]
+            columns = [np.asarray(events[name][start:stop]) for name in _COLUMNS]
+        except (OSError, RuntimeError, KeyError) as error:
+            raise ValueError(f"{self.path} is damaged ({error}); copy it again") from None
         kept: int = _repair(*columns, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
 
@@ -55,16 +58,26 @@ def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5R
             if "CD/events" in file:
                 raise ValueError(f"{path} is a Metavision ECF file, which is not supported; export it as EVT3 or DAT")
             events = file.get("events")
-            if not isinstance(events, h5py.Group) or any(name not in events for name in _COLUMNS):
-                raise ValueError(f"{path} has no events/t, x, y, p; only the HDF5 layout of RVT can be read")
+            if not isinstance(events, h5py.Group) or not all(_is_column(events.get(name)) for name in _COLUMNS):
+                raise ValueError(f"{path} has no events/t, x, y, p of numbers; only the HDF5 layout of RVT can be read")
             lengths = {name: len(events[name]) for name in _COLUMNS}
-            in_file = (int(events["height"][()]), int(events["width"][()])) if "height" in events else None
-    except OSError as error:
+            has_size = "height" in events and "width" in events
+            in_file = (_number(events["height"]), _number(events["width"])) if has_size else None
+    except (OSError, RuntimeError, KeyError) as error:
         raise ValueError(f"{path} cannot be opened as HDF5 ({error}); copy it again") from None
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{path} has columns of different lengths {lengths}; copy it again")
     height, width = sensor_size(path, in_file, (height, width))
     return RvtHdf5Recording(path, height, width, lengths["t"])
+
+
+def _is_column(item: Any) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "iufb"
+
+
+def _number(item: Any) -> int:
+    """A whole number in the file; 0, which no sensor has, for anything else."""
+    return int(item[()]) if isinstance(item, h5py.Dataset) and item.ndim == 0 and item.dtype.kind in "iu" else 0
 
 
 @jit

@@ -1,0 +1,193 @@
+"""S4, a diagonal plus low-rank state-space model per feature (Gu et al. 2022), with carried state and at any rate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rvtssm.ssm.block import GLUBlock
+from rvtssm.ssm.discretize import discretization
+from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs
+from rvtssm.ssm.layer import (
+    OMEGA_MAX,
+    OMEGA_MIN,
+    State,
+    StepScale,
+    TemporalConfig,
+    TemporalLayer,
+    to_constant,
+    to_rows,
+)
+from rvtssm.ssm.siso import DenseSystem, run_siso
+from rvtssm.ssm.spectrum import energy_quadrature, root
+
+_STATE_SIZE = 64
+_NUM_POINTS = 512
+
+
+class S4SSM(TemporalLayer):
+    """x' = (diag(lambda) - P P^H) x + B u, y = Re(C x) + D u for every feature alone, all of it learned.
+
+    It starts as HiPPO-LegS. n = state_size / 2 of the modes of the normal part are kept, the others are their
+    conjugates, so the state of a feature is 2n real numbers. Re(lambda) = -exp(log_real), so no weights are unstable:
+    all that the low-rank part does is to damp.
+
+    Chunks run in parallel: the discrete state matrix is written out (through Woodbury's identity
+    for `bilinear`, the rule of the paper; through a matrix exponential for the others, which costs more), and its
+    Krylov sequences give the matrices of a chunk (`DenseSystem`). No length enters the parameters, so any rate works,
+    unlike in the reference, whose kernel is exact at its own length only. Where the steps of a chunk differ, there is
+    one such matrix per step, group of sequences and feature, and groups smaller than the state fall back to the
+    recurrence.
+    """
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__()
+        size = _STATE_SIZE if config.state_size is None else config.state_size
+        config.refuse_bandlimit("the frequencies of its normal part are not those at which it oscillates")
+        if config.init != "legs" or config.num_blocks != 1 or size % 2:
+            raise ValueError(
+                f"temporal.init={config.init!r}, num_blocks={config.num_blocks}, state_size={size}; "
+                "temporal.name=s4 is HiPPO-LegS, one block of an even size (s4d has other inits)"
+            )
+        lambda_, p, b, _ = (torch.from_numpy(array)[size // 2 :] for array in hippo_legs(size))
+        self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
+        self.log_real = nn.Parameter((-lambda_.real).log().float().repeat(dim, 1))
+        self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
+        self.P = nn.Parameter(to_pairs(p).repeat(dim, 1, 1))
+        self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
+        self.C = nn.Parameter(torch.randn(dim, size // 2, 2) * 0.5**0.5)
+        self.D = nn.Parameter(torch.randn(dim))
+        discretization(config.discretization)
+        self.discretization = config.discretization
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Zeros (N, H, n), complex."""
+        shape = num_sequences, *self.log_real.shape
+        return self.log_real.new_zeros(shape, dtype=self.log_real.dtype.to_complex())
+
+    def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:
+        """The layer at a step scale: its discrete matrices, in real numbers."""
+        with torch.autocast(self.log_step.device.type, enabled=False):
+            rows = to_rows(to_constant(step_scale))
+            dt = self.log_step.exp()
+            step = dt * rows  # (T, G, H), or (H,)
+            step = step if step.ndim == 3 else step[None, None]
+            if self.discretization == "bilinear":
+                a, b = self._bilinear(step)
+            else:
+                a, b = self._exponential(step, dt)
+            return DenseSystem(a, b, 2 * torch.view_as_real(self._c.conj().resolve_conj()).flatten(-2))
+
+    def continuous(self) -> tuple[Tensor, Tensor]:
+        """A (H, S, S) and B (H, S) of the continuous system over S real numbers: real and imaginary parts in turn."""
+        p = torch.view_as_real(self._p).flatten(-2)
+        a = _real_matrix(self._lambda) - 2 * p[..., :, None] * p[..., None, :]
+        return a, torch.view_as_real(self._b).flatten(-2)
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | DenseSystem = 1.0) -> tuple[Tensor, Tensor]:
+        """x (L, N, H), state (N, H, n) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
+        assert isinstance(state, Tensor)
+        system = step_scale if isinstance(step_scale, DenseSystem) else self.prepare(step_scale)
+        with torch.autocast(x.device.type, enabled=False):
+            y, last = run_siso(system, x.to(self.D.dtype), state)
+            return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
+        """See `TemporalLayer.h2_norm`; always by quadrature, with 512 points where `num_points` is 0."""
+        dt = self.log_step.exp()[:, None]
+
+        def power(omega: Tensor) -> Tensor:
+            response = dt * self._resolvent(self._c, 1j * omega, dt.to(self._c.dtype))
+            return response.real.square() + response.imag.square()
+
+        return root(energy_quadrature(power, omega_min, omega_max, num_points or _NUM_POINTS, dt))
+
+    def cauchy_kernel(self, length: int, step_scale: float = 1.0) -> Tensor:
+        """The first `length` outputs after an impulse (H, length), for `bilinear`: the method of the paper, kept as the
+        reference. Its generating function is taken at the roots of unity, where Woodbury's identity leaves four Cauchy
+        sums, and transformed back.
+        """
+        system = self.prepare(step_scale)
+        a = system.a[0, 0]
+        # Without what lies beyond the length, the generating function is that of an endless kernel.
+        row = system.c[:, None]
+        row = (row - row @ torch.linalg.matrix_power(a, length)).unflatten(-1, (-1, 2))[:, 0]
+        dt = (self.log_step.exp() * step_scale)[:, None]
+        turn = torch.arange(length // 2 + 1, device=dt.device, dtype=dt.dtype) * (-2 * torch.pi / length)
+        z = torch.polar(torch.ones_like(turn), turn)
+        transformed = 2 * dt * self._resolvent(torch.view_as_complex(row).conj() / 2, 2 * (1 - z), (1 + z) * dt)
+        kernel: Tensor = torch.fft.irfft(transformed, n=length)
+        return kernel
+
+    @property
+    def _lambda(self) -> Tensor:
+        return torch.complex(-self.log_real.exp(), self.imag)
+
+    @property
+    def _p(self) -> Tensor:
+        return torch.view_as_complex(self.P)
+
+    @property
+    def _b(self) -> Tensor:
+        return torch.view_as_complex(self.B)
+
+    @property
+    def _c(self) -> Tensor:
+        return torch.view_as_complex(self.C)
+
+    def _resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
+        """C (scalar - factor A)^-1 B over the modes and their conjugates; the scalars are (H | 1, K) -> (H, K)."""
+        lambda_, scalar, factor = self._lambda[..., None], torch.atleast_2d(scalar)[:, None], factor[:, None]
+        fraction, mirrored = 1 / (scalar - factor * lambda_), 1 / (scalar - factor * lambda_.conj())  # (H, n, K)
+
+        def cauchy(weights: Tensor) -> Tensor:
+            return (weights[..., None] * fraction + weights.conj()[..., None] * mirrored).sum(1)
+
+        p, b, factor = self._p, self._b, factor[:, 0]
+        low_rank = cauchy(c * p) * cauchy(p.conj() * b) / (1 + factor * cauchy(p.conj() * p))
+        return cauchy(c * b) - factor * low_rank
+
+    def _bilinear(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(I - A step / 2)^-1 is a diagonal minus a product of two vectors: A_bar = 2 (...)^-1 - I, B_bar alike."""
+        half = step[..., None] / 2  # (T, G, H, 1)
+        inverse = 1 / (1 - half * self._lambda)
+        left, right = inverse * self._p, inverse * self._p.conj()
+        weight = 4 * half / (1 + 2 * half * (self._p.conj() * left).real.sum(-1, keepdim=True))
+        b = 2 * half * (inverse * self._b - weight / 2 * left * (right * self._b).real.sum(-1, keepdim=True))
+        column = torch.view_as_real(weight * left).flatten(-2)
+        row = torch.view_as_real(right.conj().resolve_conj()).flatten(-2)
+        a = _real_matrix(2 * inverse - 1) - column[..., :, None] * row[..., None, :]
+        return a, torch.view_as_real(b).flatten(-2)
+
+    def _exponential(self, step: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = self.continuous()
+        generator = F.pad(torch.cat([a, b[..., None]], -1), (0, 0, 0, 1)).double()
+        grown = self._grow(generator, step).to(a.dtype)
+        if self.discretization == "zoh":
+            gain = grown[..., :-1, -1]
+        elif self.discretization == "async":
+            gain = self._grow(generator, dt).to(a.dtype)[..., :-1, -1]
+        else:
+            gain = b
+        return grown[..., :-1, :-1], gain.expand(*step.shape, -1)
+
+    @staticmethod
+    def _grow(generator: Tensor, step: Tensor) -> Tensor:
+        # The squarings of fast modes amplify rounding: in float64 whatever the parameters are.
+        grown: Tensor = torch.linalg.matrix_exp(generator * step[..., None, None])
+        return grown
+
+
+def _real_matrix(diagonal: Tensor) -> Tensor:
+    """The product with complex numbers (..., n) as a matrix over real and imaginary parts in turn (..., 2n, 2n)."""
+    imag = torch.stack([diagonal.imag, torch.zeros_like(diagonal.imag)], -1).flatten(-2)[..., :-1]
+    matrix = torch.diag_embed(diagonal.real.repeat_interleave(2, -1))
+    return matrix - torch.diag_embed(imag, 1) + torch.diag_embed(imag, -1)
+
+
+class S4(GLUBlock):
+    """S4 as the detector uses it: the state-space layer inside its block."""
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__(S4SSM(dim, config), dim)

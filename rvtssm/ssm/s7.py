@@ -1,0 +1,162 @@
+"""S7, state-space layers whose recurrence follows the input (Soydan et al. 2024), in two readings of a paper that
+leaves both open.
+
+Theirs: a diagonal recurrence whose factor is computed from the input, the stable reparameterisation f of eq. 4, and the
+gate sigmoid(W gelu(y)). The paper does not say how the factor is computed, has no step in it, and disagrees with itself
+on whether B, C and D follow the input as well (eqs. 3 and 5). Ours in both readings: B, C and D do not, which would
+take P times the memory, and the factor follows the input through one linear layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rvtssm.ssm.block import GatedBlock
+from rvtssm.ssm.discretize import discretization
+from rvtssm.ssm.init import (
+    initial_b,
+    initial_c,
+    initial_spectrum,
+    log_uniform_steps,
+    to_pairs,
+    truncated_normal,
+)
+from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, check_fit, to_constant, to_rows
+from rvtssm.ssm.mimo import as_complex, as_pairs
+from rvtssm.ssm.scan import scan
+
+_A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
+_NO_MODES = "its modes follow the input, so they have no frequency of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Selective:
+    """What `SelectiveSSM` computes from its parameters and the step scale alone."""
+
+    lambda_: Tensor  # (P,) complex
+    w_in: Tensor  # (2P, H)
+    w_out: Tensor  # (H, 2P)
+    rows: StepScale  # (T, G, 1), or a number
+
+
+class SelectiveSSM(TemporalLayer):
+    """`selective_dt`: x' = diag(lambda) x + B u, y = Re(C x) + D u, where the input sets the step of every mode.
+
+    The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper and
+    can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which is
+    stable for all weights where f is not: f is bounded by 1 for real w only. At the start W u is about standard normal
+    and the steps at zero input are log-uniform, as in S5; B, C, D and `half_state` are as in S5.
+
+    The step differs for each sequence, so all discrete modes and states (L, N, P) are held.
+    """
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__()
+        config.refuse_bandlimit(_NO_MODES)
+        size = dim if config.state_size is None else config.state_size
+        lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
+        self.log_real = nn.Parameter((-lambda_.real).log().float())
+        self.imag = nn.Parameter(lambda_.imag.float())
+        self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
+        self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
+        self.D = nn.Parameter(torch.randn(dim))
+        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
+        self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
+        self.discretize = discretization(config.discretization)
+        self.half_state = config.half_state
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Zeros (N, P), complex."""
+        return self.imag.new_zeros(num_sequences, len(self.imag), dtype=self.imag.dtype.to_complex())
+
+    def prepare(self, step_scale: StepScale = 1.0) -> Selective:
+        """The matrices in real numbers; the discrete modes need the input."""
+        with torch.autocast(self.imag.device.type, enabled=False):
+            sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
+            return Selective(
+                lambda_=torch.complex(-self.log_real.exp(), self.imag),
+                w_in=self.B.transpose(1, 2).flatten(0, 1),
+                w_out=(self.C * sign).flatten(1),
+                rows=to_rows(to_constant(step_scale)),
+            )
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | Selective = 1.0) -> tuple[Tensor, Tensor]:
+        """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
+        assert isinstance(state, Tensor)
+        system = step_scale if isinstance(step_scale, Selective) else self.prepare(step_scale)
+        driven, dt = F.linear(x, system.w_in), self.to_step(x).to(self.imag.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            dt, rows, groups = F.softplus(dt), system.rows, 1
+            if isinstance(rows, Tensor) and rows.ndim:
+                check_fit(len(rows), rows.shape[1], *x.shape[:2])
+                rows, groups = rows[:, :, None], rows.shape[1]
+            decay, gain = self.discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
+            drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
+            states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state)
+        return F.linear(as_pairs(states, driven), system.w_out) + self.D * x, last
+
+
+class Eq4SSM(TemporalLayer):
+    """`eq4`: x[l] = f(W u[l] + w) x[l-1] + B u[l], y[l] = C x[l] + D u[l] with f(w) = 1 - 1 / (a w^2 + b), all real.
+
+    f, a = 1 and b = 0.5 are theirs; that w is real is ours, and what makes -1 <= f < 1 hold. w starts where f decays as
+    a mode of time constant 1 does over a log-uniform step, and HiPPO-LegS, which is complex, has no part in it. The
+    rows of B start scaled by 1 - f, without which slow modes drown all else.
+    """
+
+    supports_step_scale: ClassVar[bool] = False
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__()
+        config.refuse_bandlimit(_NO_MODES)
+        size = dim if config.state_size is None else config.state_size
+        decay = log_uniform_steps(size, config.dt_min, config.dt_max).exp().neg()
+        w = ((-1 / decay.expm1() - _B) / _A).clamp_min(0).sqrt()
+        self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
+        self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
+        self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
+        self.D = nn.Parameter(torch.randn(dim))
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Zeros (N, P)."""
+        return self.B.new_zeros(num_sequences, len(self.B))
+
+    def prepare(self, step_scale: StepScale = 1.0) -> float:
+        """1; ValueError for a step scale that is not."""
+        constant = to_constant(step_scale)
+        if isinstance(constant, Tensor) or constant != 1:
+            raise ValueError(
+                "temporal.s7_mode=eq4 runs at the rate it was trained at only: eq. 4 of the paper has no step that a "
+                "step_scale other than 1 could change; use temporal.s7_mode=selective_dt"
+            )
+        return constant
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale = 1.0) -> tuple[Tensor, Tensor]:
+        """x (L, N, H), state (N, P) -> y (L, N, H), the state after step L; ValueError if `step_scale` is not 1."""
+        assert isinstance(state, Tensor)
+        self.prepare(step_scale)
+        w, drive = self.to_w(x).to(state.dtype), F.linear(x, self.B).to(state.dtype)
+        states, last = scan(1 - 1 / (_A * w * w + _B), drive, state)
+        return F.linear(states.to(x.dtype), self.C) + self.D * x, last
+
+
+class S7(GatedBlock):
+    """S7 as the detector uses it: the layer of `s7_mode` inside its block."""
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        layer = SelectiveSSM if config.s7_mode == "selective_dt" else Eq4SSM
+        super().__init__(layer(dim, config), dim)
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear layer that starts with these."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    return layer

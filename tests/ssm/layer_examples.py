@@ -1,0 +1,73 @@
+"""What the laws run over: every layer with every discretisation and state mode, and examples to run it on."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import pytest
+import torch
+from torch import Tensor
+
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.init import SPECTRA
+
+DIM, NUM_SEQUENCES = 12, 6
+TOLERANCE = 1e-5  # of the largest value
+RATELESS = ("lstm", "s7-eq4")  # no step scale changes them
+HALVABLE = {"s5", "s7"}  # half_state is a choice
+INITS = {"s4": ("legs",)}  # all others: every one
+
+
+def _cases() -> dict[str, TemporalConfig]:
+    """Every discretisation with every state mode, the initialisations in turn."""
+    cases = {name: TemporalConfig(name=name.partition("-")[0]) for name in RATELESS}
+    cases["s7-eq4"].s7_mode = "eq4"
+    for name in TEMPORAL_LAYERS:
+        if name in RATELESS:
+            continue
+        inits = cycle(INITS.get(name, SPECTRA))
+        for method in DISCRETIZATIONS:
+            for half_state in (False, True) if name in HALVABLE else (False,):
+                label = f"{name}-{method}" + ("-half" if half_state else "-full" if name in HALVABLE else "")
+                cases[label] = TemporalConfig(
+                    name=name, discretization=method, half_state=half_state, init=next(inits), state_size=DIM
+                )
+    return cases
+
+
+CASES = _cases()
+SSM_CASES = {label: config for label, config in CASES.items() if label not in RATELESS}
+MASKED_CASES = {label: config for label, config in CASES.items() if config.name in ("s4d", "s5")}
+every_layer = pytest.mark.parametrize("case", CASES)
+every_ssm = pytest.mark.parametrize("case", SSM_CASES)
+
+
+def build(case: str, dim: int = DIM, **changes: object) -> TemporalLayer:
+    torch.manual_seed(0)
+    return build_temporal_layer(TemporalConfig(**{**vars(CASES[case]), **changes}), dim)
+
+
+def rate(case: str, scale: float | Tensor) -> float | Tensor:
+    """A step scale for the layers that have one, 1 for the others."""
+    return 1.0 if case in RATELESS else scale
+
+
+def as_tuple(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def random_state(layer: TemporalLayer, num_sequences: int = NUM_SEQUENCES, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    zeros = layer.init_state(num_sequences)
+    drawn = tuple(torch.randn(z.shape, dtype=z.dtype, generator=generator) for z in as_tuple(zeros))
+    return drawn if isinstance(zeros, tuple) else drawn[0]
+
+
+def steps(num_steps: int, num_sequences: int = NUM_SEQUENCES) -> Tensor:
+    return torch.randn(num_steps, num_sequences, DIM, generator=torch.Generator().manual_seed(num_steps))
+
+
+def assert_near(found, wanted, tolerance: float = TOLERANCE) -> None:
+    for one, other in zip(as_tuple(found), as_tuple(wanted), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * float(other.detach().abs().max()))

@@ -1,0 +1,164 @@
+"""The laws of the step: what a step scale means, what each discretisation is exact for, what the mask silences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layer_examples import (
+    CASES,
+    DIM,
+    MASKED_CASES,
+    NUM_SEQUENCES,
+    RATELESS,
+    SSM_CASES,
+    assert_near,
+    build,
+    every_layer,
+    every_ssm,
+    random_state,
+    rate,
+    steps,
+)
+
+from rvtssm.ssm import LSTM, TemporalLayer
+
+
+@torch.no_grad()
+@every_layer
+def test_constant_scales_are_equal_in_every_shape(case):
+    layer, x, state = build(case), steps(5), random_state(build(case))
+    number = rate(case, 0.3)
+    wanted, wanted_end = layer(x, state, number)
+    for shape in [(), (1,), (2,), (NUM_SEQUENCES,), (5, 1), (5, 3), (5, NUM_SEQUENCES)]:
+        # A scale that requires gradient takes the general way, one that does not is seen to be constant.
+        for requires_grad in (False, True)[: 1 if case in RATELESS else 2]:
+            scale = torch.full(shape, number).requires_grad_(requires_grad)
+            y, end = layer(x, state, scale)
+            assert_near(y, wanted)
+            assert_near(end, wanted_end)
+
+
+@torch.no_grad()
+@every_ssm
+def test_groups_of_sequences_share_a_scale(case):
+    layer, x, state = build(case), steps(4), random_state(build(case))
+    scale = torch.tensor([[0.5, 1.0], [1.0, 0.2], [2.0, 1.0], [1.0, 1.0]])
+    y, end = layer(x, state, scale)
+    spread, spread_end = layer(x, state, scale.repeat_interleave(NUM_SEQUENCES // 2, dim=1))
+    assert_near(y, spread)
+    assert_near(end, spread_end)
+
+
+@every_ssm
+def test_a_scale_that_does_not_fit_is_refused(case):
+    layer, state = build(case), random_state(build(case))
+    with pytest.raises(ValueError, match="1 steps of 4 groups, the input has 3 steps of 6 sequences"):
+        layer(steps(3), state, torch.rand(4))
+    with pytest.raises(ValueError, match="2 steps of 6 groups, the input has 3 steps"):
+        layer(steps(3), state, torch.rand(2, 6))
+    with pytest.raises(ValueError, match=r"got the shape \(3, 6, 1\)"):
+        layer(steps(3), state, torch.rand(3, 6, 1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("finer", [2, 5, 10])
+@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-zoh" in case])
+def test_a_held_input_gives_the_same_state_at_finer_steps(case, finer):
+    layer, x, state = build(case), steps(8), random_state(build(case))
+    _, wanted = layer(x, state)
+    _, found = layer(x.repeat_interleave(finer, dim=0), state, 1 / finer)
+    assert_near(found, wanted)
+    uneven = torch.rand(finer, 1) + 0.1
+    _, found = layer(x.repeat_interleave(finer, dim=0), state, (uneven / uneven.sum()).repeat(8, 1))
+    assert_near(found, wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-dirac" in case or "-async" in case])
+def test_after_an_impulse_silence_is_silence_in_steps_of_any_size(case):
+    layer, state = build(case), random_state(build(case))
+    impulse, silence = steps(1), torch.zeros(1, NUM_SEQUENCES, DIM)
+    wanted = layer(torch.cat([impulse, silence]), state, torch.tensor([[0.7], [2.0]]))[1]
+    for sizes in ([0.2] * 10, [1.0, 0.05, 0.95], [0.0, 2.0]):
+        x = torch.cat([impulse, silence.repeat(len(sizes), 1, 1)])
+        assert_near(layer(x, state, torch.tensor([0.7, *sizes])[:, None])[1], wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-bilinear" in case])
+def test_bilinear_at_finer_steps_is_near_and_not_equal(case):
+    """The released weights lose something at high rates; how much for which mode is in test_discretize."""
+    layer = build(case, dt_min=1e-3, dt_max=1e-3).double()
+    x = steps(8).double().abs()
+    _, wanted = layer(x, layer.init_state(NUM_SEQUENCES))
+    _, found = layer(x.repeat_interleave(10, dim=0), layer.init_state(NUM_SEQUENCES), 0.1)
+    error = (found - wanted).abs().max() / wanted.abs().max()
+    assert 1e-8 < error < 0.02
+
+
+@torch.no_grad()
+def test_the_lstm_ignores_the_step_scale():
+    layer = build("lstm")
+    x, state = steps(4), random_state(layer)
+    wanted = layer(x, state)
+    assert isinstance(layer, LSTM)
+    assert not layer.supports_step_scale
+    for scale in (0.1, torch.rand(NUM_SEQUENCES), torch.rand(4, NUM_SEQUENCES)):
+        y, end = layer(x, state, scale)
+        assert torch.equal(y, wanted[0])
+        assert all(torch.equal(a, b) for a, b in zip(end, wanted[1], strict=True))
+
+
+def set_cycles(layer: TemporalLayer, lowest: float, highest: float) -> None:
+    """Give the modes frequencies spread evenly in between, in cycles per training step."""
+    _, dt = layer.ssm.modes()
+    imag = layer.ssm.Lambda[:, 1] if hasattr(layer.ssm, "Lambda") else layer.ssm.imag
+    cycles = torch.linspace(lowest, highest, imag.shape[-1])
+    with torch.no_grad():
+        imag.copy_((2 * torch.pi * cycles / dt).expand_as(imag) * torch.where(imag < 0, -1.0, 1.0))
+
+
+@pytest.mark.parametrize("at", ["train_step", "current_step"])
+@pytest.mark.parametrize("case", MASKED_CASES)
+def test_the_mask_still_holds_after_optimiser_steps(case, at):
+    """No output depends on a mode that oscillates faster than the limit now, wherever training has moved it."""
+    layer = build(case, bandlimit_at=at, state_size=32, dt_min=0.05)
+    ssm, x = layer.ssm, steps(6)
+    scale = 0.8 if at == "current_step" else 1.0
+    set_cycles(layer, 0.2 / scale, 0.3 / scale)  # both sides of the limit, near enough for training to cross it
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.05)
+    seen, weights = set(), torch.randn(x.shape)
+    for _ in range(4):
+        lambda_, dt = ssm.modes()
+        is_masked = (scale * dt * lambda_.imag.abs() / (2 * torch.pi) >= 0.25).detach()
+        seen.add(tuple(is_masked.flatten().tolist()))
+        optimizer.zero_grad()
+        y, _ = layer(x, layer.init_state(NUM_SEQUENCES), 0.8)
+        (y * weights).mean().backward()
+        assert is_masked.any() and not is_masked.all()
+        is_masked = is_masked.expand(DIM, -1)  # C of S5 is (H, P, 2), of S4D (H, n, 2)
+        assert not ssm.C.grad[is_masked].any()
+        assert ssm.C.grad[~is_masked].any(dim=-1).all()
+        optimizer.step()
+    assert len(seen) > 1, "training moved modes over the limit"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", MASKED_CASES)
+def test_current_step_masks_sequences_one_by_one(case):
+    layer = build(case, bandlimit_at="current_step", dt_min=0.02, dt_max=0.5)
+    x, state = steps(4), random_state(layer)
+    scale = torch.tensor([0.2, 0.5, 0.9, 1.0, 2.0, 4.0])
+    y, _ = layer(x, state, scale)
+    varying, _ = layer(x, state, scale.repeat(4, 1).requires_grad_())
+    assert_near(varying, y)
+    for index in range(NUM_SEQUENCES):
+        alone, _ = layer(x[:, index : index + 1], state[index : index + 1], float(scale[index]))
+        assert_near(alone, y[:, index : index + 1], 3e-5)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in MASKED_CASES])
+def test_a_bandlimit_is_refused_by_name_where_there_are_no_modes_to_mask(case):
+    with pytest.raises(ValueError, match=f"not defined for temporal.name={CASES[case].name}"):
+        build(case, bandlimit=0.5)
+    build(case, bandlimit=0.0)

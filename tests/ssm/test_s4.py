@@ -1,0 +1,169 @@
+"""S4 and S4D beyond the laws: their matrices against scipy, the recurrence written out, the Cauchy kernel, memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import expm
+from scipy.signal import cont2discrete
+from torch import Tensor
+
+from rvtssm.ssm import S4DSSM, S4SSM, TemporalConfig
+from rvtssm.ssm.siso import run_chunk, toeplitz
+
+DIM, SIZE = 3, 8
+
+
+def s4(method: str = "bilinear", size: int = SIZE) -> S4SSM:
+    """With weights that are no longer those of HiPPO."""
+    torch.manual_seed(0)
+    ssm = S4SSM(DIM, TemporalConfig(discretization=method, state_size=size, dt_min=0.05, dt_max=0.5)).double()
+    with torch.no_grad():
+        for parameter in ssm.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return ssm
+
+
+@torch.no_grad()
+def test_s4_starts_as_hippo_legs():
+    """Up to a change of basis: the eigenvalues of that matrix are -1, -2, ..., and what an impulse gives is real."""
+    a, b = S4SSM(DIM, TemporalConfig(state_size=SIZE)).double().continuous()
+    n = np.arange(SIZE)
+    root = np.sqrt(2 * n + 1.0)
+    hippo = -(np.tril(np.outer(root, root)) - np.diag(n))
+    for k in range(DIM):
+        np.testing.assert_allclose(np.sort(np.linalg.eigvals(a[k]).real), np.sort(np.diag(hippo)), rtol=2e-2)
+        # Norms of the state do not depend on the basis; one mode of each pair carries half of the square.
+        for t in (0.1, 1.0):
+            wanted = np.linalg.norm(expm(hippo * t) @ root) ** 2 / 2
+            assert np.linalg.norm(expm(a[k].numpy() * t) @ b[k].numpy()) ** 2 == pytest.approx(wanted, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", [1.0, 0.1, 2.5])
+@pytest.mark.parametrize("method", ["bilinear", "zoh", "dirac", "async"])
+def test_s4_matrices_are_those_of_scipy(method, scale):
+    ssm = s4(method)
+    a, b = (array.numpy() for array in ssm.continuous())
+    system = ssm.prepare(scale)
+    for k, dt in enumerate(ssm.log_step.exp().tolist()):
+        c, rule = np.ones((1, SIZE)), "bilinear" if method == "bilinear" else "zoh"
+        wanted_a, wanted_b, *_ = cont2discrete((a[k], b[k][:, None], c, [[0]]), dt * scale, method=rule)
+        if method == "dirac":
+            wanted_b = b[k][:, None]
+        elif method == "async":
+            wanted_b = cont2discrete((a[k], b[k][:, None], c, [[0]]), dt, method="zoh")[1]
+        np.testing.assert_allclose(system.a[0, 0, k], wanted_a, atol=1e-13)
+        np.testing.assert_allclose(system.b[0, 0, k], wanted_b[:, 0], atol=1e-13)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_sequences", [2, SIZE])  # by the recurrence, and by the matrices of a chunk
+def test_the_s4_recurrence_written_out(num_sequences):
+    ssm, scales = s4("zoh"), torch.rand(7, dtype=torch.float64) + 0.2
+    x = torch.randn(7, num_sequences, DIM, dtype=torch.float64)
+    state = torch.randn_like(ssm.init_state(num_sequences))
+    y, last = ssm(x, state, scales[:, None])
+    a, b = (array.numpy() for array in ssm.continuous())
+    c = torch.view_as_complex(ssm.C)
+    for k, dt in enumerate(ssm.log_step.exp().tolist()):
+        held = torch.view_as_real(state[:, k]).flatten(-2).numpy()
+        for step, scale in enumerate(scales.tolist()):
+            decay = expm(a[k] * dt * scale)
+            held = held @ decay.T + x[step, :, k].numpy()[:, None] * np.linalg.solve(
+                a[k], (decay - np.eye(SIZE)) @ b[k]
+            )
+            modes = held[:, ::2] + 1j * held[:, 1::2]
+            wanted = 2 * (modes @ c[k].numpy()).real + (ssm.D[k] * x[step, :, k]).numpy()
+            np.testing.assert_allclose(y[step, :, k], wanted, atol=1e-12)
+        np.testing.assert_allclose(last[:, k], modes, atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+@pytest.mark.parametrize("length", [1, 2, 7, 32])
+def test_the_krylov_kernel_is_the_cauchy_kernel(length, scale):
+    ssm = s4(size=16)
+    impulse = torch.zeros(length, 1, DIM, dtype=torch.float64)
+    impulse[0] = 1
+    y, _ = ssm(impulse, ssm.init_state(1), scale)
+    found = (y - ssm.D * impulse)[:, 0].T
+    torch.testing.assert_close(ssm.cauchy_kernel(length, scale), found, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_s4d_recurrence_written_out():
+    torch.manual_seed(0)
+    config = TemporalConfig(state_size=SIZE, discretization="zoh", dt_min=0.05, dt_max=0.5, bandlimit=0.3)
+    ssm = S4DSSM(DIM, config).double()
+    x, state = torch.randn(40, 2, DIM, dtype=torch.float64), torch.randn_like(ssm.init_state(2))
+    y, last = ssm(x, state, 0.5)
+    lambda_, dt = ssm.modes()
+    is_heard = dt * lambda_.imag.abs() / (2 * torch.pi) < 0.15
+    assert is_heard.any() and not is_heard.all()
+    b, c = torch.view_as_complex(ssm.B), torch.view_as_complex(ssm.C) * is_heard
+    decay = torch.exp(lambda_ * dt * 0.5)
+    for x_l, y_l in zip(x, y, strict=True):
+        state = decay * state + (decay - 1) / lambda_ * b * x_l[..., None]
+        torch.testing.assert_close(y_l, 2 * (c * state).real.sum(-1) + ssm.D * x_l)
+    torch.testing.assert_close(last, state)
+
+
+@torch.no_grad()
+def test_s4_takes_one_init_and_one_block():
+    for wrong in ({"init": "lin"}, {"num_blocks": 2}, {"state_size": 7}):
+        with pytest.raises(ValueError, match=r"temporal\.name=s4 is HiPPO-LegS"):
+            S4SSM(DIM, TemporalConfig(name="s4", **wrong))
+    assert S4DSSM(DIM, TemporalConfig(num_blocks=4)).init_state(2).shape == (2, DIM, 32)
+
+
+@pytest.mark.parametrize("layer", [S4SSM, S4DSSM])
+def test_no_states_but_the_first_are_kept_for_the_backward(layer):
+    ssm, x = layer(DIM, TemporalConfig(state_size=SIZE)), torch.randn(20, 100, DIM)
+    saved: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        ssm(x, ssm.init_state(100))
+    assert max(tensor.numel() for tensor in saved) <= max(x.numel(), ssm.init_state(100).numel() * 2)
+
+
+def test_a_chunk_is_four_matrices_to_the_right_of_rows():
+    ssm = s4()
+    chunk = ssm.prepare(0.5).chunk(0, 5)
+    sizes = [tuple(getattr(chunk, name).shape) for name in ("direct", "readout", "reach", "carry")]
+    assert sizes == [(1, DIM, 5, 5), (1, DIM, SIZE, 5), (1, DIM, 5, SIZE), (1, DIM, SIZE, SIZE)]
+    silent, _ = run_chunk(chunk, torch.zeros(5, 2, DIM, dtype=torch.float64), ssm.init_state(2))
+    assert not silent.any()
+
+
+@pytest.mark.parametrize("layer", [S4SSM, S4DSSM])
+def test_a_chunk_of_uneven_steps_is_its_steps(layer):
+    """Outputs, state and every gradient, for groups that differ."""
+    torch.manual_seed(0)
+    ssm = layer(DIM, TemporalConfig(state_size=SIZE, dt_min=0.05, dt_max=0.5)).double()
+    x, scale = torch.randn(5, 4, DIM, dtype=torch.float64), torch.rand(5, 2, dtype=torch.float64, requires_grad=True)
+    start = torch.randn_like(ssm.init_state(4)).requires_grad_()
+    results = []
+    for cuts in ([0, 5], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
+        system, state, outputs = ssm.prepare(scale), start, []
+        for first, last in pairwise(cuts):
+            y, state = run_chunk(system.chunk(first, last), x[first:last], state)
+            outputs.append(y)
+        y = torch.cat(outputs)
+        loss = y.square().sum() + state.abs().square().sum()
+        inputs = [start, scale, *(p for name, p in ssm.named_parameters() if name != "D")]
+        results.append([y, state, *torch.autograd.grad(loss, inputs)])
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0])
+
+
+def test_a_toeplitz_matrix_delays():
+    wanted = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
+    assert torch.equal(toeplitz(torch.tensor([1.0, 2.0, 3.0])), wanted)

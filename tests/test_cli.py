@@ -1,0 +1,357 @@
+"""The command line answers a mistake with one line and exit code 2, and does what can be done."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm import __version__, cli, run
+from rvtssm.datasets import DATASETS
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.store import open_sequence
+from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.detector import ModelConfig
+from rvtssm.records import Events, WindowSettings
+from rvtssm.ssm import TemporalConfig
+
+HEIGHT, WIDTH = 48, 64
+SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
+
+
+@pytest.fixture
+def refused(capsys):
+    """A function: arguments that must fail -> the line that says why."""
+
+    def run_it(*arguments: str) -> str:
+        assert cli.main(list(arguments)) == 2
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line and "━" not in line]
+        assert len(lines) == 1, err
+        assert "Traceback" not in out + err
+        assert lines[0].startswith(f"rvtssm {arguments[0]}: ")
+        return lines[0]
+
+    return run_it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["trian"], "no verb 'trian'; choose from demo, generate, preprocess, train"),
+        (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
+        (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
+        (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
+        (["train", "steps=0"], "training.steps=0 must be at least 1"),
+        (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
+        (["train", "dataset"], "'dataset' is not of the form key=value"),
+        (["train", "+steps=3"], r"'\+steps=3': every key is there already; write key=value"),
+        (["train", "--fast"], "no option --fast; values are given as key=value"),
+        (["train"], "dataset=NAME is needed; choose from gen1, onempx, synthetic"),
+        (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, synthetic"),
+        (["train", "dataset=gen1"], "dataset.prepared_dir is not set"),
+        (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
+        (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
+        (["preprocess", "convention=RVT"], "'RVT'; choose from exact, rvt"),
+        (["generate", "dataset=gen1"], "only the synthetic dataset can be generated, not gen1"),
+        (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
+        (["evaluate"], "checkpoint=FILE is needed"),
+        (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
+        (["evaluate", "window=grow"], "evaluation.window='grow'; choose from shrink, slide"),
+        (["evaluate", "frequencies_hz=20"], "evaluation.frequencies_hz: "),
+        (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
+        (["info", "dataset=gen1", "temporal.name=gru"], "temporal.name='gru'; choose from "),
+        (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
+        (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
+        (["demo", "evaluation.frequencies_hz=[40]"], "lacks the rate of training, 20 Hz"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(answer, refused(*arguments))
+
+
+def test_no_verb_shows_the_verbs(capsys):
+    for arguments, code in (([], 2), (["--help"], 0), (["train", "-h"], 0)):
+        assert cli.main(arguments) == code
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in cli.VERBS)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_the_composed_values_are_printed(capsys):
+    assert cli.main(["train", "dataset=gen1", "steps=7", "--config"]) == 0
+    shown = capsys.readouterr().out
+    assert "steps: 7" in shown and "name: gen1" in shown and "chunk_length: 21" in shown
+
+
+@pytest.mark.parametrize(
+    ("verb", "override", "section", "key"),
+    [
+        ("preprocess", "labels=none", "preprocess", "labels"),
+        ("generate", "duration_s=2.5", "synthetic", "duration_s"),
+        ("generate", "camera.threshold=0.3", "synthetic", "camera"),
+        ("train", "precision=bf16-mixed", "training", "precision"),
+        ("evaluate", "split=val", "evaluation", "split"),
+        ("predict", "min_score=0.5", "predict", "min_score"),
+    ],
+)
+def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
+    configs = []
+    monkeypatch.setattr(run, verb, configs.append)
+    before = getattr(getattr(cli.compose([]), section), key)
+    assert cli.main([verb, override]) == 0
+    assert getattr(getattr(configs[0], section), key) != before
+
+
+def test_other_keys_are_looked_for_at_the_top(monkeypatch):
+    configs = []
+    monkeypatch.setattr(run, "evaluate", configs.append)
+    assert cli.main(["evaluate", "postprocess.nms_iou=0.6", "seed=3", "experiment=demo"]) == 0
+    (config,) = configs
+    assert (config.postprocess.nms_iou, config.seed, config.dataset.name) == (0.6, 3, "synthetic")
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (2, 2), (Path("weights"), 0)])
+def test_the_exit_code_of_a_verb(monkeypatch, result, code):
+    monkeypatch.setattr(run, "preprocess", lambda config: result)
+    assert cli.main(["preprocess"]) == code
+
+
+def test_an_interruption_is_no_mistake(monkeypatch, capsys):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train", interrupted)
+    assert cli.main(["train"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(run, "train", lambda config: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+@pytest.mark.parametrize(
+    ("size", "temporal", "millions"),
+    [("base", "s5", 18_192_149), ("small", "s5", 9_677_205), ("base", "lstm", 18_536_469)],
+)
+def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, millions):
+    arguments = ["info", f"model={size}", "dataset=gen1", f"temporal={temporal}"]
+    assert cli.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rooms = told["parameters"]
+    assert rooms["total"] == millions == sum(rooms.values()) - rooms["total"]
+    assert (told["model"], told["temporal"], told["dataset"]) == (size, temporal, "gen1")
+    assert (told["frame_hw"], told["padded_hw"], told["partition_hw"]) == ([240, 304], [256, 320], [8, 10])
+    assert cli.main(arguments) == 0
+    assert f"{millions / 1e6:.6f} M" in capsys.readouterr().out
+
+
+# preparing, with recordings of every kind of fault
+
+
+def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    events = Events(
+        np.sort(rng.integers(10_000, 1_100_000, 5_000)),
+        rng.integers(0, WIDTH, 5_000).astype(np.uint16),
+        rng.integers(0, HEIGHT, 5_000).astype(np.uint16),
+        rng.integers(0, 2, 5_000).astype(np.uint8),
+    )
+    path = folder / f"{name}_td.dat"
+    write_dat(path, events, height, width)
+    boxes = np.zeros(2, BOX_DTYPE)
+    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = (250_000, 1_000_000), 2, 3, 30, 25
+    boxes["class_confidence"], boxes["still_us"] = 1, -1
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return path
+
+
+def change_events(path: Path, change) -> None:
+    """Let `change` edit the events of a .dat file, (N, 2) words of 32 bits: time; x in the lowest 14 bits."""
+    content = path.read_bytes()
+    start = len(content) - 8 * 5_000
+    words = np.frombuffer(content[start:], "<u4").reshape(-1, 2).copy()
+    change(words)
+    path.write_bytes(content[:start] + words.tobytes())
+
+
+def move_outside(words) -> None:
+    words[7, 1] = words[7, 1] & ~np.uint32(0x3FFF) | np.uint32(WIDTH)
+
+
+def turn_back(words) -> None:
+    words[1_000:1_010, 0] -= 5_000
+
+
+def damage_nothing(path: Path) -> None:
+    pass
+
+
+FAULTS = {
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "cut_td.dat is truncated"),
+    "empty": (lambda path: path.write_bytes(b""), "empty_td.dat is empty"),
+    "outside": (lambda path: change_events(path, move_outside), "1 of 5000 events outside its 48x64"),
+    "other_sensor": (lambda path: write_recording(path.parent, "other_sensor", height=96), "choose the dataset"),
+    "unlabelled": (lambda path: path.with_name("unlabelled_bbox.npy").unlink(), "has no labels .*labels=none"),
+    "labels_only": (lambda path: path.unlink(), "has no events beside it"),
+}
+SOUND = ("a", "backwards", "z")
+
+
+def write_tree(raw: Path) -> None:
+    """A training split with three recordings to use and one of every fault; the other splits are sound."""
+    for split in ("val", "test"):
+        write_recording(raw / split, "a")
+    for seed, name in enumerate([*SOUND, *FAULTS]):
+        path = write_recording(raw / "train", name, seed)
+        damage, _ = FAULTS.get(name, (damage_nothing, ""))
+        damage(path)
+    change_events(raw / "train" / "backwards_td.dat", turn_back)
+
+
+def prepare(raw: Path, out: Path, *overrides: str) -> int:
+    where = (f"dataset.raw_dir={raw}", f"dataset.prepared_dir={out}")
+    return cli.main(["preprocess", "dataset=gen1", *SENSOR, *where, "workers=1", *overrides])
+
+
+def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_tree(raw)
+    assert prepare(raw, out) == 2
+    told, errors = capsys.readouterr()
+    lines = [line for line in errors.splitlines() if "━" not in line]
+    assert len(lines) == len(FAULTS)
+    for name, (_, message) in FAULTS.items():
+        (line,) = (line for line in lines if line.startswith(f"train/{name}: "))
+        assert re.search(message, line)
+    assert "train/backwards: 10 events went back in time" in told
+    assert "5 recordings prepared, 0 were complete, 0 left out, 6 failed" in told
+    assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")}
+    assert prepare(raw, out) == 2
+    assert "0 recordings prepared, 5 were complete, 0 left out, 6 failed" in capsys.readouterr().out
+    for path in list((raw / "train").iterdir()):
+        if path.name.split("_td")[0].split("_bbox")[0] in FAULTS:
+            path.unlink()
+    assert prepare(raw, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")} == before
+
+
+def test_outputs_of_other_settings_are_kept_until_told_otherwise(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a")
+    assert prepare(raw, out, "splits=[train]") == 0
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
+    assert len(lines) == 1 and re.search("stride_us=50000, now 25000.*overwrite=true", lines[0])
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25", "overwrite=true") == 0
+    assert open_sequence(out / "train" / "a.h5").meta["stride_us"] == 25_000
+
+
+def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a").with_name("a_bbox.npy").unlink()
+    assert prepare(raw, out, "splits=[train]") == 2
+    assert prepare(raw, out, "splits=[train]", "labels=none") == 0
+    assert open_sequence(out / "train" / "a.h5").meta["grid"] == "free"
+
+
+def test_a_folder_without_recordings_is_named(tmp_path, refused):
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+    where = (f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path / 'out'}")
+    assert f"{tmp_path} holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
+    assert "holds no prepared recording" in refused("train", "dataset=gen1", f"dataset.prepared_dir={tmp_path}")
+
+
+# weights
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    """A checkpoint of an untrained detector for the synthetic dataset."""
+    meta = CheckpointMeta(
+        DATASETS["synthetic"],
+        ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1),
+        TemporalConfig(),
+        WindowSettings(50_000, None, "exact", 10, 10),
+    )
+    path = tmp_path_factory.mktemp("weights") / "weights.ckpt"
+    write_checkpoint(path, meta.build(), meta)
+    return path
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb):
+    recording = f"recording={write_recording(tmp_path, 'a')}"
+    contents = {
+        "text": b"not weights",
+        "half": weights.read_bytes()[: weights.stat().st_size // 2],
+        "nothing": b"",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        assert f"{tmp_path / name} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / name}", recording)
+    torch.save({"state_dict": {}}, tmp_path / "nameless")
+    assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", recording)
+    torch.save([1, 2], tmp_path / "list")
+    assert "holds a list where a dict is expected" in refused(verb, f"checkpoint={tmp_path / 'list'}", recording)
+    torch.save({"state_dict": {"mdl.backbone": torch.zeros(1)}}, tmp_path / "official")
+    assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", recording)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic"}))
+def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
+    answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
+    assert "was trained on synthetic (car, pedestrian; 160 x 120 pixels)" in answer
+    assert f"the data are {name} ({', '.join(DATASETS[name].class_names)}; " in answer
+
+
+def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
+    answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
+    assert "the data are synthetic (car, pedestrian; 160 x 64 pixels)" in answer
+
+
+def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
+    where = f"dataset.raw_dir={tmp_path}"
+    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
+    (tmp_path / "test").mkdir()
+    assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
+    path = write_recording(tmp_path / "test", "a")
+    path.with_name("a_bbox.npy").unlink()
+    assert "evaluation needs a_bbox.npy" in refused("evaluate", f"checkpoint={weights}", where)
+    assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
+
+
+def test_an_evaluation_refuses_histograms_of_other_windows(refused, tmp_path, weights, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "test", "a", height=120, width=160)
+    where = ("dataset=synthetic", f"dataset.prepared_dir={out}", f"dataset.raw_dir={raw}")
+    assert cli.main(["preprocess", *where, "splits=[test]", "stride_ms=25", "workers=1"]) == 0
+    capsys.readouterr()
+    answer = refused("evaluate", f"checkpoint={weights}", "source=prepared", *where)
+    assert "a was prepared with stride_us=25000 but the run asks for 50000" in answer
+
+
+def test_a_prediction_needs_a_recording(refused, tmp_path, weights):
+    arguments = ("predict", f"checkpoint={weights}", f"out={tmp_path / 'out'}")
+    assert "recording=FILE is needed" in refused(*arguments)
+    assert str(tmp_path / "none.raw") in refused(*arguments, f"recording={tmp_path / 'none.raw'}")
+    (tmp_path / "text.raw").write_text("no events")
+    assert "text.raw" in refused(*arguments, f"recording={tmp_path / 'text.raw'}")
+    assert not (tmp_path / "out").exists()

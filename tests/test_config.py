@@ -1,0 +1,139 @@
+"""Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rvtssm.cli import SECTIONS, VERBS, compose
+from rvtssm.config import Config, EvaluationConfig, configs_dir
+from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.models.detector import MODEL_SIZES
+from rvtssm.ssm import TEMPORAL_LAYERS
+from rvtssm.training.fit import TrainingConfig
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+# a table of the code and the group of files that names its entries
+TABLES = {"dataset": DATASETS, "model": MODEL_SIZES, "temporal": TEMPORAL_LAYERS}
+
+
+def test_the_checkout_has_the_configs():
+    assert configs_dir() == CONFIGS
+    assert sorted(path.name for path in CONFIGS.iterdir()) == [*sorted([*GROUPS, "config.yaml"])]
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES, ids=lambda value: value)
+def test_every_file_composes_and_can_be_chosen(group, name):
+    config = compose([f"{group}={name}"])
+    assert isinstance(config, Config)
+    content = yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text())
+    is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
+    content.pop("defaults", None)
+    assert_holds(plain(config), content if is_global else {group: content})
+
+
+def plain(config: Config) -> dict:
+    return OmegaConf.to_container(OmegaConf.structured(config))
+
+
+def assert_holds(found, wanted) -> None:
+    """`found` has every value of the nested dict `wanted`."""
+    for key, value in wanted.items():
+        if isinstance(value, dict):
+            assert_holds(found[key], value)
+        else:
+            assert found[key] == value, key
+
+
+@pytest.mark.parametrize("group", TABLES)
+def test_the_files_of_a_group_are_the_entries_of_its_table(group):
+    assert {name for of, name in CHOICES if of == group} == set(TABLES[group])
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_a_model_file_is_the_size_of_that_name(size):
+    assert compose([f"model={size}"]).model == MODEL_SIZES[size]
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_a_temporal_file_names_its_layer(name):
+    assert compose([f"temporal={name}"]).temporal.name == name
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_dataset_file_leads_to_its_spec(name):
+    assert build_spec(compose([f"dataset={name}"]).dataset) == DATASETS[name]
+
+
+def test_the_defaults_of_the_code_are_those_of_the_files():
+    assert plain(compose([])) == plain(Config())
+
+
+def test_the_command_line_has_the_last_word():
+    config = compose(
+        ["model.embed_dim=16", "experiment=demo", "training.steps=3", "dataset.height=64", "temporal=lstm"]
+    )
+    assert (config.model.embed_dim, config.model.size) == (16, "tiny")
+    assert (config.training.steps, config.dataset.name, config.dataset.height) == (3, "synthetic", 64)
+    assert config.temporal.name == "lstm"
+
+
+def test_a_section_of_a_verb_exists():
+    names = {field.name for field in fields(Config)}
+    assert set(SECTIONS) <= set(VERBS) and set(SECTIONS.values()) <= names
+
+
+def leaves(section, prefix: str = ""):
+    for field in fields(section):
+        value = getattr(section, field.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def test_what_is_printed_composes_to_the_same():
+    config = compose(["experiment=demo"])
+    overrides = [f"{key}={_literal(value)}" for key, value in leaves(config)]
+    assert plain(compose(overrides)) == plain(config)
+
+
+def _literal(value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(item) for item in value) + "]"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["training.stepz=1", "trainign.steps=1", "training.steps=ten", "model=huge", "training=5", "evaluation.split=[1]"],
+)
+def test_what_is_mistyped_is_refused(override):
+    with pytest.raises((HydraException, OmegaConfBaseException)):
+        compose([override])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EvaluationConfig(window="grow"), "evaluation.window='grow'; choose from shrink, slide"),
+        (lambda: EvaluationConfig(source="cooked"), "evaluation.source='cooked'; choose from raw, prepared, null"),
+        (lambda: EvaluationConfig(frequencies_hz=[]), "name positive rates"),
+        (lambda: EvaluationConfig(frequencies_hz=[20, -1]), "name positive rates"),
+        (lambda: TrainingConfig(steps=0), "training.steps=0 must be at least 1"),
+        (lambda: TrainingConfig(accumulate=0), "training.accumulate=0 must be at least 1"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

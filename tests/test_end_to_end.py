@@ -1,0 +1,174 @@
+"""The whole chain at toy size: one command from nothing to a report, and its weights used alone afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rvtssm import cli
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.detector import count_parameters
+
+RATES = ("20", "40", "80", "100", "200")
+# every split of this seed has objects that stand still for 0.3 s
+TOY = (
+    "synthetic.num_train=3",
+    "synthetic.num_val=1",
+    "synthetic.num_test=2",
+    "synthetic.duration_s=1.5",
+    "synthetic.workers=1",
+    "preprocess.workers=1",
+    "dataset.height=64",
+    "dataset.width=96",
+    "model.embed_dim=8",
+    "model.head_dim=8",
+    "sampling.batch_size=2",
+    "sampling.chunk_length=5",
+    "training.steps=4",
+    "training.accelerator=cpu",
+    "training.log_every=2",
+    "data.num_workers=0",
+    "predict.scale=2",
+)
+
+
+def modified(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The folder of a demo."""
+    out = tmp_path_factory.mktemp("demo")
+    assert cli.main(["demo", f"out={out}", *TOY]) == 0
+    return out
+
+
+def test_the_demo_writes_metrics(demo):
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(metrics["rates"]) == set(RATES)
+    for row in metrics["rates"].values():
+        assert {"AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AP/car", "AP/pedestrian"} <= set(row)
+        assert 0 <= row["AP"] <= row["AP50"] <= 1
+    assert (metrics["ap"], metrics["ap50"]) == (metrics["rates"]["20"]["AP"], metrics["rates"]["20"]["AP50"])
+    others = [metrics["rates"][hz]["AP"] for hz in RATES[1:]]
+    assert metrics["performance_drop"] == pytest.approx(metrics["ap"] - sum(others) / len(others))
+    assert set(metrics["still_objects"]) == {"carried", "reset"}
+    assert all(0 <= value <= 1 for value in metrics["still_objects"].values())
+    assert metrics["train_seconds"] > 0
+    weights = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    assert metrics["num_parameters"] == count_parameters(weights.detector)["total"]
+
+
+def test_the_demo_writes_a_report_whose_pictures_are_there(demo):
+    report = (demo / "report.md").read_text()
+    assert all(f"| {hz} |" in report for hz in RATES)
+    assert "objects that have stood still for 0.3 s" in report
+    links = [part.split(")")[0] for part in report.split("](")[1:]]
+    assert {"evaluation/evaluation.png", "prediction/video.mp4"} <= set(links) and len(links) > 2
+    for link in links:
+        assert (demo / link).stat().st_size > 0
+    video = cv2.VideoCapture(str(demo / "prediction" / "video.mp4"))
+    is_read, frame = video.read()
+    assert is_read and frame.shape[:2] >= (128, 192) and frame.std() > 0
+
+
+def test_the_training_of_a_demo_can_be_watched(demo):
+    board = EventAccumulator(str(demo / "tensorboard"))
+    board.Reload()
+    tags = board.Tags()
+    assert {"train/total", "train/iou", "val/AP", "val/AP/car", "lr-AdamW"} <= set(tags["scalars"])
+    assert "val/detections_0" in tags["images"]
+    image = cv2.imdecode(np.frombuffer(board.Images("val/detections_0")[0].encoded_image_string, np.uint8), 1)
+    assert image.shape[0] >= 64 and image.shape[1] >= 96 and image.std() > 0
+
+
+def test_a_second_demo_repeats_nothing(demo, capsys):
+    folders = ("raw", "prepared", "checkpoints")
+    before = [modified(demo / folder) for folder in folders]
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert cli.main(["demo", f"out={demo}", *TOY]) == 0
+    assert [modified(demo / folder) for folder in folders] == before and all(before)
+    again = json.loads((demo / "metrics.json").read_text())
+    for values in (metrics, again):
+        for row in values["rates"].values():
+            del row["seconds"]
+    assert again == metrics
+
+
+def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
+    assert cli.main(["demo", f"out={demo}", *TOY, "optim.learning_rate=0.1"]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("rvtssm demo: "))
+    assert re.search(r"optim.learning_rate=[0-9.]+, now 0.1;? *\)", line)
+    assert cli.main(["demo", f"out={demo}", *TOY, "synthetic.seed=1"]) == 2
+    assert "generated with seed=0 instead of 1" in capsys.readouterr().err
+
+
+def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
+    arguments = [f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}", f"out={tmp_path}"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,200]"]) == 0
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(found["rates"]) == {"20", "200"} and found["dataset"] == "synthetic"
+    for hz, row in found["rates"].items():
+        for name, value in row.items():
+            if name != "seconds":
+                assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
+    assert "objectness_times_class, from 0.001" in found["settings"]["score"]
+    assert "0.5 s" in found["settings"]["scored"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png"}
+
+
+def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
+    scores = []
+    for source in ("raw", "prepared"):
+        out = tmp_path / source
+        weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+        assert cli.main(["evaluate", weights, f"source={source}", f"out={out}", "postprocess.min_score=0"]) == 0
+        (row,) = json.loads((out / "evaluation.json").read_text())["rates"].values()
+        scores.append({name: value for name, value in row.items() if name != "seconds"})
+    assert scores[0] == scores[1] and scores[0]["AP"] > 0
+
+
+def test_the_weights_predict_without_labels(demo, tmp_path):
+    recording = tmp_path / "unknown.dat"
+    recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2"]
+    assert cli.main(["predict", *arguments, "postprocess.min_score=0", "postprocess.max_detections=3"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    summary = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert len(lines) == summary["num_windows"] == math.ceil(20 * summary["duration_s"])
+    boxes = np.load(tmp_path / "out" / "detections.npy")
+    assert len(boxes) == summary["num_detections"] > 0
+    assert {"t", "x", "y", "w", "h", "class_id", "class_confidence"} <= set(boxes.dtype.names)
+    assert (tmp_path / "out" / "video.mp4").stat().st_size > 0
+
+
+def test_a_detector_learns_a_recording_by_heart(tmp_path):
+    where = (f"dataset.raw_dir={tmp_path / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}")
+    data = (
+        "dataset=synthetic",
+        *TOY,
+        "synthetic.num_train=1",
+        "synthetic.num_test=0",
+        "synthetic.duration_s=1.2",
+        *where,
+    )
+    assert cli.main(["generate", *data]) == 0
+    assert cli.main(["preprocess", *data, "splits=[train,val]"]) == 0
+    as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
+    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
+    assert cli.main(["train", *data, "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
+    weights = f"checkpoint={tmp_path / 'checkpoints' / 'best.ckpt'}"
+    out = f"out={tmp_path / 'evaluation'}"
+    assert cli.main(["evaluate", weights, "split=train", "source=prepared", "ablate_memory=true", out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    assert report["rates"]["20"]["AP50"] > 0.5

@@ -1,0 +1,296 @@
+"""Training in chunks with stored states is training on whole recordings, cut only where the gradient is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from rvtssm import run
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.models.checkpoint import load_file
+from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.records import DatasetSpec, Labels, SequenceBatch
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.module import DetectionModule, ModuleSettings
+from rvtssm.training.optim import OptimConfig
+
+HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
+SPEC = DatasetSpec(
+    name="tiny",
+    height=HEIGHT,
+    width=WIDTH,
+    class_names=("car", "pedestrian"),
+    label_interval_us=STRIDE_US,
+    min_side_px=4,
+    min_diagonal_px=8,
+    prepare_min_side_px=4,
+    prepare_min_diagonal_px=8,
+    skip_us=0,
+)
+
+
+def build_module(temporal: str = "s5", carries_state: bool = True) -> DetectionModule:
+    """A module of a small detector whose memory lasts, and whose losses are kept in `module.logged`."""
+    torch.manual_seed(0)
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)
+    memory = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0)
+    detector = build_detector(model, memory, HEIGHT, WIDTH, 2)
+    for name, parameter in detector.head.named_parameters():
+        if name.endswith(("class_out.bias", "objectness_out.bias")):  # as sure as after some training
+            torch.nn.init.zeros_(parameter)
+    settings = ModuleSettings(
+        spec=SPEC,
+        optim=OptimConfig(),
+        num_steps=10,
+        batch_size=2,
+        trained_stride_us=STRIDE_US,
+        carries_state=carries_state,
+        postprocess=PostprocessConfig(),
+    )
+    module = DetectionModule(detector, settings, {}, {}, [])
+    # the statistics of a batch depend on what else is in it
+    for part in module.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.eval()
+    module.logged = {}
+    module.log_dict = lambda values, **options: module.logged.update(values)
+    return module
+
+
+def draw_counts(num_steps: int, num_streams: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num_steps, num_streams, 20, HEIGHT, WIDTH)
+    return torch.randint(0, 11, shape, generator=generator, dtype=torch.uint8)
+
+
+def make_batch(hist, slots, is_first, frames=None, dt_us: int = STRIDE_US) -> SequenceBatch:
+    """A batch of hist (L, B, ...) with one box at every frame of `frames`, by default at every step and stream."""
+    num_steps, num_streams = hist.shape[:2]
+    if frames is None:
+        frames = [(step, stream) for step in range(num_steps) for stream in range(num_streams)]
+    targets = torch.zeros(len(frames), 1, 5)
+    targets[:, 0] = torch.tensor([1.0, 40.0, 30.0, 24.0, 20.0])
+    return SequenceBatch(
+        hist=hist,
+        dt_us=torch.full((num_steps, num_streams), dt_us),
+        is_first=torch.tensor(is_first),
+        is_pad=torch.zeros(num_steps, num_streams, dtype=torch.bool),
+        frame_index=torch.tensor(frames, dtype=torch.int64).reshape(-1, 2),
+        targets=targets,
+        num_targets=torch.ones(len(frames), dtype=torch.int64),
+        t_us=torch.tensor([(step + 1) * dt_us for step, _ in frames], dtype=torch.int64),
+        slot=torch.tensor(slots),
+        recording=torch.tensor(slots),
+    )
+
+
+@pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
+def test_chunks_in_a_row_are_the_whole_recording(temporal):
+    module, hist = build_module(temporal), draw_counts(7, 2)
+    whole, _ = module.detector(hist)
+    whole = whole.unflatten(0, (7, 2))
+    cuts = [(0, 3), (3, 4), (4, 7)]
+    for start, stop in cuts:
+        batch = make_batch(hist[start:stop], [0, 1], [start == 0] * 2)
+        loss = module.training_step(batch, 0)
+        answers = whole[start:stop].flatten(0, 1)
+        expected = module.loss(answers, batch.targets, batch.num_targets, module.detector.locations)
+        torch.testing.assert_close(loss, expected["total"], rtol=1e-5, atol=1e-5)
+        assert {f"train/{name}" for name in expected} == module.logged.keys()
+    fresh, _ = module.detector(hist[4:])
+    assert not torch.allclose(fresh, whole[4:].flatten(0, 1), rtol=1e-3)  # what came before matters
+
+
+def test_streams_may_change_places():
+    module, hist = build_module(), draw_counts(6, 2)
+    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
+    found = module.advance(make_batch(hist[4:].flip(1), [1, 0], [False, False]), module.states["train"])
+    torch.testing.assert_close(found.unflatten(0, (2, 2)).flip(1), whole[4:], rtol=1e-5, atol=1e-4)
+
+
+def test_a_new_recording_starts_from_zero():
+    module, hist = build_module(), draw_counts(6, 2)
+    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    fresh = module.detector(hist[4:])[0].unflatten(0, (2, 2))
+    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
+    found = module.advance(make_batch(hist[4:], [0, 1], [False, True]), module.states["train"]).unflatten(0, (2, 2))
+    torch.testing.assert_close(found[:, 0], whole[4:, 0], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found[:, 1], fresh[:, 1], rtol=1e-5, atol=1e-4)
+    assert not torch.allclose(found[:, 1], whole[4:, 1], rtol=1e-3)
+
+
+def test_random_chunks_know_of_no_stream_and_no_stream_of_them():
+    module, hist = build_module(), draw_counts(6, 3)
+    fresh = module.detector(hist[3:])[0].unflatten(0, (3, 3))
+    whole = module.detector(hist)[0].unflatten(0, (6, 3))
+    for _ in range(2):
+        module.advance(make_batch(hist[:3], [-1, 4, -1], [True, True, True]), module.states["train"])
+        found = module.advance(make_batch(hist[3:], [-1, 4, -1], [True, False, True]), module.states["train"])
+        found = found.unflatten(0, (3, 3))
+        torch.testing.assert_close(found[:, ::2], fresh[:, ::2], rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found[:, 1], whole[3:, 1], rtol=1e-5, atol=1e-4)
+    assert list(module.states["train"].slots) == [4]
+
+
+def test_a_model_without_memory_never_carries():
+    module, hist = build_module(carries_state=False), draw_counts(6, 2)
+    for start in (0, 3):
+        batch = make_batch(hist[start : start + 3], [0, 1], [start == 0] * 2)
+        found = module.advance(batch, module.states["train"])
+        torch.testing.assert_close(found, module.detector(batch.hist)[0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5])
+def test_the_step_is_the_one_of_the_data(factor):
+    module, hist = build_module(), draw_counts(4, 2)
+    batch = make_batch(hist, [0, 1], [True, True], dt_us=round(factor * STRIDE_US))
+    found = module.advance(batch, module.states["train"])
+    torch.testing.assert_close(found, module.detector(hist, None, factor)[0], rtol=1e-5, atol=1e-4)
+    assert not torch.allclose(found, module.detector(hist)[0], rtol=1e-3)
+
+
+def test_the_gradient_ends_where_the_chunk_begins():
+    module, hist = build_module(), draw_counts(6, 1)
+    module.training_step(make_batch(hist[:3], [0], [True]), 0).backward()
+    module.zero_grad()
+    module.training_step(make_batch(hist[3:], [0], [False]), 1).backward()  # fails on a graph that is gone
+    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
+
+
+def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
+    module, hist = build_module(), draw_counts(6, 2)
+    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    loss = module.training_step(make_batch(hist[:4], [0, 1], [True, True], frames=[]), 0)
+    assert loss == 0 and module.logged == {}
+    loss.backward()
+    # processes that train together wait for the gradient of every parameter
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
+    found = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
+    torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
+
+
+def test_a_frame_without_boxes_is_trained_on():
+    module = build_module()
+    batch = make_batch(draw_counts(2, 2), [0, 1], [True, True])
+    batch = replace(batch, num_targets=torch.zeros_like(batch.num_targets), targets=torch.zeros_like(batch.targets))
+    loss = module.training_step(batch, 0)
+    loss.backward()
+    assert torch.isfinite(loss) and loss > 0 and module.logged["train/iou"] == 0
+    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
+
+
+def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str, float]:
+    module.logged.clear()
+    module._trainer = type("OneProcess", (), {"world_size": 1})()
+    module.eval()
+    module.on_validation_epoch_start()
+    with torch.no_grad():
+        for index, batch in enumerate(batches):
+            module.validation_step(batch, index)
+    module.on_validation_epoch_end()
+    return dict(module.logged)
+
+
+def labels_near(module: DetectionModule, hist: torch.Tensor) -> list[Labels]:
+    """For each recording, at each step, a box close to the tenth that the module finds there."""
+    num_steps, num_streams = hist.shape[:2]
+    frames = postprocess(module.eval().detector(hist)[0].detach(), [0] * num_steps * num_streams)
+    steps = np.arange(num_steps, dtype=np.int64)
+    return [
+        Labels(
+            xyxy_to_ltwh(np.stack([frame.xyxy[10] for frame in frames[stream::num_streams]])) + np.float32(1),
+            np.array([frame.class_id[10] for frame in frames[stream::num_streams]]),
+            STRIDE_US * (steps + 1),
+            steps,
+            np.full(num_steps, -1, np.int64),
+        )
+        for stream in range(num_streams)
+    ]
+
+
+def test_validation_does_not_depend_on_how_recordings_are_cut():
+    module, hist = build_module(), draw_counts(6, 2)
+    module.val_labels = labels_near(module, hist)
+    whole = validate(module, [make_batch(hist, [0, 1], [True, True])])
+    found = {key: frame.xyxy for key, frame in module.found.items()}
+    assert set(found) == {(recording, STRIDE_US * step) for recording in (0, 1) for step in range(1, 7)}
+    assert 0 < whole["val/AP"] < 1
+
+    late = [make_batch(hist[start : start + 2], [0, 1], [start == 0] * 2) for start in (0, 2, 4)]
+    late = [replace(batch, t_us=batch.t_us + 2 * i * STRIDE_US) for i, batch in enumerate(late)]
+    cut = validate(module, late)
+    assert cut == pytest.approx(whole, rel=1e-4, nan_ok=True)
+    for key, boxes in found.items():
+        np.testing.assert_allclose(module.found[key].xyxy, boxes, rtol=1e-3, atol=1e-2)
+
+
+def test_validation_starts_anew_and_leaves_training_alone():
+    module, hist = build_module(), draw_counts(6, 2)
+    module.val_labels = labels_near(module, hist)
+    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
+    batches = [make_batch(draw_counts(6, 2, seed=1), [0, 1], [True, True])]
+    assert validate(module, batches) == pytest.approx(validate(module, batches), nan_ok=True)
+    found = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
+    torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
+
+
+def test_without_any_label_there_is_no_metric():
+    module = build_module()
+    assert validate(module, [make_batch(draw_counts(2, 1), [0], [True], frames=[])]) == {}
+
+
+class Gradients(L.Callback):
+    """The largest absolute gradient of each step, as the optimiser met it."""
+
+    def __init__(self) -> None:
+        self.largest: list[float] = []
+
+    def on_train_batch_end(self, trainer, pl_module, *rest):
+        self.largest.append(max(float(p.grad.abs().max()) for p in pl_module.parameters() if p.grad is not None))
+
+
+@pytest.mark.parametrize("clip_value", [1e-3, 0])
+def test_gradients_are_clipped_by_value(toy_config, tmp_path, monkeypatch, clip_value):
+    gradients, build_trainer = Gradients(), run.build_trainer
+
+    def with_gradients(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, gradients)
+        return trainer
+
+    monkeypatch.setattr(run, "build_trainer", with_gradients)
+    run.train(toy_config(tmp_path, "training.steps=2", f"optim.clip_value={clip_value}"))
+    assert len(gradients.largest) == 2
+    if clip_value:
+        assert gradients.largest == pytest.approx([clip_value] * 2)
+    else:
+        assert min(gradients.largest) > 1e-2
+
+
+def test_a_model_that_forgets_is_trained_in_chunks_of_its_memory(toy_config, tmp_path):
+    settings = ("training.steps=2", "model.memory=chunk", "model.memory_chunk=4")
+    with pytest.raises(ValueError, match=r"memory_chunk=4 with .*chunk_length=4 and .*eval_chunk_length=21"):
+        run.train(toy_config(tmp_path, *settings))
+    run.train(toy_config(tmp_path, *settings, "data.eval_chunk_length=4"))
+    assert load_file(last_checkpoint(tmp_path))["rvtssm"]["model"]["memory_chunk"] == 4
+
+
+def test_lower_precision_trains(toy_config, tmp_path, logged):
+    run.train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed"))
+    assert all(np.isfinite(float(row["train/total"])) for row in logged(tmp_path).values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_lower_precision_trains_on_a_gpu(toy_config, tmp_path, precision, logged):
+    settings = ("training.steps=2", "training.accelerator=gpu", f"training.precision={precision}")
+    run.train(toy_config(tmp_path, *settings))
+    assert all(np.isfinite(float(row["train/total"])) for row in logged(tmp_path).values())

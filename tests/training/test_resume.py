@@ -1,0 +1,229 @@
+"""A run that was interrupted and goes on gives what an uninterrupted run gives, bit for bit."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+
+from rvtssm import run
+from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
+from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
+
+NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
+SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")
+
+
+class Interruption(L.Callback):
+    """Does something to a run at the end of a step, or in the middle of one."""
+
+    def __init__(self, step: int, action, at_end: bool) -> None:
+        self.step, self.action, self.at_end = step, action, at_end
+
+    def on_after_backward(self, trainer, pl_module):
+        if not self.at_end and trainer.global_step == self.step - 1:
+            self.action()
+
+    def on_train_batch_end(self, trainer, *rest):
+        if self.at_end and trainer.global_step == self.step:
+            self.action()
+
+
+def die() -> None:
+    raise MemoryError("killed")
+
+
+def ask_to_stop(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def interrupted(monkeypatch, toy_config):
+    """A function: runs a toy training until something happens to it."""
+    build_trainer = run.build_trainer
+
+    def train(out: Path, step: int, action, *overrides: str, at_end: bool = False, error=KeyboardInterrupt) -> None:
+        def with_interruption(*arguments):
+            trainer = build_trainer(*arguments)
+            trainer.callbacks.insert(0, Interruption(step, action, at_end))
+            return trainer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "build_trainer", with_interruption)
+            with pytest.raises(error):
+                run.train(toy_config(out, *SETTINGS, *overrides))
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def whole(toy_config, tmp_path_factory) -> Path:
+    """The folder of a run that nobody interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    run.train(toy_config(out, *SETTINGS))
+    return out
+
+
+def assert_same_run(found: Path, wanted: Path, logged) -> None:
+    for name in (last_checkpoint, best_checkpoint):
+        found_weights, weights = load_file(name(found))["state_dict"], load_file(name(wanted))["state_dict"]
+        assert found_weights.keys() == weights.keys()
+        for key, value in weights.items():
+            assert torch.equal(found_weights[key], value), key
+    found_log, log = logged(found), logged(wanted)
+    assert found_log == log
+
+
+def test_a_run_is_the_same_when_it_is_repeated(whole, toy_config, tmp_path, logged):
+    run.train(toy_config(tmp_path, *SETTINGS))
+    assert_same_run(tmp_path, whole, logged)
+
+
+def test_every_step_is_logged_and_the_last_one_is_validated(whole, logged):
+    log = logged(whole)
+    losses = [log[step]["train/total"] for step in range(NUM_STEPS)]
+    assert len(set(losses)) == NUM_STEPS
+    # what Lightning calls a step is the number of those before it
+    assert [step for step in log if "val/AP" in log[step]] == [3, 7, 8]
+
+
+@pytest.mark.parametrize("step", [1, 4, 6, 9])
+def test_a_run_that_is_asked_to_stop_loses_nothing(interrupted, toy_config, whole, tmp_path, logged, step):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    number = signal.SIGTERM if step % 2 else signal.SIGINT
+    interrupted(tmp_path, step, lambda: ask_to_stop(number))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert load_file(last_checkpoint(tmp_path))["global_step"] == step
+    before = logged(tmp_path)
+    assert [index for index in before if "train/total" in before[index]] == list(range(step))
+    run.train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
+    assert_same_run(tmp_path, whole, logged)
+
+
+@pytest.mark.parametrize(("step", "saved"), [(4, None), (5, 4), (7, 6)])
+def test_a_run_that_dies_goes_on_from_the_last_checkpoint(
+    interrupted, toy_config, whole, tmp_path, logged, step, saved
+):
+    every = "training.checkpoint_every=6"
+    interrupted(tmp_path, step, die, every, error=MemoryError)
+    assert last_checkpoint(tmp_path).is_file() == (saved is not None)
+    if saved is not None:
+        assert load_file(last_checkpoint(tmp_path))["global_step"] == saved
+    run.train(toy_config(tmp_path, *SETTINGS, every, "resume=auto"))
+    assert_same_run(tmp_path, whole, logged)
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
+    def twice() -> None:
+        ask_to_stop(signal.SIGINT)
+        ask_to_stop(signal.SIGINT)
+
+    interrupted(tmp_path, 3, twice)
+    assert not last_checkpoint(tmp_path).exists()
+
+
+def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):
+    settings = ("training.accumulate=2", "training.steps=4")
+    run.train(toy_config(tmp_path / "whole", *SETTINGS, *settings))
+    interrupted(tmp_path / "cut", 3, lambda: ask_to_stop(signal.SIGINT), *settings)
+    run.train(toy_config(tmp_path / "cut", *SETTINGS, *settings, "resume=auto"))
+    assert_same_run(tmp_path / "cut", tmp_path / "whole", logged)
+
+
+class Validated:
+    """A trainer after each of some validations; what it saves is the number of the validation."""
+
+    is_global_zero = True
+
+    def __init__(self, aps: list[float | None]) -> None:
+        self.aps, self.count = aps, 0
+
+    @property
+    def callback_metrics(self) -> dict[str, float]:
+        ap = self.aps[self.count]
+        return {} if ap is None else {"val/AP": ap}
+
+    def save_checkpoint(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(str(self.count))
+
+
+@pytest.mark.parametrize(
+    ("aps", "best"),
+    [
+        ([0.1, 0.3, 0.2], 1),
+        ([0.0, 0.0, 0.0], 2),  # of equal ones the later
+        ([math.nan, 0.0, math.nan], 1),  # nothing was there to be found
+        ([None, math.nan], 1),
+    ],
+)
+def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
+    trainer, checkpoints = Validated(aps), Checkpoints(tmp_path, every=10)
+    for trainer.count in range(len(aps)):
+        checkpoints.on_validation_end(trainer, None)
+        assert last_checkpoint(tmp_path).read_text() == str(trainer.count)
+        resumed = Checkpoints(tmp_path, every=10)
+        resumed.load_state_dict(checkpoints.state_dict())
+        checkpoints = resumed
+    assert best_checkpoint(tmp_path).read_text() == str(best)
+
+
+def test_a_complete_run_is_not_repeated(toy_config, whole):
+    before = {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()}
+    assert run.train(toy_config(whole, *SETTINGS, "resume=auto")) == best_checkpoint(whole)
+    assert {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()} == before
+
+
+def test_the_time_of_all_parts_counts(interrupted, toy_config, tmp_path):
+    interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT))
+    before = load_file(last_checkpoint(tmp_path))["train_seconds"]
+    run.train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
+    assert 0 < before < load_file(last_checkpoint(tmp_path))["train_seconds"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "optim.learning_rate=0.1",
+        "sampling.batch_size=4",
+        "training.steps=20",
+        "model.drop_path=0.1",
+        "augment.stream.zoom_prob=0.01",
+        "temporal=lstm",
+        "seed=1",
+    ],
+)
+def test_other_settings_do_not_resume(toy_config, whole, change):
+    key = {"temporal=lstm": "temporal.name", "seed=1": "seed"}.get(change, change.split("=")[0])
+    with pytest.raises(ValueError, match=rf"{key}=[^;]*, now [^;]*\); resume with the same"):
+        run.train(toy_config(whole, *SETTINGS, change, "resume=auto"))
+
+
+def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whole, tmp_path, logged):
+    # one worker has read ahead when the run stops; what it read must not be missing later
+    interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT), "data.num_workers=1")
+    run.train(toy_config(tmp_path, *SETTINGS, "data.eval_batch_size=1", "data.eval_chunk_length=9", "resume=auto"))
+    assert_same_run(tmp_path, whole, logged)
+
+
+def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
+    with pytest.raises(ValueError, match="no such checkpoint"):
+        run.train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
+    loaded = read_checkpoint(best_checkpoint(whole))
+    write_checkpoint(tmp_path / "weights.ckpt", loaded.detector, loaded)
+    with pytest.raises(ValueError, match="holds weights only"):
+        run.train(toy_config(tmp_path, f"resume={tmp_path / 'weights.ckpt'}"))
+
+
+def test_a_run_can_go_on_in_another_folder(interrupted, toy_config, whole, tmp_path, logged):
+    interrupted(tmp_path / "first", 5, lambda: ask_to_stop(signal.SIGINT))
+    run.train(toy_config(tmp_path / "second", *SETTINGS, f"resume={last_checkpoint(tmp_path / 'first')}"))
+    last, wanted = (load_file(last_checkpoint(out))["state_dict"] for out in (tmp_path / "second", whole))
+    assert all(torch.equal(last[key], wanted[key]) for key in wanted)
+    assert best_checkpoint(tmp_path / "second").is_file()
