@@ -103,8 +103,8 @@ def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
 
     Without the low-rank part that holds it back, the largest entry, 10 to 40 times the others, would drown them.
     """
-    n = torch.arange(len(v) // num_blocks, dtype=torch.float64)
-    b = v.mH @ (2 * n + 1).sqrt().repeat(num_blocks).to(v.dtype)
+    root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
+    b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v.dtype)
     return b * (largest / b.abs()).clamp_max(1)
 
 

@@ -89,7 +89,8 @@ class SelectiveSSM(TemporalLayer):
         """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
         assert isinstance(state, Tensor)
         system = step_scale if isinstance(step_scale, Selective) else self.prepare(step_scale)
-        driven, dt = F.linear(x, system.w_in), self.to_step(x).to(self.imag.dtype)
+        inputs = x.to(self.D.dtype)
+        driven, dt = F.linear(inputs, system.w_in), self.to_step(inputs).to(self.D.dtype)
         with torch.autocast(x.device.type, enabled=False):
             dt, rows, groups = F.softplus(dt), system.rows, 1
             if isinstance(rows, Tensor) and rows.ndim:
@@ -98,7 +99,7 @@ class SelectiveSSM(TemporalLayer):
             decay, gain = self.discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
             drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
             states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state)
-        return F.linear(as_pairs(states, driven), system.w_out) + self.D * x, last
+        return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
 
 
 class Eq4SSM(TemporalLayer):
@@ -140,9 +141,10 @@ class Eq4SSM(TemporalLayer):
         """x (L, N, H), state (N, P) -> y (L, N, H), the state after step L; ValueError if `step_scale` is not 1."""
         assert isinstance(state, Tensor)
         self.prepare(step_scale)
-        w, drive = self.to_w(x).to(state.dtype), F.linear(x, self.B).to(state.dtype)
+        inputs = x.to(self.D.dtype)
+        w, drive = self.to_w(inputs).to(state.dtype), F.linear(inputs, self.B).to(state.dtype)
         states, last = scan(1 - 1 / (_A * w * w + _B), drive, state)
-        return F.linear(states.to(x.dtype), self.C) + self.D * x, last
+        return (F.linear(states, self.C) + self.D * inputs).to(x.dtype), last
 
 
 class S7(GatedBlock):

@@ -162,6 +162,16 @@ def test_a_zero_state_is_what_init_state_gives(case):
         assert s.device == next(layer.parameters()).device
 
 
+@every_layer
+def test_it_can_be_built_without_memory(case):
+    """On the meta device, as for counting the parameters of a large model."""
+    with torch.device("meta"):
+        layer = build(case)
+    assert {p.device.type for p in layer.parameters()} == {"meta"}
+    shapes = {name: p.shape for name, p in layer.named_parameters()}
+    assert shapes == {name: p.shape for name, p in build(case).named_parameters()}
+
+
 @torch.no_grad()
 @every_layer
 def test_prepared_once_is_prepared_every_time(case):
@@ -196,6 +206,9 @@ def test_low_precision_input_keeps_the_state_in_full_precision(case):
     for found, full in zip(as_tuple(state), as_tuple(wanted_state), strict=True):
         assert found.dtype == full.dtype
     assert_near(state, wanted_state, 3e-2)
+    if hasattr(layer, "ssm"):  # without autocast, the layer alone takes it as well
+        y, state = layer.ssm(x.bfloat16(), layer.init_state(NUM_SEQUENCES))
+        assert (y.dtype, state.dtype) == (torch.bfloat16, wanted_state.dtype)
 
 
 @torch.no_grad()
