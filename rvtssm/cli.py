@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 the user can mend it (one line says how), 130 interrupted.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -33,6 +34,7 @@ VERBS = {
     "doctor": "what of this installation works",
 }
 
+JSON_VERBS = ("info",)
 
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -82,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         unknown = [flag for flag in flags if flag not in ("--json", "--config")]
         if unknown:
             raise ValueError(f"there is no option {unknown[0]}; values are given as key=value")
+        if "--json" in flags and verb not in JSON_VERBS:
+            raise ValueError(f"{verb} has no --json; {' and '.join(JSON_VERBS)} do")
         if verb == "demo" and not any(word.startswith("experiment=") for word in overrides):
             overrides = ["experiment=demo", *overrides]
         config = compose(overrides)
@@ -110,19 +114,9 @@ def _in_section(override: str, section: str | None) -> str:
 
 
 def _run(verb: str, config: Config, as_json: bool) -> int:
-    from rvtssm import run  # imports torch: seconds that --help and a misspelt key need not wait for
-
-    if verb == "info":
-        run.info(config, as_json)
-        return 0
-    if verb == "doctor":
-        return run.doctor()
-    if verb == "demo":
-        from rvtssm.demo import demo
-
-        demo(config)
-        return 0
-    result = getattr(run, verb)(config)
+    # only now: a verb imports torch, seconds that --help and a misspelt key need not wait for
+    act = getattr(importlib.import_module(f"rvtssm.run.{verb}"), verb)
+    result = act(config, as_json=True) if as_json else act(config)
     return result if isinstance(result, int) else 0
 
 

@@ -30,8 +30,7 @@ MAY_IMPORT = {
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
     "run": BELOW_RUN | {"doctor"},
     "doctor": BELOW_RUN - {"config"},
-    "demo": {*BELOW_RUN, "run"},
-    "cli": {"config", "run", "demo"},
+    "cli": {"config", "run"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
@@ -49,7 +48,6 @@ MAY_NOT_IMPORT = {
             "inference",
             "training",
             "run",
-            "demo",
             "doctor",
         )
     },

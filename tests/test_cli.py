@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm import __version__, cli, run
+from rvtssm import __version__, cli
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
@@ -108,7 +108,7 @@ def test_the_composed_values_are_printed(capsys):
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
-    monkeypatch.setattr(run, verb, configs.append)
+    monkeypatch.setattr(f"rvtssm.run.{verb}.{verb}", configs.append)
     before = getattr(getattr(cli.compose([]), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
@@ -116,7 +116,7 @@ def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monk
 
 def test_other_keys_are_looked_for_at_the_top(monkeypatch):
     configs = []
-    monkeypatch.setattr(run, "evaluate", configs.append)
+    monkeypatch.setattr("rvtssm.run.evaluate.evaluate", configs.append)
     assert cli.main(["evaluate", "postprocess.nms_iou=0.6", "seed=3", "experiment=demo"]) == 0
     (config,) = configs
     assert (config.postprocess.nms_iou, config.seed, config.dataset.name) == (0.6, 3, "synthetic")
@@ -124,7 +124,7 @@ def test_other_keys_are_looked_for_at_the_top(monkeypatch):
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (2, 2), (Path("weights"), 0)])
 def test_the_exit_code_of_a_verb(monkeypatch, result, code):
-    monkeypatch.setattr(run, "preprocess", lambda config: result)
+    monkeypatch.setattr("rvtssm.run.preprocess.preprocess", lambda config: result)
     assert cli.main(["preprocess"]) == code
 
 
@@ -132,13 +132,13 @@ def test_an_interruption_is_no_mistake(monkeypatch, capsys):
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "train", interrupted)
+    monkeypatch.setattr("rvtssm.run.train.train", interrupted)
     assert cli.main(["train"]) == 130
     assert "interrupted" in capsys.readouterr().err
 
 
 def test_an_error_of_ours_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(run, "train", lambda config: 1 // 0)
+    monkeypatch.setattr("rvtssm.run.train.train", lambda config: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train"])
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm import run
 from rvtssm.cli import compose
 from rvtssm.config import Config
+from rvtssm.run.generate import generate
+from rvtssm.run.preprocess import preprocess
 
 OVERRIDES = (
     "dataset=synthetic",
@@ -40,8 +41,8 @@ def toy_data(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("toy_data")
     overrides = [*OVERRIDES, f"dataset.raw_dir={folder / 'raw'}", f"dataset.prepared_dir={folder / 'prepared'}"]
     config = compose(overrides)
-    run.generate(config)
-    assert run.preprocess(config) == 0
+    generate(config)
+    assert preprocess(config) == 0
     return overrides
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm import run
 from rvtssm.models.checkpoint import load_file
+from rvtssm.run.evaluate import evaluate
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -36,7 +36,7 @@ def test_two_processes_validate_like_one(toy_data, toy_config, tmp_path, logged)
     assert told.count("trained 0.") == 1
 
     (found,) = (row for row in logged(tmp_path).values() if "val/AP" in row)
-    one = run.evaluate(
+    one = evaluate(
         replace(
             toy_config(tmp_path / "one", *SETTINGS, "evaluation.split=val", "evaluation.source=prepared"),
             checkpoint=str(best_checkpoint(tmp_path)),

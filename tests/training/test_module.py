@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm import run
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import ModelConfig, build_detector
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.records import DatasetSpec, Labels, SequenceBatch
+from rvtssm.run.train import train
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import OptimConfig
@@ -259,15 +260,15 @@ class Gradients(L.Callback):
 
 @pytest.mark.parametrize("clip_value", [1e-3, 0])
 def test_gradients_are_clipped_by_value(toy_config, tmp_path, monkeypatch, clip_value):
-    gradients, build_trainer = Gradients(), run.build_trainer
+    gradients, build_trainer = Gradients(), fit.build_trainer
 
     def with_gradients(*arguments):
         trainer = build_trainer(*arguments)
         trainer.callbacks.insert(0, gradients)
         return trainer
 
-    monkeypatch.setattr(run, "build_trainer", with_gradients)
-    run.train(toy_config(tmp_path, "training.steps=2", f"optim.clip_value={clip_value}"))
+    monkeypatch.setattr("rvtssm.run.train.build_trainer", with_gradients)
+    train(toy_config(tmp_path, "training.steps=2", f"optim.clip_value={clip_value}"))
     assert len(gradients.largest) == 2
     if clip_value:
         assert gradients.largest == pytest.approx([clip_value] * 2)
@@ -278,13 +279,13 @@ def test_gradients_are_clipped_by_value(toy_config, tmp_path, monkeypatch, clip_
 def test_a_model_that_forgets_is_trained_in_chunks_of_its_memory(toy_config, tmp_path):
     settings = ("training.steps=2", "model.memory=chunk", "model.memory_chunk=4")
     with pytest.raises(ValueError, match=r"memory_chunk=4 with .*chunk_length=4 and .*eval_chunk_length=21"):
-        run.train(toy_config(tmp_path, *settings))
-    run.train(toy_config(tmp_path, *settings, "data.eval_chunk_length=4"))
+        train(toy_config(tmp_path, *settings))
+    train(toy_config(tmp_path, *settings, "data.eval_chunk_length=4"))
     assert load_file(last_checkpoint(tmp_path))["rvtssm"]["model"]["memory_chunk"] == 4
 
 
 def test_lower_precision_trains(toy_config, tmp_path, logged):
-    run.train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed"))
+    train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed"))
     assert all(np.isfinite(float(row["train/total"])) for row in logged(tmp_path).values())
 
 
@@ -292,5 +293,5 @@ def test_lower_precision_trains(toy_config, tmp_path, logged):
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
 def test_lower_precision_trains_on_a_gpu(toy_config, tmp_path, precision, logged):
     settings = ("training.steps=2", "training.accelerator=gpu", f"training.precision={precision}")
-    run.train(toy_config(tmp_path, *settings))
+    train(toy_config(tmp_path, *settings))
     assert all(np.isfinite(float(row["train/total"])) for row in logged(tmp_path).values())

@@ -11,8 +11,9 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm import run
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
+from rvtssm.run.train import train
+from rvtssm.training import fit
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
@@ -45,27 +46,29 @@ def ask_to_stop(number: int) -> None:
 @pytest.fixture
 def interrupted(monkeypatch, toy_config):
     """A function: runs a toy training until something happens to it."""
-    build_trainer = run.build_trainer
+    build_trainer = fit.build_trainer
 
-    def train(out: Path, step: int, action, *overrides: str, at_end: bool = False, error=KeyboardInterrupt) -> None:
+    def train_until(
+        out: Path, step: int, action, *overrides: str, at_end: bool = False, error=KeyboardInterrupt
+    ) -> None:
         def with_interruption(*arguments):
             trainer = build_trainer(*arguments)
             trainer.callbacks.insert(0, Interruption(step, action, at_end))
             return trainer
 
         with monkeypatch.context() as patch:
-            patch.setattr(run, "build_trainer", with_interruption)
+            patch.setattr("rvtssm.run.train.build_trainer", with_interruption)
             with pytest.raises(error):
-                run.train(toy_config(out, *SETTINGS, *overrides))
+                train(toy_config(out, *SETTINGS, *overrides))
 
-    return train
+    return train_until
 
 
 @pytest.fixture(scope="module")
 def whole(toy_config, tmp_path_factory) -> Path:
     """The folder of a run that nobody interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    run.train(toy_config(out, *SETTINGS))
+    train(toy_config(out, *SETTINGS))
     return out
 
 
@@ -80,7 +83,7 @@ def assert_same_run(found: Path, wanted: Path, logged) -> None:
 
 
 def test_a_run_is_the_same_when_it_is_repeated(whole, toy_config, tmp_path, logged):
-    run.train(toy_config(tmp_path, *SETTINGS))
+    train(toy_config(tmp_path, *SETTINGS))
     assert_same_run(tmp_path, whole, logged)
 
 
@@ -101,7 +104,7 @@ def test_a_run_that_is_asked_to_stop_loses_nothing(interrupted, toy_config, whol
     assert load_file(last_checkpoint(tmp_path))["global_step"] == step
     before = logged(tmp_path)
     assert [index for index in before if "train/total" in before[index]] == list(range(step))
-    run.train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
+    train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
 
 
@@ -114,7 +117,7 @@ def test_a_run_that_dies_goes_on_from_the_last_checkpoint(
     assert last_checkpoint(tmp_path).is_file() == (saved is not None)
     if saved is not None:
         assert load_file(last_checkpoint(tmp_path))["global_step"] == saved
-    run.train(toy_config(tmp_path, *SETTINGS, every, "resume=auto"))
+    train(toy_config(tmp_path, *SETTINGS, every, "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
@@ -130,9 +133,9 @@ def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
 
 def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):
     settings = ("training.accumulate=2", "training.steps=4")
-    run.train(toy_config(tmp_path / "whole", *SETTINGS, *settings))
+    train(toy_config(tmp_path / "whole", *SETTINGS, *settings))
     interrupted(tmp_path / "cut", 3, lambda: ask_to_stop(signal.SIGINT), *settings)
-    run.train(toy_config(tmp_path / "cut", *SETTINGS, *settings, "resume=auto"))
+    train(toy_config(tmp_path / "cut", *SETTINGS, *settings, "resume=auto"))
     assert_same_run(tmp_path / "cut", tmp_path / "whole", logged)
 
 
@@ -176,14 +179,14 @@ def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
 
 def test_a_complete_run_is_not_repeated(toy_config, whole):
     before = {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()}
-    assert run.train(toy_config(whole, *SETTINGS, "resume=auto")) == best_checkpoint(whole)
+    assert train(toy_config(whole, *SETTINGS, "resume=auto")) == best_checkpoint(whole)
     assert {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()} == before
 
 
 def test_the_time_of_all_parts_counts(interrupted, toy_config, tmp_path):
     interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT))
     before = load_file(last_checkpoint(tmp_path))["train_seconds"]
-    run.train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
+    train(toy_config(tmp_path, *SETTINGS, "resume=auto"))
     assert 0 < before < load_file(last_checkpoint(tmp_path))["train_seconds"]
 
 
@@ -202,28 +205,28 @@ def test_the_time_of_all_parts_counts(interrupted, toy_config, tmp_path):
 def test_other_settings_do_not_resume(toy_config, whole, change):
     key = {"temporal=lstm": "temporal.name", "seed=1": "seed"}.get(change, change.split("=")[0])
     with pytest.raises(ValueError, match=rf"{key}=[^;]*, now [^;]*\); resume with the same"):
-        run.train(toy_config(whole, *SETTINGS, change, "resume=auto"))
+        train(toy_config(whole, *SETTINGS, change, "resume=auto"))
 
 
 def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whole, tmp_path, logged):
     # one worker has read ahead when the run stops; what it read must not be missing later
     interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT), "data.num_workers=1")
-    run.train(toy_config(tmp_path, *SETTINGS, "data.eval_batch_size=1", "data.eval_chunk_length=9", "resume=auto"))
+    train(toy_config(tmp_path, *SETTINGS, "data.eval_batch_size=1", "data.eval_chunk_length=9", "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
 
 
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
     with pytest.raises(ValueError, match="no such checkpoint"):
-        run.train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
+        train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
     loaded = read_checkpoint(best_checkpoint(whole))
     write_checkpoint(tmp_path / "weights.ckpt", loaded.detector, loaded)
     with pytest.raises(ValueError, match="holds weights only"):
-        run.train(toy_config(tmp_path, f"resume={tmp_path / 'weights.ckpt'}"))
+        train(toy_config(tmp_path, f"resume={tmp_path / 'weights.ckpt'}"))
 
 
 def test_a_run_can_go_on_in_another_folder(interrupted, toy_config, whole, tmp_path, logged):
     interrupted(tmp_path / "first", 5, lambda: ask_to_stop(signal.SIGINT))
-    run.train(toy_config(tmp_path / "second", *SETTINGS, f"resume={last_checkpoint(tmp_path / 'first')}"))
+    train(toy_config(tmp_path / "second", *SETTINGS, f"resume={last_checkpoint(tmp_path / 'first')}"))
     last, wanted = (load_file(last_checkpoint(out))["state_dict"] for out in (tmp_path / "second", whole))
     assert all(torch.equal(last[key], wanted[key]) for key in wanted)
     assert best_checkpoint(tmp_path / "second").is_file()

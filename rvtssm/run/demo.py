@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rvtssm import run
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import CountedHistograms, RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
@@ -17,6 +16,11 @@ from rvtssm.evaluation.report import EvaluationReport, to_json, to_markdown
 from rvtssm.inference.predict import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
+from rvtssm.run.console import console
+from rvtssm.run.evaluate import evaluate
+from rvtssm.run.generate import generate
+from rvtssm.run.preprocess import preprocess
+from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
 
 STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
@@ -36,20 +40,20 @@ def demo(config: Config) -> None:
     )
     config = replace(config, out=str(out), dataset=dataset, resume="auto")
     _announce("generate")
-    run.generate(config)
+    generate(config)
     _announce("preprocess")
-    if run.preprocess(config):
+    if preprocess(config):
         raise ValueError(f"some recordings in {dataset.raw_dir} could not be prepared; see the lines above")
     _announce("train")
-    config = replace(config, checkpoint=str(run.train(config)))
+    config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")
-    report = run.evaluate(replace(config, out=str(out / "evaluation")))
+    report = evaluate(replace(config, out=str(out / "evaluation")))
     _announce("predict")
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     _write(out / "report.md", _page(report, metrics, summary, out))
-    run.console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
+    console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
 
 
 def _check(config: Config) -> None:
@@ -66,7 +70,7 @@ def _check(config: Config) -> None:
 
 
 def _announce(step: str) -> None:
-    run.console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
+    console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
 
 
 def _predict(config: Config, out: Path) -> PredictionSummary:
@@ -79,7 +83,7 @@ def _predict(config: Config, out: Path) -> PredictionSummary:
         checkpoint, chosen.source.recording.path, out, config.predict, ground_truth=chosen.labels
     )
     for sentence in summary.sentences():
-        run.console.print(sentence, soft_wrap=True, highlight=False)
+        console.print(sentence, soft_wrap=True, highlight=False)
     return summary
 
 

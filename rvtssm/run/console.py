@@ -1,0 +1,7 @@
+"""The terminal that every verb speaks to."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+console = Console()

@@ -1,0 +1,19 @@
+"""`rvtssm doctor`: what of an installation works."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from rvtssm import doctor as examination
+from rvtssm.config import Config
+from rvtssm.run.console import console
+
+
+def doctor(config: Config) -> int:
+    """What works and what does not, whatever the configuration; 2 if something that every run needs does not."""
+    checks = examination.examine()
+    table = Table(show_header=False)
+    for check in checks:
+        table.add_row("[green]ok[/]" if check.ok else "[red]broken[/]", check.name, check.detail)
+    console.print(table)
+    return 0 if all(check.ok for check in checks) else 2

@@ -1,0 +1,139 @@
+"""`rvtssm evaluate`: average precision at any rate, every recording streamed from its start."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from rvtssm.config import Config
+from rvtssm.datasets.chunks import ChunkDataset
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
+from rvtssm.evaluation.report import EvaluationReport, console_table, write_report
+from rvtssm.inference.stream import stream
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.records import DatasetSpec, Labels
+from rvtssm.run.console import console
+from rvtssm.run.inputs import folders
+from rvtssm.run.weights import read_weights
+
+
+def evaluate(config: Config) -> EvaluationReport:
+    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` to `out`."""
+    checkpoint = read_weights(config)
+    data = _data_for(config, checkpoint)
+    spec, options, trained_hz = checkpoint.spec, config.evaluation, 1e6 / checkpoint.windows.stride_us
+
+    def stands_still(labels: Labels) -> np.ndarray:
+        return has_stood_still(labels, round(1000 * options.still_ms))
+
+    rows, still, without_memory = [], {}, {}
+    for hz in options.frequencies_hz or [trained_hz]:
+        began = time.perf_counter()
+        recordings = _stream_split(config, checkpoint, data, hz)
+        seconds = time.perf_counter() - began
+        rows.append(RateRow(hz, evaluate_detections(recordings, spec), {"seconds": seconds}))
+        if math.isclose(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
+            still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+    if options.ablate_memory:
+        recordings = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
+        ap = evaluate_detections(recordings, spec)["AP"]
+        without_memory["AP without memory"] = f"{100 * ap:.1f} at {trained_hz:g} Hz, state reset at every step"
+        if still:
+            still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+    report = EvaluationReport(
+        title=f"{spec.name} {options.split}, {checkpoint.model_config.size} {checkpoint.temporal_config.name}",
+        dataset=spec.name,
+        rows=tuple(rows),
+        settings={**_conditions(config, checkpoint, data), **without_memory},
+        reference_hz=trained_hz,
+        still_objects=still,
+    )
+    console.print(console_table(report))
+    written = write_report(report, Path(config.out or "outputs/evaluate"))
+    console.print("wrote " + ", ".join(str(path) for path in written.values()), soft_wrap=True)
+    return report
+
+
+def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
+    """The data that were asked for; what was left open is as it was in training."""
+    spec = checkpoint.spec
+    dataset = config.dataset
+    if not dataset.name:
+        dataset = replace(dataset, name=spec.name, height=spec.height, width=spec.width)
+    if not any(folders(config).values()):
+        dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
+    data = SequenceDataModule(dataset, data=config.data)
+    if _frames(data.spec) != _frames(spec):
+        raise ValueError(
+            f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
+            "evaluate on the dataset of the weights"
+        )
+    return data
+
+
+def _frames(spec: DatasetSpec) -> str:
+    """What a model and the data it meets must agree in, in words."""
+    return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"
+
+
+def _source(config: Config, data: SequenceDataModule) -> str:
+    return config.evaluation.source or ("raw" if data.config.raw_dir else "prepared")
+
+
+def _stream_split(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
+) -> list[ScoredRecording]:
+    """The recordings of the split through the detector at a rate, each with its labels and detections."""
+    trained = checkpoint.windows
+    is_trained_rate = math.isclose(1e6 / hz, trained.stride_us)
+    length_us = trained.length_us if is_trained_rate else None
+    if config.evaluation.window == "slide":
+        length_us = trained.length_us or round(trained.stride_us)
+    loader = data.eval_loader(
+        config.evaluation.split,
+        trained.stride_us if is_trained_rate else 1e6 / hz,
+        length_us,
+        _source(config, data),
+        convention=trained.convention,
+        num_bins=trained.num_bins,
+        count_cutoff=trained.count_cutoff,
+    )
+    results = stream(
+        checkpoint.detector,
+        loader,
+        trained_stride_us=trained.stride_us,
+        memory_chunk=checkpoint.model_config.memory_chunk,
+        reset_every_step=is_reset,
+        config=config.postprocess,
+        progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
+    )
+    sequences = cast(ChunkDataset, loader.dataset).sequences
+    for sequence in sequences:
+        sequence.close()
+    return [
+        ScoredRecording(sequences[result.recording].name, sequences[result.recording].labels, result.detections)
+        for result in results
+    ]
+
+
+def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule) -> dict[str, str]:
+    """What decides the numbers of an evaluation, in words."""
+    options, rules = config.postprocess, config.evaluation
+    return {
+        "weights": f"{config.checkpoint}, trained at {1e6 / checkpoint.windows.stride_us:g} Hz",
+        "score": f"{options.score}, from {options.min_score:g}; "
+        f"non-maximum suppression per class at IoU {options.nms_iou:g}",
+        "scored": scoring_rules(checkpoint.spec),
+        "windows": f"{rules.window}, counted from {_source(config, data)} data, "
+        f"convention {checkpoint.windows.convention}, every label time ends a window",
+        "memory": checkpoint.model_config.memory,
+        "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
+    }

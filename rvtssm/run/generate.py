@@ -1,0 +1,27 @@
+"""`rvtssm generate`: makes the recordings of the synthetic dataset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.datasets.synthetic import SyntheticConfig, generate_synthetic
+from rvtssm.run.console import console
+from rvtssm.run.inputs import needed
+
+
+def generate(config: Config) -> None:
+    """Make the recordings of the synthetic dataset in `dataset.raw_dir`."""
+    spec = build_spec(config.dataset)
+    if spec.name != "synthetic":
+        raise ValueError(f"only the synthetic dataset can be generated, not {spec.name}; use dataset=synthetic")
+    folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
+    sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
+    if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
+        raise ValueError(
+            f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
+            "and dataset.width, which every verb reads"
+        )
+    generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
+    console.print(f"recordings are in {folder}", soft_wrap=True)

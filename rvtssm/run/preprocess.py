@@ -1,0 +1,36 @@
+"""`rvtssm preprocess`: raw recordings to histograms on disk."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.events.preprocess import PreprocessSummary, preprocess_dataset
+from rvtssm.run.console import console
+from rvtssm.run.inputs import needed
+
+
+def preprocess(config: Config) -> int:
+    """Prepare all recordings of `dataset.raw_dir`; 2 if one of them could not be."""
+    spec = build_spec(config.dataset)
+    raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
+    prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
+    _print_summary(summary, prepared_dir)
+    return 2 if summary.failed else 0
+
+
+def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
+    errors = Console(stderr=True)
+    for name, message in summary.failed:
+        errors.print(f"{name}: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    for name, message in summary.dropped:
+        console.print(f"{name}: left out, {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for name, count in summary.repaired.items():
+        console.print(f"{name}: {count} events went back in time and were moved to the time before", soft_wrap=True)
+    console.print(
+        f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
+        f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}",
+        soft_wrap=True,
+    )
