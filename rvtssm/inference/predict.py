@@ -24,7 +24,7 @@ from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.stream import Streams
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 _WINDOWS_PER_CALL = 8  # windows that go through the detector together; decides speed and memory, not results
@@ -224,7 +224,7 @@ def detect(
         frames = postprocess(predictions, times_us[done : done + num_steps].tolist(), config)
         seconds = (time.perf_counter() - began) / num_steps
         for hist, frame in zip(block, frames, strict=True):
-            yield hist, _inside(frame, *frame_hw), seconds
+            yield hist, inside_frame(frame, *frame_hw), seconds
         done += num_steps
 
 
@@ -247,13 +247,6 @@ def _histograms(source: Recording, windows: Windows, trained: WindowSettings, do
         convention=trained.convention,
         max_windows=_WINDOWS_PER_CALL,
     )
-
-
-def _inside(frame: Detections, height: int, width: int) -> Detections:
-    """Boxes cut at the edges of the frame; those wholly outside are dropped."""
-    xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
-    keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-    return Detections(xyxy[keep], frame.score[keep], frame.class_id[keep], frame.t_us)
 
 
 def _enlarged(frame: Detections, factor: int) -> Detections:

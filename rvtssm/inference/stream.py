@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.inference.progress import progress_bar
-from rvtssm.models.detector import Detector
+from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.records import Detections, SequenceBatch
 
@@ -32,7 +32,8 @@ class Streams:
 
     Streams are told apart by their slot. A stream starts from the zero state when it is pushed with `is_first` or for
     the first time; one that is left out of a push is forgotten. With `memory_chunk`, every stream forgets after that
-    many steps, counted from its start (the memory of the released SSM weights); 1 is no memory at all.
+    many steps, counted from its start (the memory of the released SSM weights); 1 is no memory at all. The weights of
+    the detector must stay as they are.
     """
 
     def __init__(self, detector: Detector, trained_stride_us: float, memory_chunk: int | None = None) -> None:
@@ -44,6 +45,7 @@ class Streams:
         self.device = next(detector.parameters()).device
         self._state: State = None
         self._steps: dict[int, int] = {}  # slot: steps since its start, in the order of the rows of the state
+        self._prepared: tuple[float, PreparedStep] | None = None  # for the last step scale that was a number
 
     @torch.inference_mode()
     def push(
@@ -65,12 +67,39 @@ class Streams:
             found, self._state = self.detector(
                 hist[start:stop],
                 self._state,
-                _number_if_constant(step_scale[start:stop], self.device),
+                self._prepare(_number_if_constant(step_scale[start:stop], self.device)),
                 (wanted - torch.tensor([start, 0])).to(self.device),
             )
             predictions.append(found)
         self._steps = {slot: steps + len(hist) for slot, steps in self._steps.items()}
         return torch.cat(predictions)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all streams, as plain data and tensors on the CPU."""
+        state = _map(lambda leaf: leaf.to("cpu", copy=True), self._state) if self._steps else None
+        return {"steps": dict(self._steps), "state": state}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave; ValueError where the states are those of another detector."""
+        if not stored["steps"]:
+            self._state, self._steps = None, {}
+            return
+        wanted = self.detector.init_state(len(stored["steps"]))
+        shapes = [[leaf.shape for leaf in _leaves(state)] for state in (stored["state"], wanted)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, this detector needs "
+                f"{[tuple(shape) for shape in shapes[1]]}; go on with the weights and the sensor they were made with"
+            )
+        self._state = _map(lambda leaf: leaf.to(self.device), stored["state"])
+        self._steps = dict(stored["steps"])
+
+    def _prepare(self, step_scale: float | Tensor) -> Tensor | PreparedStep:
+        if isinstance(step_scale, Tensor):
+            return step_scale
+        if self._prepared is None or self._prepared[0] != step_scale:
+            self._prepared = (step_scale, self.detector.prepare(step_scale))
+        return self._prepared[1]
 
     def _push_without_memory(self, hist: Tensor, step_scale: Tensor, frame_index: Tensor) -> Tensor:
         """Every frame is a stream of one step, so only the wanted ones need to be run."""
@@ -170,6 +199,10 @@ def _map(function: Callable[..., Tensor], *states: State) -> State:
     if isinstance(states[0], Tensor):
         return function(*states)
     return tuple(_map(function, *parts) for parts in zip(*states, strict=True))
+
+
+def _leaves(state: State) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in _leaves(part)]
 
 
 def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:

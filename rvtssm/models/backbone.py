@@ -52,11 +52,14 @@ class Backbone(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, state: tuple[Any, ...], step_scale: float | Tensor = 1.0
+        self, x: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[list[Tensor], tuple[Any, ...]]:
-        """(L, B, C, H, W) -> four maps (L, B, H / s, W / s, D), finest first, and the four states after step L."""
+        """(L, B, C, H, W) -> four maps (L, B, H / s, W / s, D), finest first, and the four states after step L.
+
+        One step scale per stage, of which each is what its temporal layer takes.
+        """
         maps, states = [], []
-        for stage, before in zip(self.stages, state, strict=True):
+        for stage, before, step_scale in zip(self.stages, state, step_scales, strict=True):
             features, after = stage(x, before, step_scale)
             maps.append(features)
             states.append(after)

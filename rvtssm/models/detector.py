@@ -100,6 +100,13 @@ def derive_geometry(height: int, width: int) -> InputGeometry:
     return InputGeometry(height, width, split)
 
 
+@dataclass(frozen=True)
+class PreparedStep:
+    """What the temporal layers have in store for one step scale, and stays the same from call to call."""
+
+    layers: tuple[Any, ...]  # one per stage, made by its `prepare`
+
+
 class Detector(nn.Module):
     """Histograms and a state in, predictions and the next state out; nothing is remembered inside.
 
@@ -139,24 +146,33 @@ class Detector(nn.Module):
             for stage, stride in zip(self.backbone.stages, STAGE_STRIDES, strict=True)
         )
 
+    @torch.no_grad()
+    def prepare(self, step_scale: float) -> PreparedStep:
+        """To be passed to `forward` in place of the step scale, by who streams with weights that stay as they are."""
+        return PreparedStep(tuple(stage.temporal.prepare(step_scale) for stage in self.backbone.stages))
+
     def forward(
         self,
         hist: Tensor,
         state: tuple[Any, ...] | None = None,
-        step_scale: float | Tensor = 1.0,
+        step_scale: float | Tensor | PreparedStep = 1.0,
         frame_index: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """Run L steps of B streams.
 
         hist (L, B, C, H, W), uint8 counts or float, as large as the frame; state from `init_state` or an earlier
-        call, None for zero; step_scale the step relative to training, a number or (L, B).
+        call, None for zero; step_scale the step relative to training, a number or (L, B), or what `prepare` returned.
         Returns the state after step L and predictions (M, A, 5 + K) float32 [cx, cy, w, h px, objectness logit,
         class logits] for the M rows (step, stream) of frame_index, for every step and stream when it is None.
         """
         num_streams = hist.shape[1]
         if state is None:
             state = self.init_state(num_streams)
-        maps, state = self.backbone(self._pad(hist), state, to_constant(step_scale))
+        if isinstance(step_scale, PreparedStep):
+            scales = step_scale.layers
+        else:
+            scales = (to_constant(step_scale),) * len(STAGE_STRIDES)
+        maps, state = self.backbone(self._pad(hist), state, scales)
         if frame_index is None:
             chosen = [features.flatten(0, 1) for features in maps[1:]]
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,3 +85,10 @@ def postprocess(
             )
         )
     return found
+
+
+def inside_frame(frame: Detections, height: int, width: int) -> Detections:
+    """Boxes cut at the edges of a frame of height x width pixels; those wholly outside are dropped."""
+    xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
+    keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    return Detections(xyxy[keep], frame.score[keep], frame.class_id[keep], frame.t_us)

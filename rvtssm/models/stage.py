@@ -64,8 +64,8 @@ class Stage(nn.Module):
         )
         self.temporal = temporal
 
-    def forward(self, x: Tensor, state: Any, step_scale: float | Tensor) -> tuple[Tensor, Any]:
-        """`step_scale`: a number, (B,) or (L, B), relative to training."""
+    def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
+        """`step_scale`: a number, (B,) or (L, B), relative to training, or what the temporal layer prepared."""
         num_steps, num_streams = x.shape[:2]
         x = self.blocks(self.downsample(x.flatten(0, 1)))  # (L B, H, W, dim)
         height, width, dim = x.shape[1:]

@@ -37,6 +37,9 @@ class Leaky(torch.nn.Module):
     def init_state(self, num_streams):
         return torch.zeros(num_streams * 3, 2), (torch.zeros(num_streams, 1),)
 
+    def prepare(self, step_scale):
+        return step_scale
+
     def forward(self, hist, state=None, step_scale=1.0, frame_index=None):
         num_steps, num_streams = hist.shape[:2]
         self.calls.append((num_steps, num_streams, step_scale))

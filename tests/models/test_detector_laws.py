@@ -52,6 +52,19 @@ def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, n
 
 @every_layer
 @torch.no_grad()
+def test_a_prepared_step_is_that_step(build_small, draw_counts, name):
+    detector, hist = build_small(name), draw_counts(L, B)
+    whole, after = detector(hist, None, 0.4)
+    prepared, state, parts = detector.prepare(0.4), None, []
+    for step in hist.split(1):
+        found, state = detector(step, state, prepared)
+        parts.append(found)
+    assert_near(torch.cat(parts), whole)
+    assert_same_states(state, after)
+
+
+@every_layer
+@torch.no_grad()
 def test_another_state_changes_the_predictions(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(1, B)
     _, state = detector(draw_counts(L, B, seed=1))

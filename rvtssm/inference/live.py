@@ -1,0 +1,217 @@
+"""A detector that is fed packets of events: when a window closes, detections come out; its rate may change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rvtssm.events.histogram import count_windows
+from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.pending import PendingEvents
+from rvtssm.inference.schedule import FixedRate, Schedule, Since
+from rvtssm.inference.stream import Streams
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.records import Detections, Events, Windows
+
+_LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWindow:
+    """What a closed window gave."""
+
+    start_us: int
+    end_us: int
+    detections: list[Detections]  # one per camera, frame pixels
+    seconds: float  # of work: counting, detector, post-processing
+
+
+class StreamDetector:
+    """Packets of events in, detections out, with constant work and memory per window however long it runs.
+
+    One window serves all cameras at once, as a batch. A window [start, end) closes when every camera is known to be
+    past its end: by an event at or after it, or by `until_us`. What comes out depends on the events alone and not on
+    how they were cut into packets. The detector steps by what the schedule says, relative to its training; set
+    `schedule` at any time, it holds from the end of the last window on. A window longer than the ones before begins
+    with the events that those still kept.
+
+    The state of everything, pending events too, is in `state_dict`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: LoadedCheckpoint,
+        height: int,
+        width: int,
+        *,
+        num_cameras: int = 1,
+        schedule: Schedule | None = None,
+        start_us: int | None = None,
+        downsample: int | None = None,
+        config: PostprocessConfig | None = None,
+    ) -> None:
+        """height, width: sensor pixels. The schedule defaults to the rate and window length of training.
+
+        start_us: where the first window begins; None: at the first event that is pushed. downsample: frames keep one
+        pixel in n x n; None: the n that comes nearest the frames of training.
+        """
+        if num_cameras < 1:
+            raise ValueError(f"num_cameras={num_cameras} must be at least 1")
+        self.windows = checkpoint.windows
+        self.downsample = downsample or nearest_downsample(checkpoint.spec, height, width)
+        self.sensor_hw = (height, width)
+        self.frame_hw = (height // self.downsample, width // self.downsample)
+        if min(self.frame_hw) < 1:
+            raise ValueError(f"downsample={self.downsample} leaves nothing of {width} x {height} pixels")
+        self.config = config
+        self._streams = Streams(
+            detector_for_frame(checkpoint, *self.frame_hw),
+            checkpoint.windows.stride_us,
+            checkpoint.model_config.memory_chunk,
+        )
+        self._pending = [PendingEvents() for _ in range(num_cameras)]  # what the next window may still need
+        self._known_us = [-(1 << 62) if start_us is None else start_us] * num_cameras
+        self._start_us = start_us
+        self._schedule = schedule or FixedRate(1e6 / self.windows.stride_us, self.windows.length_us)
+        self._anchor_us = self._end_us = 0 if start_us is None else start_us
+        self._count = 0  # windows since the anchor
+        self._is_first = True
+        self._last_rate_hz = math.nan
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._anchor_us, self._count = self._end_us, 0
+
+    def push(self, events: Events | Sequence[Events], until_us: int | None = None) -> list[LiveWindow]:
+        """The windows that close with a packet of events, of each camera where there are several.
+
+        `until_us` says that no event before it is missing, which closes windows in which nothing happens. ValueError
+        for events outside the sensor, or before what an earlier packet or `until_us` has settled.
+        """
+        packets = [events] if isinstance(events, Events) else list(events)
+        self._check(packets)
+        for camera, packet in enumerate(packets):
+            if len(packet):
+                self._pending[camera].append(packet)
+                self._known_us[camera] = int(packet.t[-1])
+            if until_us is not None:
+                self._known_us[camera] = max(self._known_us[camera], until_us)
+        if self._start_us is None:
+            first = [int(packet.t[0]) for packet in packets if len(packet)]
+            if not first:
+                return []
+            self._start_us = self._anchor_us = self._end_us = min(first)
+        closed = []
+        while (window := self._next_window()) is not None:
+            closed.append(self._close(*window))
+        return closed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on elsewhere, as plain data and arrays; the schedule is set anew there."""
+        return {
+            "streams": self._streams.state_dict(),
+            "pending": [[array.copy() for array in _arrays(pending.events)] for pending in self._pending],
+            "known_us": list(self._known_us),
+            **{name: getattr(self, f"_{name}") for name in _TIMES},
+        }
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave; ValueError where the number of cameras or the detector differ."""
+        if len(stored["pending"]) != len(self._pending):
+            raise ValueError(
+                f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._pending)}; "
+                "give num_cameras as it was"
+            )
+        self._streams.load_state_dict(stored["streams"])
+        self._pending = [PendingEvents(Events(*arrays)) for arrays in stored["pending"]]
+        self._known_us = list(stored["known_us"])
+        for name in _TIMES:
+            setattr(self, f"_{name}", stored[name])
+
+    def _check(self, packets: list[Events]) -> None:
+        """Everything is checked before anything is taken in."""
+        if len(packets) != len(self._pending):
+            raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._pending)}")
+        height, width = self.sensor_hw
+        for camera, (packet, known_us) in enumerate(zip(packets, self._known_us, strict=True)):
+            if not len(packet):
+                continue
+            if packet.t[0] < known_us or np.any(np.diff(packet.t) < 0):
+                raise ValueError(
+                    f"camera {camera}: events must come in order of time, at or after {known_us} us, which an earlier "
+                    f"packet reached; this one starts at {packet.t[0]} us"
+                    + ("" if packet.t[0] < known_us else " and goes back within; sort it")
+                )
+            if packet.x.max() >= width or packet.y.max() >= height:
+                raise ValueError(
+                    f"camera {camera}: events reach x={packet.x.max()}, y={packet.y.max()} outside {width}x{height} "
+                    "pixels; give the right height and width"
+                )
+
+    def _next_window(self) -> tuple[int, int, float] | None:
+        """Start, end and step in microseconds of the window that can be closed, None where nothing more can be."""
+        known_us = min(self._known_us)
+        if known_us <= self._end_us:
+            return None
+        times = [pending.events.between(self._end_us, known_us).t for pending in self._pending]
+        merged = times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
+        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, merged, len(times))
+        end_us, step_us = self._schedule.next_end(since)
+        length_us = self._schedule.length_us or end_us - self._end_us
+        if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
+            raise ValueError(
+                f"{self._schedule} plans a window of {length_us} us that ends at {end_us} us, after {self._end_us} us; "
+                f"windows must go forward, by at most {_LONGEST_US} us"
+            )
+        return (end_us - length_us, end_us, step_us) if end_us <= known_us else None
+
+    def _close(self, start_us: int, end_us: int, step_us: float) -> LiveWindow:
+        began = time.perf_counter()
+        bounds = Windows(np.array([[start_us, end_us]]), np.array([end_us - self._end_us]))
+        hist = np.stack([self._count_one(pending.events, bounds) for pending in self._pending], axis=1)
+        cameras = list(range(len(self._pending)))
+        predictions = self._streams.push(
+            torch.from_numpy(hist),
+            torch.full((1, len(cameras)), step_us, dtype=torch.float64),
+            torch.tensor([[0, camera] for camera in cameras]),
+            slots=cameras,
+            is_first=[self._is_first] * len(cameras),
+        )
+        found = postprocess(predictions, [end_us] * len(cameras), self.config)
+        detections = [inside_frame(frame, *self.frame_hw) for frame in found]
+        num_events = sum(len(pending.events.between(self._end_us, end_us)) for pending in self._pending)
+        self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)
+        self._count, self._end_us, self._is_first = self._count + 1, end_us, False
+        for pending in self._pending:
+            pending.drop_before(end_us - (self._schedule.length_us or 0))
+        return LiveWindow(start_us, end_us, detections, time.perf_counter() - began)
+
+    def _count_one(self, events: Events, window: Windows) -> np.ndarray:
+        return count_windows(
+            events,
+            window,
+            *self.sensor_hw,
+            num_bins=self.windows.num_bins,
+            count_cutoff=self.windows.count_cutoff,
+            downsample=self.downsample,
+            convention=self.windows.convention,
+        )
+
+
+_TIMES = ("start_us", "anchor_us", "end_us", "count", "is_first", "last_rate_hz")
+
+
+def _arrays(events: Events) -> tuple[np.ndarray, ...]:
+    return events.t, events.x, events.y, events.p

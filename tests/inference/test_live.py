@@ -1,0 +1,284 @@
+"""Packets of events give what the whole recording gives, whatever their size, rate and number of cameras."""
+
+import io
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.windows import free_grid
+from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.pending import PendingEvents
+from rvtssm.inference.predict import detect
+from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.records import Events
+from rvtssm.ssm import TEMPORAL_LAYERS
+
+CONFIG = PostprocessConfig(max_detections=5)
+HEIGHT, WIDTH = 48, 64
+SCHEDULES = [FixedRate(20), FixedRate(70, 50_000), EventCount(400, 5_000, 90_000), Adaptive(300, 10, 100)]
+
+
+def part(events, start, stop):
+    return Events(events.t[start:stop], events.x[start:stop], events.y[start:stop], events.p[start:stop])
+
+
+def assert_same(found, wanted, tolerance=1e-5):
+    """Windows and their detections, scores and boxes to a tolerance."""
+    assert [(w.start_us, w.end_us) for w in found] == [(w.start_us, w.end_us) for w in wanted]
+    for mine, theirs in zip(found, wanted, strict=True):
+        for a, b in zip(mine.detections, theirs.detections, strict=True):
+            assert len(a) == len(b)
+            np.testing.assert_allclose(a.score, b.score, rtol=0, atol=tolerance)
+            np.testing.assert_allclose(a.xyxy, b.xyxy, rtol=0, atol=1000 * tolerance)
+
+
+def live(checkpoint, **options):
+    return StreamDetector(checkpoint, HEIGHT, WIDTH, config=CONFIG, **options)
+
+
+def push_in_pieces(detector, events, cuts):
+    edges = [0, *sorted(cuts), len(events)]
+    return [window for start, stop in pairwise(edges) for window in detector.push(part(events, start, stop))]
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@pytest.mark.parametrize(("hz", "length_us"), [(20, None), (80, None), (100, 50_000)])
+def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, length_us):
+    checkpoint, events = live_checkpoint(name), draw_events()
+    first, last = int(events.t[0]), int(events.t[-1])
+    windows = free_grid(first, last, 1e6 / hz, length_us)
+    hists = count_windows(events, windows, HEIGHT, WIDTH)
+    whole = list(detect(checkpoint, [hists], windows.ends_us, 1e6 / hz, (HEIGHT, WIDTH), CONFIG))
+    streamed = live(checkpoint, schedule=FixedRate(hz, length_us))
+    found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
+    np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)
+    for window, (_, frame, _) in zip(found, whole, strict=True):
+        assert window.detections[0].t_us == frame.t_us
+        assert len(window.detections[0]) == len(frame) > 0
+        np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(window.detections[0].xyxy, frame.xyxy, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 2_000), max_size=12))
+def test_the_size_of_packets_changes_nothing(live_checkpoint, draw_events, schedule, cuts):
+    checkpoint, events = live_checkpoint(), draw_events(2_000)
+    whole = live(checkpoint, schedule=schedule).push(events)
+    assert len(whole) >= 4
+    assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, cuts), whole, tolerance=0)
+
+
+def test_one_event_at_a_time(live_checkpoint, draw_events):
+    checkpoint, events = live_checkpoint(), draw_events(300)
+    found = push_in_pieces(live(checkpoint), events, range(1, 300))
+    assert_same(found, live(checkpoint).push(events), tolerance=0)
+
+
+def test_equal_times_on_both_sides_of_a_cut(live_checkpoint):
+    checkpoint = live_checkpoint()
+    t = np.repeat(np.arange(0, 300_000, 10_000), 40)
+    rng = np.random.default_rng(0)
+    events = Events(
+        t,
+        rng.integers(0, WIDTH, len(t)).astype(np.uint16),
+        rng.integers(0, HEIGHT, len(t)).astype(np.uint16),
+        rng.integers(0, 2, len(t)).astype(np.uint8),
+    )
+    for schedule in SCHEDULES:
+        whole = live(checkpoint, schedule=schedule).push(events)
+        assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
+
+
+def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
+    """The new grid begins where the last window ended, and the state goes on."""
+    checkpoint, events = live_checkpoint(), draw_events()
+    streamed = live(checkpoint, schedule=FixedRate(20))
+    head = streamed.push(part(events, 0, 3_000))
+    streamed.schedule = FixedRate(200)
+    tail = streamed.push(part(events, 3_000, 6_000))
+    assert {w.end_us - w.start_us for w in head} == {50_000}
+    assert {w.end_us - w.start_us for w in tail} == {5_000}
+    assert tail[0].start_us == head[-1].end_us
+    detector, state = checkpoint.detector, None
+    for window in head + tail:
+        one = free_grid(window.start_us, window.end_us - 1, window.end_us - window.start_us, None)
+        hist = torch.from_numpy(count_windows(events, one, HEIGHT, WIDTH))[:, None]
+        with torch.no_grad():
+            predictions, state = detector(hist, state, (window.end_us - window.start_us) / 50_000)
+        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
+    assert len(tail) > 20
+
+
+def test_windows_end_with_the_wanted_number_of_events(live_checkpoint, draw_events):
+    events = draw_events(4_000)
+    found = live(live_checkpoint(), schedule=EventCount(500, 1, 10**6)).push(events)
+    counts = [len(events.between(w.start_us, w.end_us)) for w in found]
+    assert len(found) >= 7
+    for window, count in zip(found, counts, strict=True):
+        ties = int((events.t == window.end_us - 1).sum())
+        assert 500 <= count < 500 + ties
+
+
+def test_event_count_keeps_between_its_limits(live_checkpoint, draw_events):
+    found = live(live_checkpoint(), schedule=EventCount(10, 20_000, 60_000)).push(draw_events())
+    assert {w.end_us - w.start_us for w in found} == {20_000}
+    found = live(live_checkpoint(), schedule=EventCount(10**6, 20_000, 60_000)).push(draw_events())
+    assert {w.end_us - w.start_us for w in found} == {60_000}
+
+
+def test_activity_decides_the_rate(live_checkpoint):
+    quiet, busy = np.arange(0, 500_000, 1_000), np.arange(500_000, 1_000_000, 50)
+    t = np.concatenate([quiet, busy])
+    zero = np.zeros(len(t), np.uint16)
+    events = Events(t, zero, zero, zero.astype(np.uint8))
+    found = live(live_checkpoint(), schedule=Adaptive(200, 20, 100)).push(events)
+    lengths = {w.end_us: w.end_us - w.start_us for w in found}
+    assert {length for end, length in lengths.items() if end <= 500_000} == {50_000}
+    assert {length for end, length in lengths.items() if end > 600_000} == {10_000}
+
+
+def test_cameras_in_one_batch_are_cameras_alone(live_checkpoint, draw_events):
+    checkpoint = live_checkpoint()
+    cameras = [draw_events(seed=seed) for seed in (5, 6, 7)]
+    start = 7_000_000
+    together = live(checkpoint, num_cameras=3, start_us=start)
+    found = together.push([part(c, 0, 2_000) for c in cameras]) + together.push(
+        [part(c, 2_000, 6_000) for c in cameras]
+    )
+    for i, camera in enumerate(cameras):
+        alone = live(checkpoint, start_us=start).push(camera)
+        assert len(alone) == len(found)
+        for window, single in zip(found, alone, strict=True):
+            np.testing.assert_allclose(window.detections[i].score, single.detections[0].score, atol=1e-5)
+
+
+def test_no_window_closes_before_every_camera_is_past_it(live_checkpoint, draw_events):
+    both = live(live_checkpoint(), num_cameras=2, start_us=7_000_000)
+    events = draw_events()
+    nothing = part(events, 0, 0)
+    assert both.push([events, nothing]) == []
+    assert len(both.push([nothing, nothing], until_us=7_120_000)) == 2
+
+
+def test_time_passes_without_events(live_checkpoint, draw_events):
+    streamed = live(live_checkpoint(), start_us=0)
+    found = streamed.push(part(draw_events(), 0, 0), until_us=1_000_000)
+    assert [w.end_us for w in found] == list(range(50_000, 1_000_001, 50_000))
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_state_can_be_saved_and_restored(live_checkpoint, draw_events, name):
+    checkpoint, events = live_checkpoint(name), draw_events()
+    schedule = FixedRate(60, 40_000)
+    whole = live(checkpoint, schedule=schedule).push(events)
+    first = live(checkpoint, schedule=schedule)
+    head = first.push(part(events, 0, 2_345))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = live(checkpoint, schedule=schedule)
+    second.load_state_dict(torch.load(file, weights_only=False))
+    first.push(part(events, 2_345, 6_000))  # what is stored does not move on with the one it came from
+    assert_same(head + second.push(part(events, 2_345, 6_000)), whole, tolerance=0)
+
+
+def test_a_state_before_the_first_event(live_checkpoint, draw_events):
+    checkpoint, events = live_checkpoint(), draw_events()
+    second = live(checkpoint)
+    second.load_state_dict(live(checkpoint).state_dict())
+    assert_same(second.push(events), live(checkpoint).push(events), tolerance=0)
+
+
+def test_memory_stays_the_same(live_checkpoint):
+    """What is pending never grows, nor do the arrays that hold it."""
+    checkpoint = live_checkpoint()
+    streamed = live(checkpoint, schedule=FixedRate(1000, 5_000))
+    sizes = []
+    zero = np.zeros(100, np.uint16)
+    for i in range(120):
+        streamed.push(Events(np.arange(100) * 10 + i * 1_000, zero, zero, zero.astype(np.uint8)))
+        sizes.append((len(streamed._pending[0].events), len(streamed._pending[0]._arrays["t"])))
+    assert max(size for size, _ in sizes) <= 600
+    assert len({capacity for _, capacity in sizes[10:]}) == 1
+
+
+def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
+    events = draw_events()
+    forgetful = live(live_checkpoint(memory="chunk", memory_chunk=2)).push(events)
+    carried = live(live_checkpoint()).push(events)
+    differs = [
+        not np.allclose(a.detections[0].score, b.detections[0].score, atol=1e-6)
+        for a, b in zip(forgetful, carried, strict=True)
+    ]
+    assert not any(differs[:2])
+    assert all(differs[2:])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2_000)), max_size=12))
+def test_pending_events_are_a_queue(moves):
+    pending, now, kept = PendingEvents(), 0, np.empty(0, np.int64)
+    for count, dropped in moves:
+        t = np.arange(now, now + count)
+        pending.append(Events(t, t.astype(np.uint16), t.astype(np.uint16), (t % 2).astype(np.uint8)))
+        now += count
+        kept = np.concatenate([kept, t])[dropped:]
+        pending.drop_before(int(kept[0]) if len(kept) else now)
+        np.testing.assert_array_equal(pending.events.t, kept)
+        np.testing.assert_array_equal(pending.events.x, kept.astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda e: [e, e], "needed is one for each of 1"),
+        (lambda e: Events(e.t[::-1].copy(), e.x, e.y, e.p), "goes back within"),
+        (lambda e: Events(e.t, e.x + np.uint16(64), e.y, e.p), "outside 64x48"),
+        (lambda e: Events(e.t - 10_000_000, e.x, e.y, e.p), "at or after 7429999 us"),
+    ],
+)
+def test_wrong_packets_are_refused_and_change_nothing(live_checkpoint, draw_events, change, answer):
+    checkpoint, events = live_checkpoint(), draw_events()
+    later = Events(events.t + 429_999, events.x, events.y, events.p)
+    streamed, clean = live(checkpoint), live(checkpoint)
+    streamed.push(events), clean.push(events)
+    with pytest.raises(ValueError, match=answer):
+        streamed.push(change(later))
+    assert_same(streamed.push(later), clean.push(later), tolerance=0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FixedRate(0),
+        lambda: FixedRate(2e6),
+        lambda: FixedRate(20, -1),
+        lambda: EventCount(0),
+        lambda: EventCount(10, 50, 40),
+        lambda: Adaptive(10, 100, 20),
+    ],
+)
+def test_schedules_that_go_nowhere_are_refused(make):
+    with pytest.raises(ValueError, match=r"must be|exchange"):
+        make()
+
+
+def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
+    checkpoint = live_checkpoint()
+    two = live(checkpoint, num_cameras=2, start_us=0)
+    with pytest.raises(ValueError, match="of 2 cameras, this detector has 1"):
+        live(checkpoint).load_state_dict(two.state_dict())
+    other = live(live_checkpoint("lstm"))
+    other.push(draw_events())
+    with pytest.raises(ValueError, match="go on with the weights"):
+        live(checkpoint).load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="num_cameras=0"):
+        live(checkpoint, num_cameras=0)
