@@ -29,6 +29,8 @@ class EvaluationConfig:
 
     frequencies_hz: list[float] | None = None  # inference rates, null: the rate of training
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
+    checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
     split: str = "test"
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
@@ -42,6 +44,10 @@ class EvaluationConfig:
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
             raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
+        if self.step_scale is not None and not 0 < self.step_scale < math.inf:
+            raise ValueError(f"evaluation.step_scale={self.step_scale:g} must be positive, or null to follow the rate")
+        if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
+            raise ValueError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
         if not 0 <= self.still_ms < math.inf:
             raise ValueError(f"evaluation.still_ms={self.still_ms:g} must be a time of at least 0 milliseconds")
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm import cli
+from rvtssm.datasets.sequence import CountedHistograms, RawSplit
+from rvtssm.events.histogram import count_windows
+from rvtssm.inference.stream import Streams
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.detector import count_parameters
 
@@ -172,3 +177,67 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
     assert cli.main(["evaluate", weights, "split=train", "source=prepared", "ablate_memory=true", out]) == 0
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert report["rates"]["20"]["AP50"] > 0.5
+
+
+def test_several_weights_in_one_report(demo, tmp_path):
+    weights = [demo / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    names = f"checkpoints=[{','.join(map(str, weights))}]"
+    assert cli.main(["evaluate", names, f"out={tmp_path}", "frequencies_hz=[20,60]", "split=val"]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert list(found) == [str(path) for path in weights]
+    for number, report in enumerate(found.values(), start=1):
+        assert set(report["rates"]) == {"20", "60"}
+        assert report == json.loads((tmp_path / str(number) / "evaluation.json").read_text())
+    assert cli.main(["evaluate", names, f"checkpoint={weights[0]}"]) == 2
+    assert cli.main(["evaluate", f"checkpoints=[{weights[0]},{weights[0]}]"]) == 2
+
+
+def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    scored = {}
+    for name, extra in {"rescaled": [], "fixed": ["step_scale=1"]}.items():
+        out = tmp_path / name
+        arguments = [weights, f"out={out}", "frequencies_hz=[20,100]", "postprocess.min_score=0", *extra]
+        assert cli.main(["evaluate", *arguments]) == 0
+        scored[name] = json.loads((out / "evaluation.json").read_text())
+    assert scored["fixed"]["settings"]["time step"] == "1 whatever the rate"
+    for rows in scored.values():
+        for row in rows["rates"].values():
+            del row["seconds"]
+    rescaled, fixed = scored["rescaled"]["rates"], scored["fixed"]["rates"]
+    assert rescaled["20"] == fixed["20"]
+    assert rescaled["100"] != fixed["100"]
+
+
+@pytest.mark.parametrize("hz", [20, 30, 200])
+@pytest.mark.parametrize("window", ["shrink", "slide"])
+def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
+    """The causality check: whatever happens after a label time changes none of its scores, but later ones."""
+    checkpoint = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    checkpoint.detector.float()
+    settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
+    sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
+    (sequence, *_) = sequences
+    assert isinstance(sequence.source, CountedHistograms)
+    cut_us = int(np.unique(sequence.labels.t_us)[5])
+
+    def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
+        events = sequence.source.recording.read()
+        if is_perturbed:  # everything from the label time on is noise
+            later = events.t >= cut_us
+            rng = np.random.default_rng(0)
+            events.x[later] = rng.integers(0, checkpoint.spec.width, later.sum())
+            events.y[later] = rng.integers(0, checkpoint.spec.height, later.sum())
+            events.p[later] = rng.integers(0, 2, later.sum())
+        hist = count_windows(events, sequence.windows, checkpoint.spec.height, checkpoint.spec.width)
+        streams = Streams(checkpoint.detector, checkpoint.windows.stride_us)
+        steps = torch.from_numpy(sequence.label_steps)
+        frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
+        dt_us = torch.from_numpy(sequence.dt_us)[:, None]
+        predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
+        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.numpy(), strict=True))
+
+    clean, perturbed = scores(False), scores(True)
+    assert set(clean) == set(np.unique(sequence.labels.t_us).tolist())  # every label time ends a window
+    for t_us, found in clean.items():
+        assert np.array_equal(found, perturbed[t_us]) == (t_us <= cut_us), t_us

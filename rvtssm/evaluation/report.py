@@ -53,10 +53,10 @@ def console_table(report: EvaluationReport) -> Table:
     for name in report.metric_names:
         table.add_column(name.replace("AP_", "AP ").replace("AP/", ""), justify="right")
     for row in report.rows:
-        table.add_row(f"{row.hz:g}", *(_percent(row.metrics[name]) for name in report.metric_names))
+        table.add_row(f"{row.hz:g}", *(percent(row.metrics[name]) for name in report.metric_names))
     if not math.isnan(report.performance_drop):
         table.add_section()
-        table.add_row("drop", _percent(report.performance_drop))
+        table.add_row("drop", percent(report.performance_drop))
     return table
 
 
@@ -96,16 +96,16 @@ def to_markdown(report: EvaluationReport) -> str:
     names = report.metric_names
     lines = [f"## {report.title}", "", "| Hz | " + " | ".join(names) + " |", "|--:" * (len(names) + 1) + "|"]
     lines += [
-        f"| {row.hz:g} | " + " | ".join(_percent(row.metrics[name]) for name in names) + " |" for row in report.rows
+        f"| {row.hz:g} | " + " | ".join(percent(row.metrics[name]) for name in names) + " |" for row in report.rows
     ]
     if not math.isnan(report.performance_drop):
         meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
     for model, ap_by_hz in published_rows(report.dataset).items():
-        values = ", ".join(f"{hz:g} Hz {_percent(ap)}" for hz, ap in ap_by_hz.items())
+        values = ", ".join(f"{hz:g} Hz {percent(ap)}" for hz, ap in ap_by_hz.items())
         lines += ["", f"Published, {model}: {values}."]
     if report.still_objects:
-        values = ", ".join(f"{name} {_percent(ap)}" for name, ap in report.still_objects.items())
+        values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
         lines += ["", f"AP on objects that stand still: {values}."]
     return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in report.settings.items()), ""])
 
@@ -164,11 +164,12 @@ def _plot_png(report: EvaluationReport) -> bytes:
 
 def _plain_settings(report: EvaluationReport) -> str:
     lines = [f"{name}: {value}" for name, value in report.settings.items()]
-    lines += [f"AP on objects that stand still, {name}: {_percent(ap)}" for name, ap in report.still_objects.items()]
+    lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     return "\n".join(lines)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A fraction as a person reads it, a dash where there was no ground truth."""
     return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
 
 

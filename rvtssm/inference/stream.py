@@ -32,16 +32,23 @@ class Streams:
 
     Streams are told apart by their slot. A stream starts from the zero state when it is pushed with `is_first` or for
     the first time; one that is left out of a push is forgotten. With `memory_chunk`, every stream forgets after that
-    many steps, counted from its start (the memory of the released SSM weights); 1 is no memory at all. The weights of
-    the detector must stay as they are.
+    many steps, counted from its start (the memory of the released SSM weights); 1 is no memory at all. The detector
+    steps by `dt_us / trained_stride_us`, or by `step_scale` whatever the rate. Its weights must stay as they are.
     """
 
-    def __init__(self, detector: Detector, trained_stride_us: float, memory_chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        trained_stride_us: float,
+        memory_chunk: int | None = None,
+        step_scale: float | None = None,
+    ) -> None:
         if memory_chunk is not None and memory_chunk < 1:
             raise ValueError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
         self.detector = detector
         self.trained_stride_us = trained_stride_us
         self.memory_chunk = memory_chunk
+        self.step_scale = step_scale
         self.device = next(detector.parameters()).device
         self._state: State = None
         self._steps: dict[int, int] = {}  # slot: steps since its start, in the order of the rows of the state
@@ -57,6 +64,8 @@ class Streams:
         """
         hist, frame_index = hist.to(self.device, non_blocking=True), frame_index.cpu()
         step_scale = dt_us.double() / self.trained_stride_us
+        if self.step_scale is not None:
+            step_scale = torch.full_like(step_scale, self.step_scale)
         if self.memory_chunk == 1:
             return self._push_without_memory(hist, step_scale, frame_index)
         self._gather(slots, is_first)
@@ -157,16 +166,17 @@ def stream(
     trained_stride_us: float,
     memory_chunk: int | None = None,
     reset_every_step: bool = False,
+    step_scale: float | None = None,
     config: PostprocessConfig | None = None,
     progress: str | None = None,
 ) -> list[RecordingResult]:
     """The detections at every labelled frame of an evaluation loader, for each recording that has one.
 
-    The detector steps by `dt_us / trained_stride_us`. `reset_every_step` starts every step from the zero state: what is
-    lost then is what memory is worth. `progress` names a bar with the time left, None shows none.
+    The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. `reset_every_step` starts every step from the
+    zero state: what is lost then is what memory is worth. `progress` names a bar with the time left, None shows none.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
-    streams = Streams(detector, trained_stride_us, 1 if reset_every_step else memory_chunk)
+    streams = Streams(detector, trained_stride_us, 1 if reset_every_step else memory_chunk, step_scale)
     was_training = detector.training
     detector.eval()
     try:

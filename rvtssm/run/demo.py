@@ -47,7 +47,7 @@ def demo(config: Config) -> None:
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")
-    report = evaluate(replace(config, out=str(out / "evaluation")))
+    (report,) = evaluate(replace(config, out=str(out / "evaluation")))
     _announce("predict")
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])

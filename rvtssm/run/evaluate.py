@@ -14,6 +14,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.comparison import write_comparison
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import EvaluationReport, console_table, write_report
@@ -25,8 +26,25 @@ from rvtssm.run.inputs import folders
 from rvtssm.run.weights import read_weights
 
 
-def evaluate(config: Config) -> EvaluationReport:
-    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` to `out`."""
+def evaluate(config: Config) -> list[EvaluationReport]:
+    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` to `out`.
+
+    With `evaluation.checkpoints`, each of them below a folder of its own, and `comparison.*` of all of them.
+    """
+    out = Path(config.out or "outputs/evaluate")
+    if config.evaluation.checkpoints is None:
+        return [_evaluate_one(config, out)]
+    if not config.evaluation.checkpoints or config.checkpoint:
+        raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
+    reports = {}
+    for number, path in enumerate(config.evaluation.checkpoints, start=1):
+        reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
+    written = write_comparison(reports, out)
+    console.print("wrote " + ", ".join(str(path) for path in written), soft_wrap=True)
+    return list(reports.values())
+
+
+def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
     spec, options, trained_hz = checkpoint.spec, config.evaluation, 1e6 / checkpoint.windows.stride_us
@@ -57,7 +75,7 @@ def evaluate(config: Config) -> EvaluationReport:
         still_objects=still,
     )
     console.print(console_table(report))
-    written = write_report(report, Path(config.out or "outputs/evaluate"))
+    written = write_report(report, out)
     console.print("wrote " + ", ".join(str(path) for path in written.values()), soft_wrap=True)
     return report
 
@@ -112,6 +130,7 @@ def _stream_split(
         trained_stride_us=trained.stride_us,
         memory_chunk=checkpoint.model_config.memory_chunk,
         reset_every_step=is_reset,
+        step_scale=config.evaluation.step_scale,
         config=config.postprocess,
         progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
     )
@@ -134,6 +153,9 @@ def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceData
         "scored": scoring_rules(checkpoint.spec),
         "windows": f"{rules.window}, counted from {_source(config, data)} data, "
         f"convention {checkpoint.windows.convention}, every label time ends a window",
+        "time step": "window end to window end over the stride of training"
+        if rules.step_scale is None
+        else f"{rules.step_scale:g} whatever the rate",
         "memory": checkpoint.model_config.memory,
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }

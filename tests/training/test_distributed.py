@@ -36,7 +36,7 @@ def test_two_processes_validate_like_one(toy_data, toy_config, tmp_path, logged)
     assert told.count("trained 0.") == 1
 
     (found,) = (row for row in logged(tmp_path).values() if "val/AP" in row)
-    one = evaluate(
+    (one,) = evaluate(
         replace(
             toy_config(tmp_path / "one", *SETTINGS, "evaluation.split=val", "evaluation.source=prepared"),
             checkpoint=str(best_checkpoint(tmp_path)),

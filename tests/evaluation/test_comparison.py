@@ -1,0 +1,53 @@
+import json
+import math
+
+import pytest
+
+from rvtssm.evaluation.comparison import comparison_markdown, write_comparison
+from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.report import EvaluationReport
+
+
+def make_report(aps, dataset="gen1", **settings):
+    rows = tuple(RateRow(hz, {name: ap for name in ("AP", "AP50", "AP75")}) for hz, ap in aps.items())
+    return EvaluationReport("base s5", dataset, rows, {"windows": "shrink", **settings})
+
+
+@pytest.fixture
+def reports():
+    return {
+        "a.ckpt": make_report({20: 0.5, 200: 0.4}, memory="carried"),
+        "b.ckpt": make_report({20: 0.45, 40: 0.3}, memory="chunk"),
+    }
+
+
+def test_every_rate_has_a_column_and_every_weight_a_row(reports):
+    lines = comparison_markdown(reports).splitlines()
+    assert "| weights | 20 Hz | 40 Hz | 200 Hz | drop |" in lines
+    assert "| a.ckpt (base s5) | 50.0 | – | 40.0 | 10.0 |" in lines
+    assert "| b.ckpt (base s5) | 45.0 | 30.0 | – | 15.0 |" in lines
+
+
+def test_published_rows_are_marked_and_absent_where_nothing_is_published(reports):
+    page = comparison_markdown(reports)
+    assert "| S5-ViT-B on gen1, published | 47.7 | 46.4 | 39.8 | 4.2 |" in page
+    assert "published" not in comparison_markdown({"c": make_report({20: 0.1}, "synthetic")})
+
+
+def test_settings_that_agree_stand_once(reports):
+    page = comparison_markdown(reports)
+    assert page.count("shrink") == 1
+    assert "  - a.ckpt: carried" in page and "  - b.ckpt: chunk" in page
+
+
+def test_a_number_without_ground_truth_is_a_dash():
+    assert "| a (base s5) | – | – |" in comparison_markdown({"a": make_report({20: math.nan})})
+
+
+def test_files_hold_every_report(reports, tmp_path):
+    written = write_comparison(reports, tmp_path / "new")
+    assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()}
+    found = json.loads((tmp_path / "new" / "comparison.json").read_text())
+    assert found["a.ckpt"]["rates"]["200"]["AP"] == 0.4
+    with pytest.raises(ValueError, match="at least one"):
+        write_comparison({}, tmp_path)
