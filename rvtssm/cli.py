@@ -29,12 +29,16 @@ VERBS = {
     "preprocess": "raw recordings to histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
     "train": "train a detector; dataset=NAME dataset.prepared_dir=DIR out=DIR [resume=auto]",
     "evaluate": "average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
-    "predict": "detections and a video of one recording; checkpoint=FILE recording=FILE out=DIR",
+    "predict": "detections and pictures; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
+    "export": "a detector as one file for other programs; checkpoint=FILE out=model.onnx",
+    "verify": "check a dataset completely; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR",
+    "inspect": "what a recording or a dataset contains; PATH [dataset=NAME] [out=DIR] [--json]",
     "info": "parameters of a model by room; model=base dataset=gen1 temporal=s5 [--json]",
     "doctor": "what of this installation works",
 }
 
-JSON_VERBS = ("info",)
+JSON_VERBS = ("info", "inspect")
+PATH_VERBS = ("inspect",)  # their first word may be a path, which is `recording=PATH`
 
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -43,9 +47,11 @@ _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search p
 SECTIONS = {
     "generate": "synthetic",
     "preprocess": "preprocess",
+    "verify": "preprocess",
     "train": "training",
     "evaluate": "evaluation",
     "predict": "predict",
+    "export": "export",
 }
 
 
@@ -78,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if "--help" in flags else 2
     verb, overrides = words[0], words[1:]
     try:
+        path = overrides.pop(0) if verb in PATH_VERBS and overrides and _is_path(overrides[0]) else None
         overrides = [_in_section(word, SECTIONS.get(verb)) for word in overrides]
         if verb not in VERBS:
             raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
@@ -89,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         if verb == "demo" and not any(word.startswith("experiment=") for word in overrides):
             overrides = ["experiment=demo", *overrides]
         config = compose(overrides)
+        config.recording = path or config.recording
         if "--config" in flags:
             console.print(OmegaConf.to_yaml(OmegaConf.structured(config)), markup=False, highlight=False)
             return 0
@@ -100,6 +108,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print(f"rvtssm {verb}: interrupted; what is complete on disk stays", style="red")
         return 130
+
+
+def _is_path(word: str) -> bool:
+    return "=" not in word or os.path.exists(word)
 
 
 def _in_section(override: str, section: str | None) -> str:

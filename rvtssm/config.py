@@ -15,6 +15,7 @@ from rvtssm.datasets.datamodule import DataConfig
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.datasets.synthetic import SyntheticConfig
 from rvtssm.events.preprocess import PreprocessConfig
+from rvtssm.inference.export import ExportConfig
 from rvtssm.inference.predict import PredictConfig
 from rvtssm.models.detector import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
@@ -69,10 +70,11 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
-    recording: str | None = None  # event file to predict on
+    recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
 

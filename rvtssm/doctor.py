@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 # distributions whose module has another name
-MODULES = {"hydra-core": "hydra", "opencv-python-headless": "cv2"}
+MODULES = {"hydra-core": "hydra", "opencv-python-headless": "cv2", "pyyaml": "yaml"}
 
 
 @dataclass(frozen=True, slots=True)

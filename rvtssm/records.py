@@ -6,7 +6,7 @@ The module does not import torch, so that readers and preparation workers stay l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +45,9 @@ class DatasetSpec:
     disk_names: tuple[str, ...] = ()  # other names under which files refer to this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
     boxes_suffix: str = "_bbox.npy"
+    events_dir: str | None = None  # folder of the tree that holds the splits, where it is not the tree itself
+    boxes_dir: str | None = None
+    split_sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of a split, missing: <split>/*
 
     @property
     def num_classes(self) -> int:
@@ -113,8 +116,17 @@ class WindowSettings:
     stride_us: float  # from window end to window end; for a model, the step with step_scale = 1
     length_us: int | None  # None: from the end of one window to the end of the next
     convention: str  # exact or rvt
-    num_bins: int  # per polarity
+    num_bins: int  # parts of a window
     count_cutoff: int  # counts saturate here
+    representation: str = "histogram"  # one of CHANNELS_PER_BIN
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of a frame, and so of the input of a model."""
+        return CHANNELS_PER_BIN[self.representation] * self.num_bins
+
+
+CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1}  # see events/representations.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ class Labels:
 class SequenceBatch:
     """L steps of B streams. `frame_index` lists the M labelled (step, stream) pairs, step-major order."""
 
-    hist: torch.Tensor  # (L, B, C, H, W) uint8
+    hist: torch.Tensor  # (L, B, C, H, W), of the dtype of the representation, uint8 for histograms
     dt_us: torch.Tensor  # (L, B) int64
     is_first: torch.Tensor  # (B,) bool, the stream starts a recording here: its state is zero
     is_pad: torch.Tensor  # (L, B) bool, steps after the end of a recording

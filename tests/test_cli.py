@@ -52,8 +52,8 @@ def refused(capsys):
         (["train", "dataset"], "'dataset' is not of the form key=value"),
         (["train", "+steps=3"], r"'\+steps=3': every key is there already; write key=value"),
         (["train", "--fast"], "no option --fast; values are given as key=value"),
-        (["train"], "dataset=NAME is needed; choose from gen1, onempx, synthetic"),
-        (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, synthetic"),
+        (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
+        (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, dsec, synthetic"),
         (["train", "dataset=gen1"], "dataset.prepared_dir is not set"),
         (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
         (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
@@ -315,7 +315,7 @@ def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb)
     assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", recording)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic"}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
 def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
     answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
     assert "was trained on synthetic (car, pedestrian; 160 x 120 pixels)" in answer

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rvtssm.cli import SECTIONS, VERBS, compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
-from rvtssm.models.detector import MODEL_SIZES
+from rvtssm.models.detector import MODEL_SIZES, build_detector
 from rvtssm.ssm import TEMPORAL_LAYERS
 from rvtssm.training.fit import TrainingConfig
 
@@ -68,7 +68,15 @@ def test_a_temporal_file_names_its_layer(name):
     assert compose([f"temporal={name}"]).temporal.name == name
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_an_experiment_takes_every_temporal_layer(name):
+    config = compose(["experiment=demo", f"temporal={name}"])
+    spec = build_spec(config.dataset)
+    detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
+    assert len(detector.init_state(1)) == len(detector.backbone.stages)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"custom"}))
 def test_a_dataset_file_leads_to_its_spec(name):
     assert build_spec(compose([f"dataset={name}"]).dataset) == DATASETS[name]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rvtssm.datasets import gen1, onempx, synthetic
+from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.records import DatasetSpec
 
 DATASETS: dict[str, DatasetSpec] = {
     "gen1": gen1.SPEC,
     "onempx": onempx.SPEC,
+    "dsec": dsec.SPEC,
     "synthetic": synthetic.SPEC,
+    "custom": custom.SPEC,
 }
+SOURCES = ("raw", "prepared")
 
 
 @dataclass
@@ -23,12 +26,15 @@ class DatasetConfig:
     prepared_dir: str | None = None  # histograms, written by `rvtssm preprocess` or by RVT
     height: int | None = None  # sensor, pixels, where it is not the one of the dataset
     width: int | None = None
+    source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
 
     def __post_init__(self) -> None:
         for name in ("height", "width"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"dataset.{name}={value} must be at least 1 pixel")
+        if self.source not in (None, *SOURCES):
+            raise ValueError(f"dataset.source={self.source!r}; choose from {', '.join(SOURCES)}, null")
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
@@ -37,4 +43,14 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
         found = f"dataset.name={config.name!r}" if config.name else "dataset=NAME is needed"
         raise ValueError(f"{found}; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
+    if not spec.class_names:  # it describes itself, in a file beside its recordings
+        spec = custom.read_spec(*_folders(config))
     return replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+
+
+def _folders(config: DatasetConfig) -> list[str]:
+    """Where the data lie, the recordings first; ValueError where nobody said."""
+    folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
+    if not folders:
+        raise ValueError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
+    return folders

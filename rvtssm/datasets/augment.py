@@ -15,6 +15,8 @@ import numpy.typing as npt
 from rvtssm.events.jit import jit
 from rvtssm.records import Labels
 
+Frames = npt.NDArray[np.generic]
+
 
 @dataclass
 class FlipZoomConfig:
@@ -83,15 +85,24 @@ class Placement:
     def is_identity(self) -> bool:
         return not self.is_flipped and self.source == self.target == self.frame
 
-    def histograms(self, hist: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Move pixels to the nearest place; hist (n, C, H, W) uint8 -> the same shape."""
-        if self.is_identity:
-            return hist
+    def sources(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The row (H,) and the column (W,) that each row and column is taken from, -1 where it stays empty."""
         rows = _sources(self.frame.height, self.source.top, self.source.height, self.target.top, self.target.height)
         columns = _sources(self.frame.width, self.source.left, self.source.width, self.target.left, self.target.width)
         if self.is_flipped:
             columns = np.where(columns >= 0, self.frame.width - 1 - columns, -1)
-        return _gathered(hist, rows, columns)
+        return rows, columns
+
+    def histograms(self, hist: Frames) -> Frames:
+        """Move pixels to the nearest place; hist (n, C, H, W) -> the same shape and dtype."""
+        if self.is_identity:
+            return hist
+        rows, columns = self.sources()
+        moved = np.empty_like(hist)
+        # pixels are moved, not computed with: floats of two bytes, which numba does not know, travel as integers
+        whole = hist.view(np.int16) if hist.dtype == np.float16 else hist
+        _gather(whole, rows, columns, moved.view(whole.dtype))
+        return moved
 
     def labels(self, labels: Labels) -> Labels:
         """Move boxes; those of which nothing is left are dropped."""
@@ -168,15 +179,10 @@ def _sources(size: int, source: int, source_size: int, target: int, target_size:
 
 
 @jit
-def _gathered(
-    hist: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint8]:
-    moved = np.zeros(hist.shape, np.uint8)
+def _gather(hist, rows, columns, moved):  # type: ignore[no-untyped-def]
     for n in range(hist.shape[0]):
         for c in range(hist.shape[1]):
             for i in range(len(rows)):
-                if rows[i] >= 0:
-                    for j in range(len(columns)):
-                        if columns[j] >= 0:
-                            moved[n, c, i, j] = hist[n, c, rows[i], columns[j]]
-    return moved
+                for j in range(len(columns)):
+                    is_shown = rows[i] >= 0 and columns[j] >= 0
+                    moved[n, c, i, j] = hist[n, c, rows[i], columns[j]] if is_shown else 0

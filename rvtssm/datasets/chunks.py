@@ -11,8 +11,9 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import AugmentConfig, draw_placement
+from rvtssm.datasets.packed import ChunkEvents
 from rvtssm.datasets.sampling import ChunkRequest
-from rvtssm.datasets.sequence import Sequence
+from rvtssm.datasets.sequence import CountedHistograms, Sequence, to_counting
 from rvtssm.records import Labels
 
 
@@ -21,7 +22,7 @@ class Chunk:
     """n consecutive steps of a recording; the window indices of the labels count from the first of them."""
 
     request: ChunkRequest
-    hist: npt.NDArray[np.uint8]  # (n, C, h, w)
+    hist: npt.NDArray[np.generic] | ChunkEvents  # (n, C, h, w), or the events of n windows, still to be counted
     dt_us: npt.NDArray[np.int64]  # (n,)
     labels: Labels  # frame px
 
@@ -48,6 +49,9 @@ class ChunkDataset(Dataset[Chunk]):
             raise ValueError(
                 f"sequences of different frame shapes {sorted(shapes)} cannot be batched; prepare them alike"
             )
+        representations = {sequence.settings.representation for sequence in sequences}
+        if len(representations) > 1:
+            raise ValueError(f"sequences of {', '.join(sorted(representations))} cannot be batched; prepare them alike")
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
@@ -60,17 +64,29 @@ class ChunkDataset(Dataset[Chunk]):
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         if request.is_empty:
-            empty = np.zeros((0, *self.sequences[0].frame_shape), np.uint8)
-            return Chunk(request, empty, np.zeros(0, np.int64), self.sequences[0].labels[:0])
+            return Chunk(request, self._empty(), np.zeros(0, np.int64), self.sequences[0].labels[:0])
         sequence = self._sequence(request.recording)
-        hist = sequence.read(request.start, request.stop)
         labels = _within(sequence.labels, request.start, request.stop)
+        placement = None
         if self.augment is not None:
             config = self.augment.random if request.kind == "random" else self.augment.stream
             _, height, width = sequence.frame_shape
             placement = draw_placement(config, height, width, labels, request.augment_seed)
-            hist, labels = placement.histograms(hist), placement.labels(labels)
+            labels = placement.labels(labels)
+        hist: npt.NDArray[np.generic] | ChunkEvents
+        if isinstance(sequence.source, CountedHistograms):
+            sources = placement.sources() if placement else None
+            hist = sequence.source.events(request.start, request.stop, sources)
+        else:
+            hist = sequence.read(request.start, request.stop)
+            hist = placement.histograms(hist) if placement else hist
         return Chunk(request, hist, sequence.dt_us[request.start : request.stop], self._thinned(labels))
+
+    def _empty(self) -> npt.NDArray[np.generic] | ChunkEvents:
+        first = self.sequences[0]
+        if isinstance(first.source, CountedHistograms):
+            return first.source.events(0, 0)
+        return np.zeros((0, *first.frame_shape), to_counting(first.settings).dtype)
 
     def _sequence(self, recording: int) -> Sequence:
         sequence = self.sequences[recording]

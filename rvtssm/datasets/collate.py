@@ -1,13 +1,15 @@
-"""Chunks -> SequenceBatch: steps first, shorter chunks padded at their end, boxes as [class, cx, cy, w, h]."""
+"""Chunks -> batch: steps first, shorter chunks padded at their end, boxes as [class, cx, cy, w, h]."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rvtssm.datasets.chunks import Chunk
+from rvtssm.datasets.packed import ChunkEvents, PackedBatch, pack_frames
 from rvtssm.records import SequenceBatch
 
 
@@ -16,13 +18,14 @@ class Collate:
     """Callable for a DataLoader.
 
     num_steps is the length of every batch, None for that of its longest chunk. pad_dt_us is the step written where
-    there is none: the usual one, so that padding does not make a constant step vary.
+    there is none: the usual one, so that padding does not make a constant step vary. Chunks
+    of raw events make a PackedBatch.
     """
 
     num_steps: int | None
     pad_dt_us: int
 
-    def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
+    def __call__(self, chunks: list[Chunk]) -> SequenceBatch | PackedBatch:
         num_steps = self.num_steps or max([1, *(len(chunk.hist) for chunk in chunks)])
         frames = sorted(  # (step, stream, time, boxes) of each labelled frame
             (
@@ -44,17 +47,15 @@ class Collate:
             targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
             targets[m, : len(labels), 3:] = ltwh[:, 2:]
 
-        hist = np.empty((num_steps, len(chunks), *chunks[0].hist.shape[1:]), np.uint8)
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
         for stream, chunk in enumerate(chunks):
-            num_read = len(chunk.hist)
-            hist[:num_read, stream] = chunk.hist
-            hist[num_read:, stream] = 0
-            dt_us[:num_read, stream] = torch.from_numpy(chunk.dt_us)
-            is_pad[:num_read, stream] = False
-        return SequenceBatch(
-            hist=torch.from_numpy(hist),
+            dt_us[: len(chunk.hist), stream] = torch.from_numpy(chunk.dt_us)
+            is_pad[: len(chunk.hist), stream] = False
+        events = [chunk.hist for chunk in chunks if isinstance(chunk.hist, ChunkEvents)]
+        counted = [chunk.hist for chunk in chunks if not isinstance(chunk.hist, ChunkEvents)]
+        batch = SequenceBatch(
+            hist=torch.empty(0) if events else torch.from_numpy(_stacked(counted, num_steps)),
             dt_us=dt_us,
             is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
             is_pad=is_pad,
@@ -65,3 +66,14 @@ class Collate:
             slot=torch.tensor([chunk.request.slot for chunk in chunks]),
             recording=torch.tensor([chunk.request.recording for chunk in chunks]),
         )
+        if not events:
+            return batch
+        return PackedBatch(batch, pack_frames(events, num_steps))
+
+
+def _stacked(parts: list[npt.NDArray[np.generic]], num_steps: int) -> npt.NDArray[np.generic]:
+    hist = np.empty((num_steps, len(parts), *parts[0].shape[1:]), parts[0].dtype)
+    for stream, part in enumerate(parts):
+        hist[: len(part), stream] = part
+        hist[len(part) :, stream] = 0
+    return hist

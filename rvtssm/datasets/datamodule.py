@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.packed import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
-from rvtssm.datasets.sequence import RawSplit, Sequence, open_prepared_split
+from rvtssm.datasets.sequence import RawSplit, Sequence, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
+
+Loader = TypeVar("Loader", bound="SequenceLoader")
 
 
 @dataclass
@@ -40,7 +44,17 @@ class DataConfig:
             raise ValueError(f"data.num_workers={self.num_workers} must be at least 0, which loads without workers")
 
 
-class ResumableLoader(DataLoader[SequenceBatch]):
+class SequenceLoader(DataLoader[SequenceBatch]):
+    """A loader that counts the events which its workers send, in the process and on the device that want the frames."""
+
+    count_on = torch.device("cpu")
+
+    def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
+        for batch in super().__iter__():
+            yield batch.counted(self.count_on, self.pin_memory) if isinstance(batch, PackedBatch) else batch
+
+
+class ResumableLoader(SequenceLoader):
     """A loader whose state is the number of batches handed out, not of those its workers have prepared."""
 
     batch_sampler: MixedBatchSampler
@@ -70,8 +84,12 @@ class SequenceDataModule(L.LightningDataModule):
         augment: AugmentConfig | None = None,
         data: DataConfig | None = None,
         seed: int = 0,
+        windows: WindowSettings | None = None,
     ) -> None:
-        """`augment=None` leaves training chunks as they are."""
+        """`augment=None` leaves training chunks as they are; `windows` is what raw recordings are counted into.
+
+        By default those are 50 ms at 20 Hz. ValueError for a source that is neither raw nor prepared.
+        """
         super().__init__()
         self.config = dataset
         self.spec = build_spec(dataset)
@@ -79,15 +97,29 @@ class SequenceDataModule(L.LightningDataModule):
         self.augment = augment
         self.data = data or DataConfig()
         self.seed = seed
-        self._prepared: dict[str, list[Sequence]] = {}
+        self.windows = windows or WindowSettings(50_000, None, "exact", 10, 10)
+        self._sequences: dict[tuple[str, str], list[Sequence]] = {}
         self._raw: dict[str, RawSplit] = {}
 
-    def sequences(self, split: str) -> list[Sequence]:
-        """The prepared sequences of a split, in the order that `SequenceBatch.recording` counts."""
-        if split not in self._prepared:
-            folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
-            self._prepared[split] = open_prepared_split(folder, split, self.spec)
-        return self._prepared[split]
+    @functools.cached_property
+    def source(self) -> str:
+        """Where the frames of training and validation come from: prepared files where there are some, or raw events."""
+        if self.config.source is not None:
+            return self.config.source
+        is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
+        return "prepared" if is_prepared or self.config.raw_dir is None else "raw"
+
+    def sequences(self, split: str, source: str | None = None) -> list[Sequence]:
+        """The sequences of a split, in the order that `SequenceBatch.recording` counts."""
+        source = source or self.source
+        if (split, source) not in self._sequences:
+            if source == "raw":
+                found = self._raw_split(split).sequences(self.windows)
+            else:
+                folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
+                found = open_prepared_split(folder, split, self.spec)
+            self._sequences[split, source] = found
+        return self._sequences[split, source]
 
     @property
     def settings(self) -> WindowSettings:
@@ -106,12 +138,12 @@ class SequenceDataModule(L.LightningDataModule):
             world_size,
         )
         dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, self.data.max_open_recordings)
-        return ResumableLoader(**self._options(dataset, sampler, self.sampling.chunk_length))
+        return self._counting(ResumableLoader(**self._options(dataset, sampler, self.sampling.chunk_length)))
 
-    def val_dataloader(self) -> DataLoader[SequenceBatch]:
+    def val_dataloader(self) -> SequenceLoader:
         return self.eval_loader("val")
 
-    def test_dataloader(self) -> DataLoader[SequenceBatch]:
+    def test_dataloader(self) -> SequenceLoader:
         return self.eval_loader("test")
 
     def transfer_batch_to_device(
@@ -124,32 +156,32 @@ class SequenceDataModule(L.LightningDataModule):
         split: str,
         stride_us: float | None = None,
         length_us: int | None = None,
-        source: str = "prepared",
+        source: str | None = None,
         *,
         convention: str = "exact",
         num_bins: int = 10,
         count_cutoff: int = 10,
-    ) -> DataLoader[SequenceBatch]:
+        representation: str = "histogram",
+    ) -> SequenceLoader:
         """Every recording of a split in order, from its start, with all its labelled frames.
 
         source="raw" counts the events of the recordings into such windows, whatever was prepared; length_us=None lets
-        each begin where the one before ended. source="prepared" reads what is stored; without `stride_us` whatever
-        that is, otherwise ValueError unless it was counted so. `loader.dataset.sequences[i]` is recording i.
+        each begin where the one before ended. source="prepared" reads what is stored, ValueError unless it was counted
+        so; None is that of training. Without `stride_us`, windows are those of training. `loader.dataset.sequences[i]`
+        is recording i.
         """
         settings = None
         if stride_us is not None:
-            settings = WindowSettings(stride_us, length_us, convention, num_bins, count_cutoff)
-        if source == "raw":
-            if settings is None:
-                raise ValueError("source=raw counts events itself; give the stride of the windows in microseconds")
+            settings = WindowSettings(stride_us, length_us, convention, num_bins, count_cutoff, representation)
+        if source not in (None, *SOURCES):
+            raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
+        if settings is not None and (source or self.source) == "raw":
             sequences = self._raw_split(split).sequences(settings)
-        elif source == "prepared":
-            sequences = self.sequences(split)
+        else:
+            sequences = self.sequences(split, source)
             if settings is not None:
                 for sequence in sequences:
                     sequence.check_settings(settings)
-        else:
-            raise ValueError(f"source={source!r}; choose from prepared, raw")
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
             [sequence.num_steps for sequence in sequences],
@@ -159,7 +191,15 @@ class SequenceDataModule(L.LightningDataModule):
             world_size,
         )
         dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
-        return DataLoader(**self._options(dataset, sampler, None))
+        return self._counting(SequenceLoader(**self._options(dataset, sampler, None)))
+
+    def _counting(self, loader: Loader) -> Loader:
+        """Events become frames where the model is, which a trainer knows; without one, on a GPU that is there."""
+        if self.trainer is not None:
+            loader.count_on = self.trainer.strategy.root_device
+        elif torch.cuda.is_available():
+            loader.count_on = torch.device("cuda")
+        return loader
 
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:

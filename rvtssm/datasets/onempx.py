@@ -2,6 +2,7 @@
 
 Source: Perot et al., Learning to Detect Objects with a 1 Megapixel Event Camera, NeurIPS 2020. That three classes are
 kept, that boxes below 5 px are dropped and that frames are halved follows RVT (Gehrig and Scaramuzza, CVPR 2023).
+The files go on with 3 truck, 4 bus, 5 traffic sign and 6 traffic light.
 """
 
 from rvtssm.records import DatasetSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
@@ -10,16 +11,20 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.histogram import count_windows
-from rvtssm.events.labels import clean_boxes, read_boxes, to_labels
-from rvtssm.events.prepare import check_faults, check_label_times
+from rvtssm.datasets.packed import ChunkEvents
+from rvtssm.events.histogram import bin_events, fill_frames, shared_slices
+from rvtssm.events.labels import clean_boxes, to_labels
+from rvtssm.events.packed import frame_pixels
+from rvtssm.events.prepare import PreprocessConfig, check_faults, check_label_times
 from rvtssm.events.readers import Recording, open_recording
+from rvtssm.events.readers.recording import join_events
+from rvtssm.events.representations import Binned, Counting
 from rvtssm.events.store import open_rvt_sequence, open_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
 from rvtssm.events.windows import label_grid
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 
-_WINDOWS_AT_ONCE = 8  # bounds the events in memory
+_SPAN_US = 400_000  # of the events that are in memory at once
 # What RVT's preparation aims at, whatever the length of its windows; the true distances are in its timestamps.
 _RVT_STRIDE_US = 50_000
 
@@ -27,8 +32,8 @@ _RVT_STRIDE_US = 50_000
 class HistogramSource(Protocol):
     """Where the histograms of a sequence come from; can be pickled, opens its file when it is read."""
 
-    def histograms(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """(stop - start, C, h, w) uint8 of the windows [start, stop)."""
+    def histograms(self, start: int, stop: int) -> npt.NDArray[np.generic]:
+        """(stop - start, C, h, w) of the windows [start, stop)."""
 
     def close(self) -> None:
         """Release the file; reading again opens it again."""
@@ -59,8 +64,8 @@ class Sequence:
         """Steps with at least one box, ascending."""
         return np.unique(self.labels.window_index)
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Histograms (stop - start, C, h, w) uint8 of the steps [start, stop)."""
+    def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
+        """Frames (stop - start, C, h, w) of the steps [start, stop), uint8 where they are histograms."""
         return self.source.histograms(start, stop)
 
     def close(self) -> None:
@@ -97,15 +102,21 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> Sequence:
             f"{path} was prepared with {found}, the run asks for {wanted}; set dataset.height and dataset.width "
             "to those of the recordings, or prepare them again"
         )
-    settings = WindowSettings(**{field.name: meta[field.name] for field in fields(WindowSettings)})
+    # files written before there was a choice of representations do not name one
+    settings = WindowSettings(**{name: meta[name] for name in WindowSettings.__slots__ if name in meta})
     return Sequence(
         stored.name,
         stored.windows,
         to_frame_labels(stored.labels, spec),
-        (2 * meta["num_bins"], spec.frame_height, spec.frame_width),
+        (settings.num_channels, spec.frame_height, spec.frame_width),
         replace(settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else settings,
         stored,
     )
+
+
+def has_sequences(prepared_dir: Path | str, split: str) -> bool:
+    """Whether a split was prepared."""
+    return (Path(prepared_dir) / split).is_dir() and bool(find_sequences(prepared_dir, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[Sequence]:
@@ -125,27 +136,74 @@ class CountedHistograms:
     downsample: int
     settings: WindowSettings
 
-    def histograms(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        groups = [self._counted(i, min(i + _WINDOWS_AT_ONCE, stop)) for i in range(start, stop, _WINDOWS_AT_ONCE)]
-        return np.concatenate(groups)
+    def histograms(self, start: int, stop: int) -> npt.NDArray[np.generic]:
+        events = self.events(start, stop)
+        frames = np.empty((stop - start, *events.frame_shape), events.counting.dtype)
+        bounds_us = events.binned.bounds_us
+        ring = shared_slices(bounds_us, events.counting, frames[0, 0].size if len(frames) else 0)
+        fill_frames(events.binned, events.counting, frames, np.arange(stop - start), ring)
+        return frames
 
-    def _counted(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        bounds_us = self.windows.bounds_us[start:stop]
-        # one more microsecond, since windows of the convention `rvt` are closed
-        events = self.recording.between(int(bounds_us[:, 0].min()), int(bounds_us[-1, 1]) + 1)
-        return count_windows(
-            events,
-            Windows(bounds_us, self.windows.dt_us[start:stop]),
-            self.recording.height,
-            self.recording.width,
-            num_bins=self.settings.num_bins,
-            count_cutoff=self.settings.count_cutoff,
-            downsample=self.downsample,
-            convention=self.settings.convention,
-        )
+    def events(
+        self, start: int, stop: int, sources: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+    ) -> ChunkEvents:
+        """The events of the windows [start, stop), with times from the start of the first of them.
+
+        `sources` are the rows and columns of the frame that each of its rows and columns is taken from.
+        """
+        height, width = self.recording.height, self.recording.width
+        pixels = frame_pixels(height, width, self.downsample, *(sources or (None, None)))
+        counting = to_counting(self.settings)
+        parts = []
+        for first, last in self._groups(start, stop):
+            bounds_us = self.windows.bounds_us[first:last]
+            # one more microsecond, since windows of the convention `rvt` are closed
+            events = self.recording.between(int(bounds_us[:, 0].min()), int(bounds_us[-1, 1]) + 1)
+            parts.append(bin_events(events, bounds_us, pixels, counting))
+        if not parts:
+            parts.append(bin_events(join_events([]), np.zeros((0, 2), np.int64), pixels, counting))
+        return ChunkEvents(_joined(parts), counting, (counting.num_channels, pixels.height, pixels.width))
+
+    def _groups(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Windows [first, last) that are read together, so that the events in memory are bounded."""
+        ends_us = self.windows.ends_us
+        while start < stop:
+            last = int(np.searchsorted(ends_us, ends_us[start] + _SPAN_US))
+            last = min(max(last, start + 1), stop)
+            yield start, last
+            start = last
 
     def close(self) -> None:
         self.recording.close()
+
+
+def to_window_settings(config: PreprocessConfig) -> WindowSettings:
+    """The windows that `rvtssm preprocess` makes, and that raw recordings are counted into."""
+    return WindowSettings(
+        config.stride_us,
+        config.length_us,
+        config.convention,
+        config.num_bins,
+        config.count_cutoff,
+        config.representation,
+    )
+
+
+def to_counting(settings: WindowSettings) -> Counting:
+    """What the windows of such a sequence become."""
+    return Counting(settings.num_bins, settings.count_cutoff, settings.convention, settings.representation)
+
+
+def _joined(parts: list[Binned]) -> Binned:
+    """Consecutive groups of windows as one, whose times count from the first of them."""
+    first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
+    start_us = parts[0].bounds_us[0, 0] if len(parts[0]) else 0
+    return Binned(
+        np.concatenate([part.cells for part in parts]),
+        np.concatenate([part.times for part in parts]) - start_us,
+        np.concatenate([part.ranges + first for part, first in zip(parts, first_cell[:-1], strict=True)]),
+        np.concatenate([part.bounds_us for part in parts]) - start_us,
+    )
 
 
 class RawSplit:
@@ -165,7 +223,7 @@ class RawSplit:
                     f"{raw.events_path} has no boxes beside it; evaluation needs {raw.name}{spec.boxes_suffix}"
                 )
             recording = open_recording(raw.events_path, spec.height, spec.width)
-            self._recordings.append((raw.name, recording, read_boxes(raw.boxes_path)))
+            self._recordings.append((raw.name, recording, raw.read_boxes(spec)))
 
     def sequences(self, settings: WindowSettings) -> list[Sequence]:
         """The recordings on the label grid, by name, as `rvtssm preprocess` would make them.
@@ -190,7 +248,7 @@ class RawSplit:
                     name,
                     windows,
                     to_frame_labels(to_labels(kept, windows), self.spec),
-                    (2 * settings.num_bins, self.spec.frame_height, self.spec.frame_width),
+                    (settings.num_channels, self.spec.frame_height, self.spec.frame_width),
                     settings,
                     CountedHistograms(recording, windows, self.spec.downsample, settings),
                 )

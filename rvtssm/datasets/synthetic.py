@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from concurrent.futures import as_completed
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.scenes import SceneConfig, build_scene
 from rvtssm.events.simulate import CameraConfig, simulate_events
-from rvtssm.events.workers import num_usable_cores, worker_pool
+from rvtssm.events.workers import Processes, SameProcess, WorkerDied, finished, num_usable_cores
 from rvtssm.records import DatasetSpec, Events
 
 SPEC = DatasetSpec(
@@ -86,28 +86,46 @@ class SyntheticSummary:
 def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> SyntheticSummary:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    Complete recordings are skipped. ValueError where the folder holds recordings of other settings, or others.
+    Complete recordings are skipped. ValueError where the folder holds recordings of other settings, or others, and
+    once all others are made where a worker process was killed.
     """
     config.check()
     raw_dir = Path(raw_dir)
     _claim(raw_dir, config)
+    remove_abandoned(raw_dir)
     summary, tasks = SyntheticSummary(), []
     for split in SPLITS:
         (raw_dir / split).mkdir(exist_ok=True)
-        remove_abandoned(raw_dir / split)
         for index in range(config.num_recordings(split)):
             is_complete = _boxes_path(raw_dir, split, index).exists()  # it is written last
             if is_complete:
                 summary.skipped.append(_full_name(split, index))
             else:
                 tasks.append((split, index))
+    num_workers = min(config.workers or num_usable_cores(), len(tasks))
+    todo = iter([(task, _write, (config, raw_dir, *task)) for task in tasks])
+    failed = []
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
-        bar_id = bar.add_task("generating", total=len(tasks))
-        for split, index in _written(tasks, config, raw_dir):
-            summary.written.append(_full_name(split, index))
-            bar.update(bar_id, advance=1, description=_full_name(split, index))
+    try:
+        with (
+            closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
+            Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
+        ):
+            bar_id = bar.add_task("generating", total=len(tasks))
+            for done in finished(workers, lambda: next(todo, None)):
+                name = _full_name(*done.key)
+                bar.update(bar_id, advance=1, description=name)
+                if isinstance(done.error, WorkerDied):
+                    failed.append(f"{name}: {done.error}")
+                elif done.error is not None:
+                    raise done.error
+                else:
+                    summary.written.append(name)
+    finally:
+        remove_abandoned(raw_dir)  # of workers that were killed
     summary.written.sort()
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not made; {'; '.join(sorted(failed))}")
     return summary
 
 
@@ -148,24 +166,6 @@ def _claim(raw_dir: Path, config: SyntheticConfig) -> None:
     else:
         with written_aside(path) as aside:
             aside.write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def _written(tasks: list[tuple[str, int]], config: SyntheticConfig, raw_dir: Path) -> Iterator[tuple[str, int]]:
-    """Do the tasks (split, index), yield each when it is done."""
-    num_workers = min(config.workers or num_usable_cores(), len(tasks))
-    if num_workers <= 1:
-        for split, index in tasks:
-            _write(config, raw_dir, split, index)
-            yield split, index
-        return
-    pool = worker_pool(num_workers)
-    try:
-        futures = {pool.submit(_write, config, raw_dir, split, index): (split, index) for split, index in tasks}
-        for future in as_completed(futures):
-            future.result()
-            yield futures[future]
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int) -> None:

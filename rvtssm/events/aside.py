@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -17,11 +18,12 @@ _HOST = socket.gethostname().replace(".", "-")
 def written_aside(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it becomes `path` when the block ends without an error.
 
-    The name carries host and process, so that writers do not meet and leftovers can be told from work in progress.
+    The name carries host, process and the start of that process, so that writers do not meet and leftovers can be
+    told from work in progress, also where a later process has been given the same number.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{_started(os.getpid())}.tmp")
     try:
         yield aside
         with open(aside, "rb+") as file:
@@ -32,25 +34,41 @@ def written_aside(path: Path | str) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path | str) -> int:
-    """Delete temporary files whose writer is gone, return how many there were."""
+    """Delete temporary files in `folder` and below it whose writer is gone, return how many there were."""
     removed = 0
-    for aside in Path(folder).glob(".*.*.*.tmp"):
-        _, host, pid, _ = aside.name.rsplit(".", 3)
-        is_orphan = host == _HOST and pid.isdigit() and not _is_running(int(pid))
-        with contextlib.suppress(FileNotFoundError):  # its writer finished meanwhile
+    for aside in Path(folder).rglob(".*.*.*.tmp"):
+        _, host, writer, _ = aside.name.rsplit(".", 3)
+        pid, _, started = writer.partition("-")
+        is_orphan = host == _HOST and pid.isdigit() and not _is_running(int(pid), started)
+        with contextlib.suppress(OSError):  # its writer finished meanwhile, or the folder is read-only
             if is_orphan or time.time() - aside.stat().st_mtime > _ABANDONED_AFTER_S:
                 aside.unlink()
                 removed += 1
     return removed
 
 
-def _is_running(pid: int) -> bool:
+def _is_running(pid: int, started: str) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    with contextlib.suppress(OSError):  # dead, but not yet collected by its parent (Linux)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    with contextlib.suppress(OSError):
+        state = _process_state(pid)
+        return state[0] != "Z" and started in ("", "0", state[19])  # Z: dead, but not yet collected by its parent
     return True
+
+
+@functools.cache
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the machine did; 0 where the system does not tell."""
+    try:
+        return _process_state(pid)[19]
+    except OSError:
+        return "0"
+
+
+def _process_state(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat (Linux) from the third on: the second, a name, can hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

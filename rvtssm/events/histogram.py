@@ -1,32 +1,38 @@
-"""Events to stacked histograms: counts per polarity, time bin and pixel, for many windows in one call.
+"""Events to frames, many windows in one pass: at once, while a recording is read, or live, window by window.
 
 Convention `exact`: windows are half-open, bins are equal parts of the window, counts saturate.
 Convention `rvt` equals the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
 the first and the last event of a window in float32, and counts wrap at 256 before they are cut off.
-Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
+Source: RVT data/utils/representations.py (StackedHistogram, fast mode). Other frames: see `representations`.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
-from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.events.packed import FramePixels, check_inside, frame_pixels, pack, times_of_cells
+from rvtssm.events.representations import CONVENTIONS, Binned, Counting, Frames, SliceRing, check_convention, fill
 from rvtssm.records import Events, Windows
 
-CONVENTIONS = ("exact", "rvt")
-_DROPPED = -(1 << 31)  # stays negative whatever is added to it
+__all__ = [
+    "CONVENTIONS",
+    "SlidingWindows",
+    "bin_events",
+    "check_convention",
+    "count_stream",
+    "count_windows",
+    "fill_frames",
+    "shared_slices",
+]
 
-Histograms = npt.NDArray[np.uint8]
-
-
-def check_convention(convention: str) -> None:
-    """ValueError for a name that is not in CONVENTIONS."""
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention={convention!r}; choose from {', '.join(CONVENTIONS)}")
+Ints = npt.NDArray[np.int64]
+_FIRST_ROOM = 1 << 16  # events a new stream has room for
 
 
 def count_windows(
@@ -39,27 +45,28 @@ def count_windows(
     count_cutoff: int = 10,
     downsample: int = 1,
     convention: str = "exact",
-) -> Histograms:
-    """Count the events of T windows into (T, 2 * num_bins, height // downsample, width // downsample) uint8.
+    representation: str = "histogram",
+    pixels: FramePixels | None = None,
+    out: Frames | None = None,
+) -> Frames:
+    """Count the events of T windows into (T, C, height // downsample, width // downsample), by default uint8.
 
-    Sizes are sensor pixels; channel = polarity * num_bins + bin; of downsample x downsample pixels one is kept, the
-    one right below the middle (nearest-exact). Events outside all windows are ignored. ValueError for events
-    outside the sensor and for an unknown convention.
+    Sizes are sensor pixels; in histograms channel = polarity * num_bins + bin; of downsample x downsample pixels one
+    is kept, the one right below the middle (nearest-exact). `pixels` places the frame otherwise, flipped or cropped,
+    say. Events outside all windows are ignored. `out` is written instead of a new array. ValueError for events
+    outside the sensor and for unknown settings.
     """
-    check_convention(convention)
-    if not 1 <= count_cutoff <= 255 or num_bins < 1 or downsample < 1:
-        raise ValueError(f"cannot count with {count_cutoff=} (1 to 255), {num_bins=} and {downsample=} (at least 1)")
-    if len(events) and (events.x.max() >= width or events.y.max() >= height):
-        raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
-    is_rvt = convention == "rvt"
-    first = np.searchsorted(events.t, windows.bounds_us[:, 0], side="left")
-    last = np.searchsorted(events.t, windows.bounds_us[:, 1], side="right" if is_rvt else "left")
-    counts = np.zeros((len(windows), 2 * num_bins, height // downsample, width // downsample), np.uint8)
-    row_offsets = _kept_pixels(height, downsample) * (width // downsample)
-    columns = _kept_pixels(width, downsample)
-    spans = (windows.bounds_us, first, last)
-    _count(events.t, events.x, events.y, events.p, *spans, row_offsets, columns, num_bins, count_cutoff, is_rvt, counts)
-    return np.minimum(counts, np.uint8(count_cutoff), out=counts) if is_rvt else counts
+    counting = Counting(num_bins, count_cutoff, convention, representation)
+    pixels = pixels or _checked_pixels(height, width, downsample)
+    shape = (len(windows), counting.num_channels, pixels.height, pixels.width)
+    if out is None:
+        out = np.empty(shape, counting.dtype)
+    elif out.shape != shape or out.dtype != counting.dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out is {out.shape} {out.dtype}, these frames are {shape} {counting.dtype}, contiguous")
+    binned = bin_events(events, windows.bounds_us, pixels, counting)
+    ring = shared_slices(windows.bounds_us, counting, pixels.num_pixels)
+    fill_frames(binned, counting, out, np.arange(len(windows)), ring)
+    return out
 
 
 def count_stream(
@@ -72,86 +79,195 @@ def count_stream(
     count_cutoff: int = 10,
     downsample: int = 1,
     convention: str = "exact",
+    representation: str = "histogram",
     max_windows: int = 8,
-) -> Iterator[Histograms]:
-    """Count a recording while it is read: the histograms of all windows in order, at most `max_windows` at a time.
+) -> Iterator[Frames]:
+    """Count a recording while it is read: the frames of all windows in order, at most `max_windows` at a time.
 
     Arguments as for `count_windows`, which it equals. However long the recording, this holds one block, the events
-    of the windows it is in, and `max_windows` histograms. Blocks may reuse their arrays.
+    of the windows it is in, and `max_windows` frames. Blocks may reuse their arrays.
     """
-    ends_us, starts_us = windows.ends_us, windows.bounds_us[:, 0]
-    kept: list[Events] = []  # earlier events that a window still needs
+    counting = Counting(num_bins, count_cutoff, convention, representation)
+    pixels = _checked_pixels(height, width, downsample)
+    sliding = SlidingWindows(pixels, counting, shared_slices(windows.bounds_us, counting, pixels.num_pixels))
     done = 0
 
-    def counted(events: Events, start: int, stop: int) -> Iterator[Histograms]:
-        for i in range(start, stop, max_windows):
-            group = slice(i, min(i + max_windows, stop))
-            yield count_windows(
-                events,
-                Windows(windows.bounds_us[group], windows.dt_us[group]),
-                height,
-                width,
-                num_bins=num_bins,
-                count_cutoff=count_cutoff,
-                downsample=downsample,
-                convention=convention,
-            )
+    def counted(stop: int) -> Iterator[Frames]:
+        for i in range(done, stop, max_windows):
+            bounds_us = windows.bounds_us[i : min(i + max_windows, stop)]
+            frames = np.empty((len(bounds_us), counting.num_channels, pixels.height, pixels.width), counting.dtype)
+            for frame, (start_us, end_us) in zip(frames, bounds_us.tolist(), strict=True):
+                sliding.take(start_us, end_us, frame)
+            yield frames
 
     for block in blocks:
         if not len(block) or done == len(windows):
             continue
+        sliding.push(block.between(int(windows.bounds_us[done, 0]), int(block.t[-1]) + 1))
         # No later event can enter a window that ended before the last one seen, whether its end is open or closed.
-        ready = int(np.searchsorted(ends_us, block.t[-1]))
+        ready = int(np.searchsorted(windows.ends_us, block.t[-1]))
         if ready > done:
-            block, kept = join_events([*kept, block]), []
-            yield from counted(block, done, ready)
+            yield from counted(ready)
             done = ready
-        if done < len(windows):
-            kept.append(copy_events(block.between(int(starts_us[done]), int(block.t[-1]) + 1)))
-    yield from counted(join_events(kept), done, len(windows))
+    yield from counted(len(windows))
 
 
-def _kept_pixels(size: int, downsample: int) -> npt.NDArray[np.int64]:
-    """The frame coordinate of every sensor coordinate, _DROPPED where it has none (also at a ragged edge)."""
-    sensor = np.arange(size)
-    frame = sensor // downsample
-    is_kept = (sensor % downsample == downsample // 2) & (frame < size // downsample)
-    return np.where(is_kept, frame, _DROPPED)
+class SlidingWindows:
+    """A live stream of events: push what arrives, take any window that does not begin before the last one taken.
 
-
-@jit
-def _bin(time, begin, end, num_bins, is_rvt):  # type: ignore[no-untyped-def]
-    if is_rvt:
-        part = np.float32(time - begin) / np.float32(max(end - begin, 1))
-        return min(np.int64(part * np.float32(num_bins)), num_bins - 1)
-    return (time - begin) * num_bins // (end - begin)
-
-
-@jit
-def _count(t, x, y, p, bounds, first, last, row_offsets, columns, num_bins, cutoff, is_rvt, counts):  # type: ignore[no-untyped-def]
-    """Add the events first[w]:last[w] to counts[w] for every window w; `rvt` lets counts wrap and cuts off later.
-
-    Bins never decrease with time, so the end of each is found by bisection and the loop over events holds no division.
+    Where the bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and
+    kept in a ring; all other bins are counted from their events. Both give what `count_windows` gives.
     """
-    cells = counts.reshape(counts.shape[0], counts.shape[1], -1)
-    for w in range(len(bounds)):
-        start, stop = first[w], last[w]
-        if start >= stop:
-            continue
-        begin, end = (t[start], t[stop - 1]) if is_rvt else (bounds[w, 0], bounds[w, 1])
-        for b in range(num_bins):
-            low, high = start, stop
-            while low < high:
-                middle = (low + high) // 2
-                if _bin(t[middle], begin, end, num_bins, is_rvt) > b:
-                    high = middle
-                else:
-                    low = middle + 1
-            for i in range(start, low):
-                cell = row_offsets[y[i]] + columns[x[i]]
-                if cell < 0:
-                    continue
-                channel = num_bins + b if p[i] else b
-                if is_rvt or cells[w, channel, cell] < cutoff:
-                    cells[w, channel, cell] += 1
-            start = low
+
+    def __init__(self, pixels: FramePixels, counting: Counting, ring: SliceRing | None = None) -> None:
+        self.pixels = pixels
+        self.counting = counting
+        self._ring = ring
+        self._t = np.empty(_FIRST_ROOM, np.int64)
+        self._cells = np.empty(_FIRST_ROOM, np.int32)
+        self._before: Ints = np.zeros(_FIRST_ROOM + 1, np.int64)  # place of the first cell of each event
+        self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not kept
+        self._begin = self._end = 0  # of the events that are kept
+        self._num_forgotten = 0  # cells that were in front of the arrays before
+        self._begin_us: int | None = None  # events before this time may be forgotten
+
+    @classmethod
+    def of(
+        cls,
+        height: int,
+        width: int,
+        *,
+        length_us: int,
+        stride_us: float,
+        num_bins: int = 10,
+        count_cutoff: int = 10,
+        downsample: int = 1,
+        convention: str = "exact",
+        representation: str = "histogram",
+    ) -> SlidingWindows:
+        """For windows of a length, taken about every `stride_us`, which decides how many bins are kept."""
+        counting = Counting(num_bins, count_cutoff, convention, representation)
+        pixels = _checked_pixels(height, width, downsample)
+        bounds_us = np.array([[0, length_us], [round(stride_us), round(stride_us) + length_us]])
+        return cls(pixels, counting, shared_slices(bounds_us, counting, pixels.num_pixels))
+
+    def push(self, events: Events) -> None:
+        """Append events, which must not be earlier than those before; the arrays may be reused. ValueError if so."""
+        if not len(events):
+            return
+        check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
+        if self._begin < self._end and events.t[0] < self._t[self._end - 1]:
+            raise ValueError(f"events at {events.t[0]} us follow events at {self._t[self._end - 1]} us; push in order")
+        cells, before = pack(events, self.pixels)
+        self._make_room(len(events), len(cells))
+        start, stop = self._end, self._end + len(events)
+        self._t[start:stop] = events.t
+        place = self._place(start)
+        self._cells[place : place + len(cells)] = cells
+        if before is not None:
+            np.add(before, place, out=self._before[start : stop + 1])
+        self._end = stop
+
+    def take(self, start_us: int, end_us: int, out: Frames | None = None) -> Frames:
+        """The frame (C, h, w) of the events pushed so far with start_us <= t < end_us (`rvt`: t <= end_us).
+
+        Events before start_us may be forgotten; ValueError for a window that begins before an earlier one.
+        """
+        if self._begin_us is not None and start_us < self._begin_us:
+            raise ValueError(f"the window from {start_us} us begins before the last one taken, at {self._begin_us} us")
+        self._begin_us = start_us
+        if out is None:
+            out = np.empty((self.counting.num_channels, self.pixels.height, self.pixels.width), self.counting.dtype)
+        self._begin += int(np.searchsorted(self._t[self._begin : self._end], start_us))
+        bounds_us = np.array([[start_us, end_us]])
+        ranges = self.counting.ranges(self._t[self._begin : self._end], bounds_us)
+        ranges += self._begin
+        first, last = int(ranges.min()), int(ranges.max())
+        low, high = self._place(first), self._place(last)
+        times: Ints = np.empty(0, np.int64)
+        if self.counting.needs_time:
+            times = times_of_cells(self._t[first:last], None if self._is_whole else self._before[first : last + 1])
+        places = ranges if self._is_whole else self._before[ranges]
+        binned = Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
+        fill_frames(binned, self.counting, out[None], np.zeros(1, np.int64), self._ring)
+        return out
+
+    def _place(self, event: int) -> int:
+        """Where the cells of a kept event begin."""
+        return event if self._is_whole else int(self._before[event])
+
+    def _make_room(self, num_events: int, num_cells: int) -> None:
+        """Move what is kept to the front of the arrays, or into longer ones, where the new would not fit behind it."""
+        begin, end = self._begin, self._end
+        first, last = self._place(begin), self._place(end)
+        if end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
+            return
+        # twice as long as needed: what is moved was at most once pushed since it last moved
+        room, cell_room = 2 * (end - begin + num_events), 2 * (last - first + num_cells)
+        self._t = _moved(self._t, begin, end, room)
+        self._cells = _moved(self._cells, first, last, cell_room)
+        if not self._is_whole:
+            self._before = _moved(self._before, begin, end + 1, room + 1)
+            self._before[: end - begin + 1] -= first
+        self._num_forgotten += first
+        self._begin, self._end = 0, end - begin
+
+
+def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
+    """An array of at least `room` that begins with array[begin:end]: the same one if it is long enough."""
+    moved = array if len(array) >= room else np.empty(room, array.dtype)
+    moved[: end - begin] = array[begin:end]
+    return moved
+
+
+def bin_events(events: Events, bounds_us: Ints, pixels: FramePixels, counting: Counting) -> Binned:
+    """The events of windows (T, 2) as cells of a frame, read once however the windows overlap; halves `count_windows`.
+
+    ValueError for events outside the sensor.
+    """
+    check_inside(events, pixels.sensor_height, pixels.sensor_width)
+    ranges = counting.ranges(events.t, bounds_us)
+    low, high = (int(ranges.min()), int(ranges.max())) if ranges.size else (0, 0)
+    part = events
+    if high - low < len(events):
+        part = Events(events.t[low:high], events.x[low:high], events.y[low:high], events.p[low:high])
+    cells, before = pack(part, pixels)
+    ranges -= low
+    if before is not None:
+        ranges = before[ranges].astype(np.int64)
+    times = times_of_cells(part.t, before) if counting.needs_time else np.empty(0, np.int64)
+    return Binned(cells, times, ranges, bounds_us)
+
+
+def fill_frames(
+    binned: Binned, counting: Counting, frames: Frames, places: Ints, ring: SliceRing | None = None
+) -> None:
+    """Count window w of `binned` into frames[places[w]]; frames (F, C, h, w), contiguous, the others stay as they are.
+
+    The other half of `count_windows`.
+    """
+    num_frames, num_channels, height, width = frames.shape
+    fill(binned, counting, frames.reshape(num_frames, num_channels, height * width), places, ring)
+
+
+def shared_slices(bounds_us: Ints, counting: Counting, num_pixels: int) -> SliceRing | None:
+    """Room for the bins that later windows (T, 2) will need again, None where no bins coincide."""
+    if counting.representation != "histogram" or counting.convention != "exact" or len(bounds_us) < 2:
+        return None
+    length_us = int(np.median(bounds_us[:, 1] - bounds_us[:, 0]))
+    stride_us = int(np.median(np.diff(bounds_us[:, 1])))
+    if not 0 < stride_us < length_us or length_us % counting.num_bins:
+        return None
+    bin_us = length_us // counting.num_bins
+    # after that many strides bins lie on bins again
+    num_strides = bin_us // math.gcd(bin_us, stride_us)
+    if num_strides * stride_us >= length_us:
+        return None
+    return SliceRing(num_strides * (counting.num_bins + 1), num_pixels)
+
+
+@functools.lru_cache
+def _checked_pixels(height: int, width: int, downsample: int) -> FramePixels:
+    if downsample < 1:
+        raise ValueError(f"cannot keep one pixel in {downsample=}; use at least 1")
+    return frame_pixels(height, width, downsample)

@@ -1,26 +1,35 @@
-"""One raw recording to one prepared sequence: checked, cleaned, counted as it streams by, written aside."""
+"""One raw recording to one prepared sequence: checked, cleaned, counted as it streams by, compressed, written aside.
+
+A long recording can be cut into pieces of consecutive windows, counted anywhere and written in their order: the file
+is the same to the byte.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rvtssm.events.histogram import check_convention, count_stream
-from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, read_boxes, to_labels
+from rvtssm.events.compress import FrameCompressor
+from rvtssm.events.histogram import count_stream
+from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
 from rvtssm.events.readers import Recording, open_recording
-from rvtssm.events.store import Meta, read_meta, write_sequence
+from rvtssm.events.representations import Counting
+from rvtssm.events.store import Meta, read_meta, sequence_writer
 from rvtssm.events.tree import RawRecording
 from rvtssm.events.windows import free_grid, label_grid
-from rvtssm.records import DatasetSpec, Events
+from rvtssm.records import DatasetSpec, Events, Labels, Windows
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
 _LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: objects can stand still at the end
+_FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
+EXECUTORS = ("process", "dask")
 
 
 @dataclass
@@ -30,17 +39,20 @@ class PreprocessConfig:
     stride_ms: float = 50.0  # distance of window ends
     length_ms: float | None = None  # None: as long as the distance (shrink); a number: always that long (slide)
     convention: str = "exact"  # or "rvt", which reproduces RVT's files
+    representation: str = "histogram"  # or another of events/representations.py
     grid: str = "labels"  # "labels": every label time ends a window; "free": fixed stride from the first event
     labels: str = "required"  # or "none": prepare without, on the free grid
     num_bins: int = 10
     count_cutoff: int = 10
     splits: tuple[str, ...] = ("train", "val", "test")
+    executor: str = "process"  # or "dask": the workers of a cluster, which see the same folders
+    scheduler: str | None = None  # address of the cluster, such as tcp://node1:8786
     workers: int | None = None  # None: one per core
     overwrite: bool = False  # replace what was made with other settings
+    check_disk: bool = True  # refuse to begin where the disk seems too small
 
     def __post_init__(self) -> None:
-        check_convention(self.convention)
-        for name, choices in (("grid", ("labels", "free")), ("labels", ("required", "none"))):
+        for name, choices in (("grid", ("labels", "free")), ("labels", ("required", "none")), ("executor", EXECUTORS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"preprocess.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
         if self.grid == "free" and self.is_labelled:
@@ -49,15 +61,23 @@ class PreprocessConfig:
             value = getattr(self, name)
             if value is not None and not 0.001 <= value < math.inf:
                 raise ValueError(f"preprocess.{name}={value:g} must be at least 0.001, which is a microsecond")
-        if self.num_bins < 1 or not 1 <= self.count_cutoff <= 255:
-            raise ValueError(
-                f"preprocess.num_bins={self.num_bins} must be at least 1, "
-                f"preprocess.count_cutoff={self.count_cutoff} between 1 and 255"
-            )
+        try:
+            self.counting  # noqa: B018  checks its values
+        except ValueError as error:
+            raise ValueError(f"preprocess: {error}") from None
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"preprocess.workers={self.workers} must be at least 1, or null for one per core")
+        if (self.executor == "dask") != (self.scheduler is not None):
+            raise ValueError(
+                f"preprocess.executor={self.executor} with scheduler={self.scheduler}; a cluster needs both, "
+                "executor=dask scheduler=tcp://HOST:8786, this machine alone neither"
+            )
         if not self.splits:
             raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
+
+    @property
+    def counting(self) -> Counting:
+        return Counting(self.num_bins, self.count_cutoff, self.convention, self.representation)
 
     @property
     def stride_us(self) -> int:
@@ -82,68 +102,141 @@ class Outcome:
     status: str
     message: str = ""
     backward_steps: int = 0
+    num_events: int = 0
 
 
-def preprocess_recording(
-    recording: RawRecording, path: Path | str, spec: DatasetSpec, config: PreprocessConfig, is_train: bool = False
+@dataclass(frozen=True)
+class Plan:
+    """What a recording will become, known before its events are counted. Can be sent to other processes."""
+
+    events: Recording
+    windows: Windows
+    labels: Labels  # sensor px
+    boxes: Boxes | None  # cleaned; None: prepared without
+    counting: Counting
+    downsample: int
+    frame_shape: tuple[int, int, int]
+    meta: Meta  # all but what `events.faults` will tell
+
+    @property
+    def final_meta(self) -> Meta:
+        return {**self.meta, "faults": asdict(self.events.faults)}
+
+
+def prepare_recording(
+    recording: RawRecording,
+    path: Path | str,
+    spec: DatasetSpec,
+    config: PreprocessConfig,
+    is_train: bool = False,
+    report: Callable[[float, int], None] | None = None,
 ) -> Outcome:
-    """Prepare one recording as `path`; memory does not grow with its length.
+    """Prepare one recording as `path`; memory does not grow with its length. ValueError where it cannot be used.
 
-    ValueError where the recording cannot be used, or `path` was made with other settings and may not be replaced.
+    `report` is told the share of the windows that is done and how many events have been read.
     """
-    settings, source = _settings(spec, config, is_train), _source(recording, config)
-    if _is_complete(Path(path), settings, source, config.overwrite):
-        return Outcome("skipped")
+    plan = plan_recording(recording, spec, config, is_train)
+    if isinstance(plan, Outcome):
+        return plan
+    checked = _CheckedEvents(plan)
+    with (
+        closing(plan.events),
+        sequence_writer(path, plan.windows, plan.labels, plan.frame_shape, plan.counting.dtype) as writer,
+    ):
+        for frames in _compressed(plan, checked, plan.windows):
+            writer.append(frames)
+            if report is not None:
+                report(writer.num_frames / len(plan.windows), checked.num_events)
+        writer.meta = plan.final_meta
+    return Outcome("written", "", plan.events.faults.backward_steps, checked.num_events)
+
+
+def plan_recording(
+    recording: RawRecording, spec: DatasetSpec, config: PreprocessConfig, is_train: bool, is_cut: bool = False
+) -> Plan | Outcome:
+    """The grid and the labels of a recording, or that it is dropped; ValueError where it cannot be used.
+
+    `is_cut` reads all of it once, so that pieces of it can be counted and its faults are known.
+    """
     boxes = _cleaned_boxes(recording, spec, config, is_train)
     if boxes is not None and not len(boxes):
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
-    events = open_recording(recording.events_path, spec.height, spec.width)
-    try:
+    with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
         check_faults(events, 0)
-        blocks = events.iterate()
-        first = next(blocks, None)
-        if first is None:
-            raise events.error_without_events()
-        first_us = int(first.t[0])
+        if is_cut or boxes is None:
+            first_us, last_us = events.time_range_us
+            check_faults(events, events.num_events)
+            if boxes is not None:
+                check_label_times(events, boxes, first_us, last_us)
+        else:
+            first = next(events.iterate(), None)
+            if first is None:
+                raise events.error_without_events()
+            first_us = int(first.t[0])
         if boxes is None:
-            windows = free_grid(first_us, events.time_range_us[1], config.stride_us, config.length_us)
+            windows = free_grid(first_us, last_us, config.stride_us, config.length_us)
         else:
             # RVT's first window may not start at 0, whenever the first event comes.
             start_us = 1 if config.convention == "rvt" else first_us
             windows = label_grid(boxes["t"], config.stride_us, config.length_us, start_us)
-        write_sequence(
-            path,
+        return Plan(
+            events,
             windows,
             to_labels(np.empty(0, BOX_DTYPE) if boxes is None else boxes, windows),
-            count_stream(
-                _checked(chain((first,), blocks), events, boxes),
-                windows,
-                spec.height,
-                spec.width,
-                num_bins=config.num_bins,
-                count_cutoff=config.count_cutoff,
-                downsample=spec.downsample,
-                convention=config.convention,
-            ),
-            (2 * config.num_bins, spec.frame_height, spec.frame_width),
-            lambda: {**settings, "source": source, "faults": asdict(events.faults)},
+            boxes,
+            config.counting,
+            spec.downsample,
+            (config.counting.num_channels, spec.frame_height, spec.frame_width),
+            {**_settings(spec, config, is_train), "source": _source(recording, config)},
         )
-    finally:
-        events.close()
-    return Outcome("written", backward_steps=events.faults.backward_steps)
 
 
-def _checked(blocks: Iterable[Events], recording: Recording, boxes: Boxes | None) -> Iterator[Events]:
-    """The blocks, and at their end a ValueError if they do not fit the sensor or the boxes."""
-    first_us, last_us, num_events = None, 0, 0
-    for block in blocks:
-        if first_us is None:
-            first_us = int(block.t[0])
-        last_us, num_events = int(block.t[-1]), num_events + len(block)
-        yield block
-    check_faults(recording, num_events)
-    if boxes is not None:
-        check_label_times(recording, boxes, first_us or 0, last_us)
+def count_piece(plan: Plan, start: int, stop: int) -> tuple[list[bytes], int]:
+    """The compressed frames of the windows [start, stop) of a recording that was planned cut, and how many events."""
+    windows = Windows(plan.windows.bounds_us[start:stop], plan.windows.dt_us[start:stop])
+    # one more microsecond, since windows of the convention `rvt` are closed
+    start_us, end_us = int(windows.bounds_us[:, 0].min()), int(windows.ends_us[-1]) + 1
+    num_events = 0
+
+    def blocks() -> Iterator[Events]:
+        nonlocal num_events
+        for block in plan.events.iterate(start_us=start_us, end_us=end_us):
+            num_events += len(block)
+            yield block
+
+    with closing(plan.events):
+        frames = [frame for group in _compressed(plan, blocks(), windows) for frame in group]
+    return frames, num_events
+
+
+def _compressed(plan: Plan, blocks: Iterable[Events], windows: Windows) -> Iterator[list[bytes]]:
+    compressor = FrameCompressor(math.prod(plan.frame_shape) * plan.counting.dtype.itemsize)
+    counting: dict[str, Any] = asdict(plan.counting)
+    size = plan.events.height, plan.events.width
+    options = {**counting, "downsample": plan.downsample, "max_windows": _FRAMES_AT_ONCE}
+    for frames in count_stream(blocks, windows, *size, **options):
+        yield [compressor.compress(frame) for frame in frames]
+
+
+class _CheckedEvents:
+    """The blocks of a whole recording; at their end a ValueError if they do not fit the sensor or the boxes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.num_events = 0
+
+    def __iter__(self) -> Iterator[Events]:
+        events, boxes = self._plan.events, self._plan.boxes
+        first_us = last_us = 0
+        for block in events.iterate():
+            if not self.num_events:
+                first_us = int(block.t[0])
+            last_us = int(block.t[-1])
+            self.num_events += len(block)
+            yield block
+        check_faults(events, self.num_events)
+        if boxes is not None:
+            check_label_times(events, boxes, first_us, last_us)
 
 
 def check_faults(recording: Recording, num_events: int) -> None:
@@ -174,6 +267,27 @@ def check_label_times(recording: Recording, boxes: Boxes, first_us: int, last_us
         )
 
 
+def is_complete(
+    recording: RawRecording, path: Path, spec: DatasetSpec, config: PreprocessConfig, is_train: bool
+) -> bool:
+    """Whether `path` need not be made again; ValueError if it is something else that may not be replaced."""
+    if not path.exists():
+        return False
+    try:
+        found = read_meta(path)
+    except ValueError:
+        if config.overwrite:
+            return False
+        raise
+    before_there_was_a_choice = {"representation": "histogram"}
+    found = {**before_there_was_a_choice, **found}
+    settings = _settings(spec, config, is_train)
+    differences = [f"{key}={found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
+    if differences and not config.overwrite:
+        raise ValueError(f"{path} was made with {'; '.join(differences)}; set overwrite=true or choose another folder")
+    return not differences and found["source"] == _source(recording, config)
+
+
 def _cleaned_boxes(
     recording: RawRecording, spec: DatasetSpec, config: PreprocessConfig, is_train: bool
 ) -> Boxes | None:
@@ -184,7 +298,7 @@ def _cleaned_boxes(
             f"{recording.events_path} has no labels ({recording.name}{spec.boxes_suffix}); "
             "copy them, or set labels=none to prepare without"
         )
-    boxes = read_boxes(recording.boxes_path)
+    boxes = recording.read_boxes(spec)
     if not len(boxes):
         raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
     return clean_boxes(boxes, spec, config.convention, is_train)
@@ -194,6 +308,7 @@ def _settings(spec: DatasetSpec, config: PreprocessConfig, is_train: bool) -> Me
     return {
         "dataset": spec.name,
         "convention": config.convention,
+        "representation": config.representation,
         "grid": "labels" if config.is_labelled else "free",
         "stride_us": config.stride_us,
         "length_us": config.length_us,
@@ -219,19 +334,3 @@ def _source(recording: RawRecording, config: PreprocessConfig) -> Meta:
     if config.is_labelled and recording.boxes_path is not None:
         digest.update(recording.boxes_path.read_bytes())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}
-
-
-def _is_complete(path: Path, settings: Meta, source: Meta, overwrite: bool) -> bool:
-    """Whether `path` need not be made again; ValueError if it is something else that may not be replaced."""
-    if not path.exists():
-        return False
-    try:
-        found = read_meta(path)
-    except ValueError:
-        if overwrite:
-            return False
-        raise
-    differences = [f"{key}={found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
-    if differences and not overwrite:
-        raise ValueError(f"{path} was made with {'; '.join(differences)}; set overwrite=true or choose another folder")
-    return not differences and found["source"] == source

@@ -1,23 +1,63 @@
-"""All raw recordings of a dataset to prepared sequences, in parallel; a second run does what is missing."""
+"""All raw recordings of a dataset to prepared sequences, in parallel; a second run does what is missing.
+
+Many recordings are done whole, each by one worker, which writes it. One that is long beside the others is cut into
+pieces of consecutive windows that all workers count and compress, and written here in their order.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import shutil
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rvtssm.events.aside import remove_abandoned
-from rvtssm.events.prepare import Outcome, PreprocessConfig, preprocess_recording
+from rvtssm.events.prepare import (
+    Outcome,
+    Plan,
+    PreprocessConfig,
+    count_piece,
+    is_complete,
+    plan_recording,
+    prepare_recording,
+)
+from rvtssm.events.store import SequenceWriter, sequence_writer
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings
-from rvtssm.events.workers import num_usable_cores, worker_pool
+from rvtssm.events.workers import (
+    DaskCluster,
+    Done,
+    Processes,
+    SameProcess,
+    Task,
+    WorkerDied,
+    Workers,
+    finished,
+    num_usable_cores,
+)
 from rvtssm.records import DatasetSpec
 
-__all__ = ["Outcome", "PreprocessConfig", "PreprocessSummary", "preprocess_dataset", "preprocess_recording"]
+__all__ = ["Outcome", "PreprocessConfig", "PreprocessSummary", "prepare_recording", "preprocess_dataset"]
+
+PIECE_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two pieces are never cut
+_PIECES_PER_WORKER = 32  # so many let all workers end together; every piece is sent what is known of the recording
+_PIECE_WINDOWS = 256  # at most, since the frames of a piece are in memory at once
+_WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
+# Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
+_LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
+_LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
+_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
 
 
 @dataclass
@@ -40,7 +80,7 @@ class PreprocessSummary:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Job:
     split: str
     recording: RawRecording
     path: Path
@@ -49,64 +89,279 @@ class _Task:
     def name(self) -> str:
         return f"{self.split}/{self.recording.name}"
 
+    @property
+    def is_train(self) -> bool:
+        return self.split == "train"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.recording.events_path.stat().st_size
+
 
 def preprocess_dataset(
-    spec: DatasetSpec, raw_dir: Path | str, prepared_dir: Path | str, config: PreprocessConfig, progress: bool = True
+    spec: DatasetSpec,
+    raw_dir: Path | str,
+    prepared_dir: Path | str,
+    config: PreprocessConfig,
+    progress: bool = True,
+    workers: Workers | None = None,
 ) -> PreprocessSummary:
     """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
 
     Complete files made from the same source with the same settings are skipped. A recording that cannot be prepared
-    is reported in `failed`, the others are done. ValueError where there is nothing to prepare.
+    is reported in `failed`, the others are done. ValueError where there is nothing to prepare, and where the disk has
+    less room than the files are likely to need. `workers` that are given do the work instead of those that the
+    configuration names, and stay open.
     """
-    summary, tasks = PreprocessSummary(), []
+    summary, jobs = PreprocessSummary(), []
     for split in config.splits:
         folder = Path(prepared_dir) / split
-        remove_abandoned(folder)
         for recording in find_recordings(raw_dir, split, spec):
-            tasks.append(_Task(split, recording, folder / f"{recording.name}.h5"))
+            jobs.append(_Job(split, recording, folder / f"{recording.name}.h5"))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
-    if not tasks and not summary.failed:
+    if not jobs and not summary.failed:
         raise ValueError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
-    for folder in sorted({task.path.parent for task in tasks}):
+    folders = {job.path.parent for job in jobs}
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
-    workers = min(config.workers or num_usable_cores(), len(tasks))
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
-        bar_id = bar.add_task("preparing", total=len(tasks))
-        for task, outcome in _outcomes(tasks, spec, config, workers):
-            summary.add(task.name, outcome)
-            bar.update(bar_id, advance=1, description=task.name)
+    folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
+    for folder in folders:
+        remove_abandoned(folder)
+    jobs = _missing(jobs, spec, config, summary)
+    if not jobs:
+        return summary
+    if config.check_disk:
+        _check_disk(jobs, spec, config, Path(prepared_dir))
+    try:
+        with ExitStack() as stack:
+            workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
+            bar = stack.enter_context(_Bar(jobs, progress))
+            for job, outcome in _Run(jobs, spec, config, workers, bar).outcomes():
+                summary.add(job.name, outcome)
+    finally:
+        for folder in folders:
+            remove_abandoned(folder)  # of workers that were killed
+    summary.written.sort()
+    summary.dropped.sort()
+    summary.failed.sort()
     return summary
 
 
-def _outcomes(
-    tasks: list[_Task], spec: DatasetSpec, config: PreprocessConfig, workers: int
-) -> Iterator[tuple[_Task, Outcome]]:
-    """Every task with what became of it, in the order they finish."""
-    if workers <= 1:
-        for task in tasks:
-            yield task, _outcome(task, spec, config)
-        return
-    pool = worker_pool(workers)
-    try:
-        futures = {pool.submit(_outcome, task, spec, config): task for task in tasks}
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                message = "a worker process died, perhaps for lack of memory; run again, with fewer workers"
-                yield futures[future], Outcome("failed", message)
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _missing(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, summary: PreprocessSummary) -> list[_Job]:
+    """The recordings that have to be prepared; the others go into the summary."""
+
+    def outcome(job: _Job) -> Outcome | None:
+        try:
+            if is_complete(job.recording, job.path, spec, config, job.is_train):
+                return Outcome("skipped")
+        except _FAILURES as error:
+            return _failure(error)
+        return None
+
+    with ThreadPoolExecutor(8) as threads:  # they wait for a disk or a network
+        outcomes = list(threads.map(outcome, jobs))
+    for job, found in zip(jobs, outcomes, strict=True):
+        if found is not None:
+            summary.add(job.name, found)
+    return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
 
 
-def _outcome(task: _Task, spec: DatasetSpec, config: PreprocessConfig) -> Outcome:
-    try:
-        return preprocess_recording(task.recording, task.path, spec, config, task.split == "train")
-    except (ValueError, OSError) as error:
-        return Outcome("failed", " ".join(str(error).split()))
-    except MemoryError as error:
+def _check_disk(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, folder: Path) -> None:
+    """ValueError where the disk has less room than the recordings are likely to need."""
+    overlap = max(1.0, (config.length_us or 0) / config.stride_us)
+    stored = _STORED_BYTES[config.representation] * overlap / spec.downsample**2
+    needed = sum(
+        stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
+        for job in jobs
+    )
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"{folder} has {decimal(free)} free, {len(jobs)} recordings need up to about {decimal(round(needed))} "
+            f"({stored:.2g} bytes per event); make room, choose another folder, or go on with check_disk=false"
+        )
+
+
+def _build_workers(config: PreprocessConfig, jobs: list[_Job]) -> Workers:
+    if config.scheduler is not None:
+        return DaskCluster(config.scheduler)
+    sizes = [job.num_bytes for job in jobs]
+    num_workers = config.workers or min(num_usable_cores(), sum(sizes) // _WORTH_A_WORKER)
+    num_workers = min(num_workers, sum(max(1, size // PIECE_BYTES) for size in sizes))
+    return Processes(num_workers) if num_workers > 1 else SameProcess()
+
+
+def _failure(error: BaseException) -> Outcome:
+    if isinstance(error, MemoryError):
         return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
+    return Outcome("failed", " ".join(str(error).split()))
+
+
+class _Run:
+    """The jobs on their way through the workers: the longest first, pieces before other recordings."""
+
+    def __init__(
+        self, jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, workers: Workers, bar: _Bar
+    ) -> None:
+        self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
+        self._spec = spec
+        self._config = config
+        self._workers = workers
+        self._bar = bar
+        # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
+        fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
+        self._longest_whole = max(fair_share / 2, 2 * PIECE_BYTES) if workers.num_workers > 1 else float("inf")
+        self._cut: dict[_Job, _CutRecording] = {}
+
+    def outcomes(self) -> Iterator[tuple[_Job, Outcome]]:
+        """Every job with what became of it, in the order they end."""
+        try:
+            for done in finished(self._workers, self._next_task):
+                job: _Job = done.key[0]
+                outcome = self._advanced(job, done)
+                if outcome is not None:
+                    self._bar.finish(job, outcome)
+                    yield job, outcome
+        finally:
+            for cut in self._cut.values():
+                cut.abandon()
+
+    def _next_task(self) -> Task | None:
+        for job, cut in self._cut.items():
+            piece = cut.next_piece(4 * self._workers.num_workers)
+            if piece is not None:
+                return (job, piece), count_piece, (cut.plan, *cut.bounds[piece])
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        if job.num_bytes > self._longest_whole:
+            return (job,), plan_recording, (job.recording, self._spec, self._config, job.is_train, True)
+        arguments = (job.recording, job.path, self._spec, self._config, job.is_train)
+        report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
+        return (job,), prepare_recording, (*arguments, report)
+
+    def _advanced(self, job: _Job, done: Done) -> Outcome | None:
+        """What became of the job, None if more of it is to be done or nobody waits for this part any more."""
+        is_piece = len(done.key) > 1
+        if is_piece and job not in self._cut:  # it has failed
+            return None
+        try:
+            if done.error is not None:
+                raise done.error
+            if isinstance(done.result, Plan):
+                self._cut[job] = _CutRecording(job, done.result, self._workers.num_workers)
+            elif is_piece:
+                cut = self._cut[job]
+                self._bar.advance(job, cut.take(done.key[1], *done.result), cut.num_events)
+                if cut.is_written:
+                    del self._cut[job]
+                    return cut.finish()
+            else:
+                outcome: Outcome = done.result
+                return outcome
+        except _FAILURES as error:
+            if job in self._cut:
+                self._cut.pop(job).abandon()
+            return _failure(error)
+        return None
+
+
+class _CutRecording:
+    """A recording that is counted in pieces and written here."""
+
+    def __init__(self, job: _Job, plan: Plan, num_workers: int) -> None:
+        self.plan = plan
+        self.num_events = 0
+        num_windows = len(plan.windows)
+        least = -(-num_windows // _PIECE_WINDOWS)
+        most = min(job.num_bytes // PIECE_BYTES, _PIECES_PER_WORKER * num_workers)
+        num_pieces = min(num_windows, max(least, most))
+        edges = [num_windows * i // num_pieces for i in range(num_pieces + 1)]
+        self.bounds = list(itertools.pairwise(edges))
+        self._begun = self._written = 0
+        self._waiting: dict[int, list[bytes]] = {}  # pieces that came before their turn
+        self._stack = ExitStack()
+        self._writer: SequenceWriter = self._stack.enter_context(
+            sequence_writer(job.path, plan.windows, plan.labels, plan.frame_shape, plan.counting.dtype)
+        )
+
+    @property
+    def is_written(self) -> bool:
+        return self._written == len(self.bounds)
+
+    def next_piece(self, most_ahead: int) -> int | None:
+        """A piece to count now; None where none is left, or one that is slow holds up too many that are ready."""
+        if self._begun == len(self.bounds) or self._begun >= self._written + most_ahead:
+            return None
+        self._begun += 1
+        return self._begun - 1
+
+    def take(self, piece: int, frames: list[bytes], num_events: int) -> float:
+        """Write the piece when its turn comes; returns the share of the windows that is written."""
+        self._waiting[piece] = frames
+        self.num_events += num_events
+        while self._written in self._waiting:
+            self._writer.append(self._waiting.pop(self._written))
+            self._written += 1
+        return self.bounds[self._written - 1][1] / len(self.plan.windows) if self._written else 0.0
+
+    def finish(self) -> Outcome:
+        self._writer.meta = self.plan.final_meta
+        self._stack.close()
+        return Outcome("written", "", self.plan.events.faults.backward_steps, self.num_events)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):  # what HDF5 has to say about a file that is deleted
+            abandoned = RuntimeError("abandoned")
+            self._stack.__exit__(RuntimeError, abandoned, None)
+
+
+class _Bar:
+    """Recordings, bytes of their files, events, and the time left at the rate of the last minutes; on stderr."""
+
+    def __init__(self, jobs: list[_Job], is_shown: bool) -> None:
+        self._bytes = {job: job.num_bytes for job in jobs}
+        self._shares: dict[_Job, float] = {}
+        self._events: dict[_Job, int] = {}
+        self._num_finished = 0
+        columns = (
+            BarColumn(),
+            TextColumn("{task.fields[finished]}"),
+            DownloadColumn(),
+            TextColumn("{task.fields[events]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._progress = Progress(
+            *columns, console=Console(stderr=True), disable=not is_shown, speed_estimate_period=120
+        )
+        self._id = self._progress.add_task("preparing", total=sum(self._bytes.values()), finished="", events="")
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        self._show("")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.stop()
+
+    def advance(self, job: _Job, share: float, num_events: int) -> None:
+        """So much of a recording is done: a share of its windows, a number of events."""
+        self._shares[job], self._events[job] = share, num_events
+        self._show(job.name)
+
+    def finish(self, job: _Job, outcome: Outcome) -> None:
+        self._num_finished += 1
+        self.advance(job, 1.0, outcome.num_events)
+
+    def _show(self, name: str) -> None:
+        self._progress.update(
+            self._id,
+            completed=sum(share * self._bytes[job] for job, share in self._shares.items()),
+            description=name,
+            finished=f"{self._num_finished}/{len(self._bytes)} recordings",
+            events=f"{sum(self._events.values()) / 1e6:.1f} M events",
+        )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rvtssm.events.label_files import read_label_file
+from rvtssm.events.labels import Boxes
+from rvtssm.events.readers import open_recording
 from rvtssm.records import DatasetSpec
 
+# of any recording that can be read; of two that fit the longer stands first
+EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
 # Files of cameras without a dataset's naming, besides the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 RVT_FOLDER = "event_representations_v2"
@@ -20,29 +26,54 @@ class RawRecording:
     events_path: Path
     boxes_path: Path | None
 
+    def read_boxes(self, spec: DatasetSpec) -> Boxes:
+        """Its boxes as BOX_DTYPE ordered by time, from a file of any kind; ValueError where there are none to read.
+
+        Labels without a time are of the moment after the last event.
+        """
+        if self.boxes_path is None:
+            raise ValueError(f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix})")
+        return read_label_file(self.boxes_path, spec, self._end_us(spec))
+
+    def _end_us(self, spec: DatasetSpec) -> int | None:
+        if self.boxes_path is None or self.boxes_path.suffix not in (".txt", ".xml"):
+            return None
+        recording = open_recording(self.events_path, spec.height, spec.width)
+        try:
+            return recording.time_range_us[1] + 1  # windows are half-open: one that ends here holds all events
+        finally:
+            recording.close()
+
 
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
-    """The recordings in `raw_dir/split`, by name; of several event files of one name the spec's first suffix wins.
+    """The recordings of a split, by name; of several event files of one name the spec's first suffix wins.
 
-    ValueError where the folder does not exist.
+    A name is what stands before the suffix, from the folder of the split on. ValueError where no folder is there.
     """
-    folder = _split_folder(raw_dir, split)
-    events: dict[str, Path] = {}
+    found: dict[str, RawRecording] = {}
+    claimed: set[Path] = set()  # `a_td.raw` ends in two suffixes, of which the longer stands first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
-        for path in folder.glob(f"*{suffix}"):
-            events.setdefault(path.name.removesuffix(suffix), path)
-    found = []
-    for name in sorted(events):
-        boxes_path = folder / f"{name}{spec.boxes_suffix}"
-        found.append(RawRecording(name, events[name], boxes_path if boxes_path.exists() else None))
-    return found
+        for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
+            if path in claimed or (path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None):
+                continue
+            claimed.add(path)
+            if name not in found:
+                boxes_path = Path(raw_dir, spec.boxes_dir or "", folder, f"{name}{spec.boxes_suffix}")
+                found[name] = RawRecording(name, path, boxes_path if boxes_path.exists() else None)
+    return [found[name] for name in sorted(found)]
+
+
+def find_event_files(folder: Path | str) -> list[Path]:
+    """Files in a folder, by name, that by their suffix are recordings."""
+    paths = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
+    return sorted(path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy"))
 
 
 def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[Path]:
-    """Files of boxes in `raw_dir/split` that belong to no recording, by name."""
+    """Files of boxes of a split that belong to no recording, by name."""
     names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
-    paths = sorted(_split_folder(raw_dir, split).glob(f"*{spec.boxes_suffix}"))
-    return [path for path in paths if path.name.removesuffix(spec.boxes_suffix) not in names]
+    matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
+    return sorted(path for path, _, name in matches if name not in names)
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
@@ -54,8 +85,18 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
 
 
-def _split_folder(raw_dir: Path | str, split: str) -> Path:
-    folder = Path(raw_dir) / split
-    if not folder.is_dir():
-        raise ValueError(f"{folder} does not exist; put the recordings there or choose other splits")
-    return folder
+def _matches(
+    raw_dir: Path | str, sub_dir: str | None, split: str, spec: DatasetSpec, suffix: str
+) -> Iterator[tuple[Path, str, str]]:
+    """Path, folder of its split, and name of every file of the split with this suffix."""
+    root = Path(raw_dir) / (sub_dir or "")
+    patterns = spec.split_sources.get(split, (f"{split}/*",))
+    folders = {pattern.partition("/")[0] for pattern in patterns}
+    if not any((root / folder).is_dir() for folder in folders):
+        wanted = " and ".join(str(root / folder) for folder in sorted(folders))
+        raise ValueError(f"{wanted} does not exist; put the recordings there or choose other splits")
+    for pattern in patterns:
+        folder = pattern.partition("/")[0]
+        for path in sorted(root.glob(pattern + suffix)):
+            if not path.name.startswith("."):
+                yield path, folder, path.relative_to(root / folder).as_posix().removesuffix(suffix)

@@ -1,11 +1,11 @@
-"""Detections on disk: JSON lines for everyone, and the box array that Prophesee's tools and ours read."""
+"""Detections on disk: JSON lines for everyone, the box array of Prophesee's tools and ours, results for COCO's."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,33 +22,88 @@ DETECTION_DTYPE = np.dtype(
         "itemsize": 40,
     }
 )
+DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
+
+Append = Callable[[Detections], None]
 
 
 @contextmanager
 def open_detection_files(
-    folder: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]
-) -> Iterator[Callable[[Detections], None]]:
-    """A function that appends the detections of one window to `detections.jsonl` and `detections.npy` in a folder.
+    folder: Path, formats: Sequence[str], class_names: Sequence[str], disk_class_ids: Sequence[int]
+) -> Iterator[Append]:
+    """A function that appends the detections of one window to the files of DETECTION_FILES that are asked for.
 
     A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}; a row of the array carries the class id that the
-    dataset has on disk. The array is complete when the block ends; until then its rows are in a raw file beside it.
+    dataset has on disk, and so does a COCO result, whose `image_id` is the time of the window in microseconds. The
+    files are complete when the block ends.
     """
-    rows_path, disk_ids = folder / "detections.rows", np.asarray(disk_class_ids, np.uint32)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(_WRITERS[name](folder / DETECTION_FILES[name], class_names, disk_class_ids))
+            for name in DETECTION_FILES
+            if name in formats
+        ]
+
+        def append(frame: Detections) -> None:
+            for write in writers:
+                write(frame)
+
+        yield append
+
+
+@contextmanager
+def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open(path, "w") as lines:
+
+        def append(frame: Detections) -> None:
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
+
+        yield append
+
+
+@contextmanager
+def _array(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    """The length stands before the rows: until it is known they are in a raw file beside."""
+    rows_path, disk_ids = path.with_suffix(".rows"), np.asarray(disk_class_ids, np.uint32)
     num_rows = 0
-    with open(folder / "detections.jsonl", "w") as lines, open(rows_path, "wb") as rows:
+    with open(rows_path, "wb") as rows:
 
         def append(frame: Detections) -> None:
             nonlocal num_rows
-            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
             rows.write(_rows(frame, disk_ids).tobytes())
             num_rows += len(frame)
 
         yield append
-    with open(folder / "detections.npy", "wb") as array, open(rows_path, "rb") as written:
+    with open(path, "wb") as array, open(rows_path, "rb") as written:
         header = {"descr": np.lib.format.dtype_to_descr(DETECTION_DTYPE), "fortran_order": False, "shape": (num_rows,)}
         np.lib.format.write_array_header_1_0(array, header)
         shutil.copyfileobj(written, array)
     rows_path.unlink()
+
+
+@contextmanager
+def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    is_first = True
+    with open(path, "w") as results:
+        results.write("[")
+
+        def append(frame: Detections) -> None:
+            nonlocal is_first
+            for ltwh, class_id, score in zip(xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, strict=True):
+                found = {
+                    "image_id": frame.t_us,
+                    "category_id": int(disk_class_ids[class_id]),
+                    "bbox": [round(float(edge), 2) for edge in ltwh],
+                    "score": round(float(score), 4),
+                }
+                results.write(("\n" if is_first else ",\n") + json.dumps(found))
+                is_first = False
+
+        yield append
+        results.write("\n]\n")
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
 
 
 def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:

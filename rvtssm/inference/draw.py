@@ -42,12 +42,19 @@ _BAR_PX = 30
 _VISIBLE_STILL_US = 300_000  # shorter pauses are not worth a word in the picture
 
 
-def events_image(hist: np.ndarray) -> np.ndarray:
-    """A histogram (2 * bins, H, W), darker half first, as a picture (H, W, 3) uint8 RGB."""
+def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
+    """A frame as a picture (H, W, 3) uint8 RGB: a histogram (2 * bins, H, W), darker half first, or signed channels.
+
+    `behind`, a picture (h, w, 3) of the same view, shines through where there are no events.
+    """
+    if hist.dtype.kind != "u":  # the sign is the polarity
+        hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
     darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
     total = darker + brighter
     share = (brighter / np.maximum(total, 1))[..., None]
     brighter_rgb, darker_rgb, background = np.array([BRIGHTER, DARKER, BACKGROUND], np.float32)
+    if behind is not None:
+        background = cv2.resize(behind, hist.shape[:0:-1], interpolation=cv2.INTER_AREA).astype(np.float32)
     color = share * brighter_rgb + (1 - share) * darker_rgb
     # the first event is already visible, more of them saturate
     strength = np.where(total > 0, 1 - 0.42 * np.exp(-(total - 1) / 2), 0)[..., None]
@@ -63,14 +70,16 @@ def draw_frame(
     scale: int | None = None,
     min_score: float = 0.3,
     caption: str | None = None,
+    behind: np.ndarray | None = None,
 ) -> np.ndarray:
     """One window as a picture: events, detections from `min_score` on, ground truth dashed.
 
     hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
-    carries `caption` (None: the time), the one below explains the colours. Returns (h, w, 3) uint8 RGB, h and w even.
+    carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
+    view to draw on. Returns (h, w, 3) uint8 RGB, h and w even.
     """
     scale = scale or best_scale(hist.shape[-1])
-    canvas = cv2.resize(events_image(hist), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
     chosen = np.flatnonzero(detections.score >= min_score)
     chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # the best on top
     for i in chosen:
@@ -125,7 +134,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
                 size = (frame.shape[1], frame.shape[0])
                 writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), fps, size)
                 if not writer.isOpened():
-                    raise ValueError(f"{path}: OpenCV cannot write MP4 here; predict with video=false")
+                    raise ValueError(f"{path}: OpenCV cannot write MP4 here; leave mp4 out of predict.formats")
             writer.write(np.ascontiguousarray(frame[..., ::-1]))
 
         try:

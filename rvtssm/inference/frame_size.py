@@ -17,17 +17,25 @@ def nearest_downsample(spec: DatasetSpec, height: int, width: int) -> int:
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:
-    """The same weights for frames of height x width pixels, in evaluation mode; itself where it fits already."""
+    """The same weights for frames of height x width pixels, in evaluation mode; itself where it fits already.
+
+    ValueError for an exported model of another size.
+    """
     trained = checkpoint.detector
     if (height, width) == (trained.geometry.height, trained.geometry.width):
         return trained.eval()
+    if not isinstance(trained, Detector):
+        raise ValueError(
+            f"this model was exported for frames of {trained.geometry.width} x {trained.geometry.height} pixels, "
+            f"needed are {width} x {height}; export it again with export.height={height} export.width={width}"
+        )
     detector = build_detector(
         checkpoint.model_config,
         checkpoint.temporal_config,
         height,
         width,
         checkpoint.spec.num_classes,
-        in_channels=2 * checkpoint.windows.num_bins,
+        in_channels=checkpoint.windows.num_channels,
     )
     detector.load_state_dict(trained.state_dict())
     return detector.to(next(trained.parameters()).device).eval()

@@ -1,4 +1,4 @@
-"""Video and stills of a recording while it is streamed; at high rates one picture shows several windows."""
+"""Video, stills and a strip of a recording while it is streamed; at high rates one picture shows several windows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.inference.draw import draw_frame, open_video, write_png
+from rvtssm.inference.sources import Images
 from rvtssm.records import Detections, Labels
 
 
@@ -24,55 +25,103 @@ class PictureSettings:
     is_summed: bool  # windows follow on one another: a picture shows the events of all its windows
     has_video: bool
     num_stills: int
-    start_us: int  # time zero of the captions
     downsample: int  # sensor pixels per frame pixel, for the ground truth
     scale: int | None = None
 
 
 @contextmanager
 def open_pictures(
-    folder: Path, settings: PictureSettings, num_windows: int, ground_truth: Labels | None = None
+    folder: Path, settings: PictureSettings, ground_truth: Labels | None = None, images: Images | None = None
 ) -> Iterator[Callable[[np.ndarray, Detections], None]]:
     """A function that takes histogram (2 * bins, H, W) and detections (frame px) of each window in turn.
 
-    Leaves `video.mp4` and `still_<seconds>s.png` in a folder. `ground_truth` is in sensor px, ordered by time.
+    Leaves `video.mp4`, `still_<seconds>s.png` and, of all stills side by side, `strip.png` in a folder. Time zero of
+    the captions is the start of the first window. `ground_truth` is in sensor px, ordered by time; `images` are drawn
+    under the events.
     """
     period = settings.windows_per_picture
-    num_pictures = -(-num_windows // period)
-    stills = set(np.linspace(0, num_pictures - 1, settings.num_stills + 2)[1:-1].round().astype(int).tolist())
+    stills = _Spread(settings.num_stills)
+    start_us: int | None = None
     num_seen = 0
     summed: np.ndarray | None = None
+    last: tuple[np.ndarray, Detections] | None = None
     with ExitStack() as stack:
         write = None
         if settings.has_video:
             write = stack.enter_context(open_video(folder / "video.mp4", settings.hz / period))
 
-        def show(hist: np.ndarray, frame: Detections) -> None:
-            nonlocal num_seen, summed
-            num_seen += 1
-            is_due = num_seen % period == 0 or num_seen == num_windows
-            if settings.is_summed and period > 1:
-                summed = hist.astype(np.uint16) if summed is None else summed + hist
-            if not is_due:
+        def flush() -> None:
+            nonlocal summed, last
+            if last is None:
                 return
-            picture_index = -(-num_seen // period) - 1
-            is_still = picture_index in stills
-            if write or is_still:
-                picture = _draw(hist if summed is None else summed, frame, settings, ground_truth)
+            hist, frame = last
+            if write or stills.takes_next:
+                seconds = (frame.t_us - (start_us or 0)) / 1e6
+                behind = images.at(frame.t_us) if images else None
+                picture = _draw(hist if summed is None else summed, frame, seconds, settings, ground_truth, behind)
                 if write:
                     write(picture)
-                if is_still:
-                    write_png(folder / f"still_{_seconds(frame, settings):09.3f}s.png", picture)
-            summed = None
+                stills.offer(seconds, picture)
+            else:
+                stills.skip()
+            summed, last = None, None
+
+        def show(hist: np.ndarray, frame: Detections) -> None:
+            nonlocal num_seen, summed, start_us, last
+            if start_us is None:
+                start_us = frame.t_us - round(1e6 / settings.hz)
+            num_seen += 1
+            last = hist, frame
+            if settings.is_summed and period > 1:
+                wide = np.uint16 if hist.dtype.kind == "u" else np.float32
+                summed = hist.astype(wide) if summed is None else summed + hist
+            if num_seen % period == 0:
+                flush()
 
         yield show
+        flush()
+        chosen = stills.chosen()
+        for seconds, picture in chosen:
+            write_png(folder / f"still_{seconds:09.3f}s.png", picture)
+        if chosen:
+            write_png(folder / "strip.png", np.concatenate([picture for _, picture in chosen], axis=1))
 
 
-def _seconds(frame: Detections, settings: PictureSettings) -> float:
-    return (frame.t_us - settings.start_us) / 1e6
+class _Spread:
+    """At most 4 * count pictures, evenly spread over however many come: one in `_step`, which doubles when it must."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._kept: list[tuple[float, np.ndarray]] = []
+        self._step, self._seen = 1, 0
+
+    @property
+    def takes_next(self) -> bool:
+        return self._count > 0 and self._seen % self._step == 0
+
+    def skip(self) -> None:
+        self._seen += 1
+
+    def offer(self, seconds: float, picture: np.ndarray) -> None:
+        if self.takes_next:
+            self._kept.append((seconds, picture))
+            if len(self._kept) > 4 * self._count:
+                self._kept, self._step = self._kept[::2], 2 * self._step
+        self._seen += 1
+
+    def chosen(self) -> list[tuple[float, np.ndarray]]:
+        num_chosen = min(self._count, len(self._kept))
+        return [self._kept[(2 * i + 1) * len(self._kept) // (2 * num_chosen)] for i in range(num_chosen)]
 
 
-def _draw(hist: np.ndarray, frame: Detections, settings: PictureSettings, ground_truth: Labels | None) -> np.ndarray:
+def _draw(
+    hist: np.ndarray,
+    frame: Detections,
+    seconds: float,
+    settings: PictureSettings,
+    ground_truth: Labels | None,
+    behind: np.ndarray | None,
+) -> np.ndarray:
     truth = None
     if ground_truth is not None:
         begin_us = frame.t_us - 1e6 * settings.windows_per_picture / settings.hz
@@ -85,7 +134,8 @@ def _draw(hist: np.ndarray, frame: Detections, settings: PictureSettings, ground
         settings.class_names,
         scale=settings.scale,
         min_score=settings.min_score,
-        caption=f"t = {_seconds(frame, settings):.3f} s    {settings.hz:g} Hz    score from {settings.min_score:g}",
+        caption=f"t = {seconds:.3f} s    {settings.hz:g} Hz    score from {settings.min_score:g}",
+        behind=behind,
     )
 
 

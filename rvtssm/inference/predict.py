@@ -1,34 +1,43 @@
-"""From one event file to boxes and pictures: fixed windows from the first event to the last, no labels needed."""
+"""From a recording, whole or while it is made, to boxes and pictures: windows from the first event to the last.
+
+No labels are needed. Along a DSEC sequence windows end at the times of its images, elsewhere at a fixed stride.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from rvtssm.events.histogram import count_stream
-from rvtssm.events.readers import Recording, open_recording
-from rvtssm.events.windows import free_grid
-from rvtssm.inference.detection_files import open_detection_files
+from rvtssm.events.readers import Recording
+from rvtssm.events.windows import free_grid, label_grid
+from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_files
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.grids import Counting, Step, steps_as_they_come, steps_of_file
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
+from rvtssm.inference.sources import Images, Source, opened_source
 from rvtssm.inference.stream import Streams
+from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
-from rvtssm.records import Detections, Labels, Windows, WindowSettings
+from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
-_WINDOWS_PER_CALL = 8  # windows that go through the detector together; decides speed and memory, not results
+__all__ = ["FORMATS", "PredictConfig", "PredictionSummary", "detect", "predict_recording"]
+
+FORMATS = (*DETECTION_FILES, "mp4", "png")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
+_OURS = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "prediction.json")
 
 
 @dataclass
@@ -38,19 +47,21 @@ class PredictConfig:
     hz: float | None = None  # inference rate, null: the rate of training
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
-    height: int | None = None  # sensor, pixels, for files that do not say it
+    height: int | None = None  # sensor, pixels, for events that do not say it
     width: int | None = None
     min_score: float = 0.3  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
-    video: bool = True
+    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of FORMATS
+    overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
     max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
-    num_stills: int = 4  # pictures evenly spread over the recording
+    num_stills: int = 4  # pictures evenly spread over the recording, for png
     scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
+    windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
         if self.window not in ("shrink", "slide"):
             raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
-        for name in ("hz", "downsample", "height", "width", "max_fps", "scale"):
+        for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "windows_per_call"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"predict.{name}={value} must be positive")
@@ -60,50 +71,8 @@ class PredictConfig:
             raise ValueError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
         if self.num_stills < 0:
             raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
-
-
-@dataclass(frozen=True)
-class PredictionSummary:
-    """What a prediction did, and where it wrote it; also written as `prediction.json`."""
-
-    recording: str
-    format: str
-    sensor_hw: tuple[int, int]  # pixels
-    frame_hw: tuple[int, int]  # pixels the detector saw
-    trained_frame_hw: tuple[int, int]
-    downsample: int
-    hz: float
-    window_ms: float
-    num_windows: int
-    num_events: int
-    duration_s: float  # first to last event
-    num_detections: int  # in the files
-    written_min_score: float
-    num_drawn_detections: int  # with the score that is drawn, in all windows
-    drawn_min_score: float
-    faults: dict[str, int]  # what had to be repaired in the file
-    wall_s: float
-    realtime_factor: float  # seconds of recording per second, everything included
-    detector_ms: float  # per window
-    files: tuple[str, ...]
-
-    def sentences(self) -> list[str]:
-        """The summary for a person."""
-        (h, w), (trained_h, trained_w) = self.frame_hw, self.trained_frame_hw
-        size = f"{w} x {h} pixels, {self.downsample} sensor pixels to one"
-        if self.frame_hw != self.trained_frame_hw:
-            size += f"; trained on {trained_w} x {trained_h}, same weights"
-        repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
-        return [
-            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
-            + (f"; repaired: {repaired}" if repaired else ""),
-            f"{self.num_windows} windows of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
-            f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
-            f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
-            f"{self.wall_s:.1f} s, {self.realtime_factor:.2f} x real time; "
-            f"{self.detector_ms:.1f} ms per window in the detector",
-            "wrote " + ", ".join(self.files),
-        ]
+        if unknown := [name for name in self.formats if name not in FORMATS]:
+            raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(FORMATS)}")
 
 
 def predict_recording(
@@ -113,30 +82,135 @@ def predict_recording(
     config: PredictConfig | None = None,
     *,
     ground_truth: Labels | None = None,
+    on_frame: Callable[[Detections], None] | None = None,
     progress: bool = True,
 ) -> PredictionSummary:
-    """Detect in one event file of any supported format and sensor size, in bounded memory.
+    """Detect in events of any supported format and sensor size, in bounded memory.
 
-    Writes to the folder `out`, all at once when everything is done: `detections.jsonl` (one line per window, also the
-    empty ones), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `video.mp4`, stills and
-    `prediction.json`. Boxes are in pixels of the sensor. `ground_truth` (sensor px, ordered by time) is drawn only.
-    ValueError for a file that cannot be read or holds no events.
+    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input) or `tcp://HOST:PORT`.
+    Writes to the folder `out`, all at once when everything is done, what `formats` asks for, and `prediction.json`:
+    `detections.jsonl` (one line per window, also the empty ones), `detections.npy` (fields of Prophesee's boxes, class
+    ids as in the dataset), `coco_results.json`, `video.mp4`, stills and a strip of them. Boxes are in pixels of the
+    sensor; `on_frame` is handed those of every window, too. `ground_truth` (sensor px, ordered by time) is drawn only.
+    ValueError for a recording that cannot be read to its end or holds no events.
     """
     config = config or PredictConfig()
     began = time.perf_counter()
-    source = open_recording(recording, config.height, config.width)
-    first_us, last_us = source.time_range_us
-    if (outside := source.faults.out_of_frame) > source.num_events:
-        raise ValueError(
-            f"{recording} has {outside} of {source.num_events + outside} events outside its "
-            f"{source.height}x{source.width} (height x width) pixels; copy it again, or give the right height and width"
+    with opened_source(str(recording), config.height, config.width) as source:
+        plan = _plan(checkpoint, source, config)
+        tally = Tally(config.min_score)
+        with _written_together(Path(out)) as aside:
+            with (
+                open_detection_files(
+                    aside, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
+                ) as append,
+                open_pictures(aside, plan.pictures, ground_truth, source.images if config.overlay else None) as show,
+                progress_bar("predicting" if progress else None, plan.num_windows) as advance,
+            ):
+                steps = plan.steps(tally.watched(source.recording.iterate()))
+                for hist, frame, seconds in detect(checkpoint, steps, plan.frame_hw, config.postprocess):
+                    found = replace(frame, xyxy=frame.xyxy * np.float32(plan.counting.downsample))
+                    append(found)
+                    if on_frame is not None:
+                        on_frame(found)
+                    show(hist, frame)
+                    advance(1)
+                    tally.add(frame, seconds)
+                _check_read(source, tally)
+            wall_s = time.perf_counter() - began
+            stride_us, length_us = plan.counting.stride_us, plan.counting.length_us
+            summary = PredictionSummary(
+                recording=source.name,
+                format=source.recording.format,
+                sensor_hw=plan.counting.sensor_hw,
+                frame_hw=plan.frame_hw,
+                trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
+                downsample=plan.counting.downsample,
+                hz=1e6 / stride_us,
+                window_ms=(length_us or stride_us) / 1000,
+                num_windows=len(tally.seconds),
+                num_events=tally.num_events,
+                duration_s=tally.duration_s,
+                num_detections=tally.num_written,
+                written_min_score=config.postprocess.min_score,
+                num_drawn_detections=tally.num_drawn,
+                drawn_min_score=config.min_score,
+                faults=asdict(source.recording.faults),
+                wall_s=wall_s,
+                realtime_factor=tally.duration_s / wall_s,
+                windows_per_call=plan.counting.max_windows,
+                step_ms=tally.step_ms(),
+                files=tuple(sorted([path.name for path in aside.iterdir()] + ["prediction.json"])),
+            )
+            (aside / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    return summary
+
+
+def detect(
+    checkpoint: LoadedCheckpoint, steps: Iterable[Step], frame_hw: tuple[int, int], config: PostprocessConfig
+) -> Iterator[tuple[np.ndarray, Detections, float]]:
+    """Histogram, detections (frame px, inside the frame) and seconds of work of every window.
+
+    The state is carried through all steps.
+    """
+    streams = Streams(
+        detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
+    )
+    is_first = True
+    for step in steps:
+        began = time.perf_counter()
+        num_windows = len(step.hist)
+        places = torch.arange(num_windows)
+        predictions = streams.push(
+            torch.from_numpy(step.hist)[:, None],
+            torch.from_numpy(step.step_us)[:, None],
+            torch.stack([places, torch.zeros_like(places)], dim=1),
+            slots=[0],
+            is_first=[is_first],
         )
-    downsample = config.downsample or nearest_downsample(checkpoint.spec, source.height, source.width)
-    frame_hw = (source.height // downsample, source.width // downsample)
+        frames = postprocess(predictions, step.ends_us.tolist(), config)
+        seconds = (time.perf_counter() - began) / num_windows
+        for hist, frame in zip(step.hist, frames, strict=True):
+            yield hist, inside_frame(frame, *frame_hw), seconds
+        is_first = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How one recording goes through the detector."""
+
+    counting: Counting
+    frame_hw: tuple[int, int]
+    pictures: PictureSettings
+    windows: Windows | None  # None: they close as events arrive
+    is_fixed: bool  # the stride is the same everywhere
+
+    @property
+    def num_windows(self) -> int | None:
+        return None if self.windows is None else len(self.windows)
+
+    def steps(self, blocks: Iterable[Events]) -> Iterator[Step]:
+        if self.windows is None:
+            return steps_as_they_come(blocks, self.counting)
+        return steps_of_file(blocks, self.windows, self.is_fixed, self.counting)
+
+
+def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig) -> _Plan:
+    """ValueError for a recording without events, or of which nothing is left at this downsampling."""
+    recording, trained = source.recording, checkpoint.windows
+    downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
+    frame_hw = (recording.height // downsample, recording.width // downsample)
     if min(frame_hw) < 1:
-        raise ValueError(f"downsample={downsample} leaves nothing of {source.width} x {source.height} pixels")
-    stride_us, length_us = _stride_and_length(checkpoint.windows, config)
-    windows = free_grid(first_us, last_us, stride_us, length_us)
+        raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
+    stride_us, length_us = _stride_and_length(trained, config)
+    windows, is_fixed = None, True
+    if isinstance(recording, Recording):
+        windows, is_fixed = _grid(recording, source.images, stride_us, length_us)
+        if truncated := recording.faults.truncated_bytes:
+            raise ValueError(
+                f"{source.name} is truncated: {truncated} bytes follow the last whole event; copy it again"
+            )
+        _check_frame(source, recording.num_events)
     hz = 1e6 / stride_us
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
@@ -144,88 +218,44 @@ def predict_recording(
         hz=hz,
         windows_per_picture=max(1, math.ceil(hz / config.max_fps - 1e-9)),
         is_summed=length_us is None,
-        has_video=config.video,
-        num_stills=config.num_stills,
-        start_us=first_us,
+        has_video="mp4" in config.formats,
+        num_stills=config.num_stills if "png" in config.formats else 0,
         downsample=downsample,
         scale=config.scale,
     )
-    num_written = num_drawn = 0
-    detector_s = 0.0
-    with closing(source), _written_together(Path(out)) as aside:
-        with (
-            open_detection_files(aside, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids) as append,
-            open_pictures(aside, pictures, len(windows), ground_truth) as show,
-            progress_bar("predicting" if progress else None, len(windows)) as advance,
-        ):
-            hists = _histograms(source, windows, checkpoint.windows, downsample)
-            found = detect(checkpoint, hists, windows.ends_us, stride_us, frame_hw, config.postprocess)
-            for hist, frame, seconds in found:
-                append(_enlarged(frame, downsample))
-                show(hist, frame)
-                advance(1)
-                num_written += len(frame)
-                num_drawn += int((frame.score >= config.min_score).sum())
-                detector_s += seconds
-        wall_s = time.perf_counter() - began
-        summary = PredictionSummary(
-            recording=str(recording),
-            format=source.format,
-            sensor_hw=(source.height, source.width),
-            frame_hw=frame_hw,
-            trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
-            downsample=downsample,
-            hz=hz,
-            window_ms=(length_us or stride_us) / 1000,
-            num_windows=len(windows),
-            num_events=source.num_events,
-            duration_s=(last_us - first_us) / 1e6,
-            num_detections=num_written,
-            written_min_score=config.postprocess.min_score,
-            num_drawn_detections=num_drawn,
-            drawn_min_score=config.min_score,
-            faults=asdict(source.faults),
-            wall_s=wall_s,
-            realtime_factor=(last_us - first_us) / 1e6 / wall_s,
-            detector_ms=1000 * detector_s / len(windows),
-            files=tuple(sorted([path.name for path in aside.iterdir()] + ["prediction.json"])),
-        )
-        (aside / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
-    return summary
-
-
-def detect(
-    checkpoint: LoadedCheckpoint,
-    histograms: Iterable[np.ndarray],
-    times_us: np.ndarray,
-    stride_us: float,
-    frame_hw: tuple[int, int],
-    config: PostprocessConfig,
-) -> Iterator[tuple[np.ndarray, Detections, float]]:
-    """Histogram, detections (frame px, inside the frame) and seconds of work of every window.
-
-    histograms: blocks (n, C, H, W) of consecutive windows; times_us (T,) of all of them. The state is carried through.
-    """
-    streams = Streams(
-        detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
+    counting = Counting(
+        trained, stride_us, length_us, (recording.height, recording.width), downsample, config.windows_per_call
     )
-    done = 0
-    for block in histograms:
-        began = time.perf_counter()
-        num_steps = len(block)
-        steps = torch.arange(num_steps)
-        predictions = streams.push(
-            torch.from_numpy(block)[:, None],
-            torch.full((num_steps, 1), stride_us, dtype=torch.float64),  # the true stride, not its rounded edges
-            torch.stack([steps, torch.zeros_like(steps)], dim=1),
-            slots=[0],
-            is_first=[done == 0],
+    return _Plan(counting, frame_hw, pictures, windows, is_fixed)
+
+
+def _grid(recording: Recording, images: Images | None, stride_us: float, length_us: int | None) -> tuple[Windows, bool]:
+    """The windows, and whether their stride is one number; they end at the images between the events."""
+    first_us, last_us = recording.time_range_us
+    if images is not None:
+        times_us = images.times_us[(images.times_us > first_us) & (images.times_us <= last_us + 1)]
+        if len(times_us):
+            return label_grid(times_us, stride_us, length_us, first_us), False
+    return free_grid(first_us, last_us, stride_us, length_us), True
+
+
+def _check_frame(source: Source, num_events: int) -> None:
+    """ValueError where most events lie outside the sensor: its size is wrong, or these are no events."""
+    recording = source.recording
+    if (outside := recording.faults.out_of_frame) > num_events:
+        raise ValueError(
+            f"{source.name} has {outside} of {num_events + outside} events outside its "
+            f"{recording.height}x{recording.width} (height x width) pixels; copy it again, or give the right height "
+            "and width"
         )
-        frames = postprocess(predictions, times_us[done : done + num_steps].tolist(), config)
-        seconds = (time.perf_counter() - began) / num_steps
-        for hist, frame in zip(block, frames, strict=True):
-            yield hist, inside_frame(frame, *frame_hw), seconds
-        done += num_steps
+
+
+def _check_read(source: Source, tally: Tally) -> None:
+    """What is known of a stream only when it has ended."""
+    if source.is_piped:
+        _check_frame(source, tally.num_events)
+        if not tally.num_events:
+            raise ValueError(f"{source.name} ended without an event; it needs a stream of events")
 
 
 def _stride_and_length(trained: WindowSettings, config: PredictConfig) -> tuple[float, int | None]:
@@ -235,31 +265,19 @@ def _stride_and_length(trained: WindowSettings, config: PredictConfig) -> tuple[
     return 1e6 / config.hz, None if config.window == "shrink" else trained.length_us or round(trained.stride_us)
 
 
-def _histograms(source: Recording, windows: Windows, trained: WindowSettings, downsample: int) -> Iterator[np.ndarray]:
-    return count_stream(
-        source.iterate(),
-        windows,
-        source.height,
-        source.width,
-        num_bins=trained.num_bins,
-        count_cutoff=trained.count_cutoff,
-        downsample=downsample,
-        convention=trained.convention,
-        max_windows=_WINDOWS_PER_CALL,
-    )
-
-
-def _enlarged(frame: Detections, factor: int) -> Detections:
-    return replace(frame, xyxy=frame.xyxy * np.float32(factor))
-
-
 @contextmanager
 def _written_together(out: Path) -> Iterator[Path]:
     """A folder whose files move to `out` when the block ends without an error, over those of an earlier prediction."""
+    is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".predict-") as aside:
-        yield Path(aside)
-        for stale in [*out.glob("still_*.png"), out / "video.mp4"]:
-            stale.unlink(missing_ok=True)
-        for path in Path(aside).iterdir():
-            os.replace(path, out / path.name)
+    try:
+        with tempfile.TemporaryDirectory(dir=out, prefix=".predict-") as aside:
+            yield Path(aside)
+            for stale in [path for pattern in _OURS for path in out.glob(pattern)]:
+                stale.unlink(missing_ok=True)
+            for path in Path(aside).iterdir():
+                os.replace(path, out / path.name)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise

@@ -49,7 +49,7 @@ class Streams:
         self.trained_stride_us = trained_stride_us
         self.memory_chunk = memory_chunk
         self.step_scale = step_scale
-        self.device = next(detector.parameters()).device
+        self.device = detector.locations.device
         self._state: State = None
         self._steps: dict[int, int] = {}  # slot: steps since its start, in the order of the rows of the state
         self._prepared: tuple[float, PreparedStep] | None = None  # for the last step scale that was a number

@@ -68,7 +68,7 @@ class CheckpointMeta:
             spec.frame_height,
             spec.frame_width,
             spec.num_classes,
-            in_channels=2 * self.windows.num_bins,
+            in_channels=self.windows.num_channels,
         )
 
 

@@ -178,7 +178,7 @@ class Detector(nn.Module):
         else:
             rows = frame_index[:, 0] * num_streams + frame_index[:, 1]
             chosen = [features.flatten(0, 1)[rows] for features in maps[1:]]
-        if len(chosen[0]) == 0:  # batch norm refuses an empty batch
+        if chosen[0].shape[0] == 0:  # batch norm refuses an empty batch
             return chosen[0].new_zeros(0, len(self.locations), 5 + self.num_classes, dtype=torch.float32), state
         channels_first = [features.permute(0, 3, 1, 2) for features in chosen]
         return self.head(self.neck(channels_first), self.locations), state
@@ -195,7 +195,7 @@ class Detector(nn.Module):
         frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom))
         dtype = self.backbone.stages[0].downsample.conv.weight.dtype
         frames = frames.to(dtype, memory_format=torch.channels_last)
-        return frames.unflatten(0, hist.shape[:2])
+        return frames.view(hist.shape[0], hist.shape[1], *frames.shape[1:])
 
 
 def build_detector(

@@ -70,5 +70,6 @@ class Stage(nn.Module):
         x = self.blocks(self.downsample(x.flatten(0, 1)))  # (L B, H, W, dim)
         height, width, dim = x.shape[1:]
         # (L B) H W D -> L (B H W) D: a view
-        y, state = self.temporal(x.reshape(num_steps, num_streams * height * width, dim), state, step_scale)
+        where = {"grid": (height, width)} if self.temporal.takes_grid else {}
+        y, state = self.temporal(x.reshape(num_steps, num_streams * height * width, dim), state, step_scale, **where)
         return y.view(num_steps, num_streams, height, width, dim), state

@@ -103,7 +103,7 @@ def _frames(spec: DatasetSpec) -> str:
 
 
 def _source(config: Config, data: SequenceDataModule) -> str:
-    return config.evaluation.source or ("raw" if data.config.raw_dir else "prepared")
+    return config.evaluation.source or config.dataset.source or ("raw" if data.config.raw_dir else "prepared")
 
 
 def _stream_split(
@@ -123,6 +123,7 @@ def _stream_split(
         convention=trained.convention,
         num_bins=trained.num_bins,
         count_cutoff=trained.count_cutoff,
+        representation=trained.representation,
     )
     results = stream(
         checkpoint.detector,

@@ -23,7 +23,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             spec.frame_height,
             spec.frame_width,
             spec.num_classes,
-            in_channels=2 * config.preprocess.num_bins,
+            in_channels=config.preprocess.counting.num_channels,
         )
     counts, geometry = count_parameters(detector), detector.geometry
     if as_json:

@@ -1,23 +1,112 @@
-"""`rvtssm predict`: boxes and a video of a recording of any supported format."""
+"""`rvtssm predict`: boxes and pictures of recordings, folders of them, DSEC sequences, or a stream of events."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from rich.console import Console
+
 from rvtssm.config import Config
+from rvtssm.datasets import build_spec, dsec
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.protocol import scoring_rules
+from rvtssm.events.aside import written_aside
 from rvtssm.inference.predict import PredictionSummary, predict_recording
+from rvtssm.inference.sources import DSEC_TRACKS, find_sources
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.records import DatasetSpec, Detections
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed
 from rvtssm.run.weights import read_weights
 
 
-def predict(config: Config) -> PredictionSummary:
-    """Boxes and a video of one recording of any supported format."""
+def predict(config: Config) -> int:
+    """Boxes and pictures of everything that `recording` names; 2 if one of several could not be read.
+
+    Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together, see `scores.json`.
+    """
     checkpoint = read_weights(config)
-    recording = needed(config.recording, "recording=FILE", "the events")
-    out = Path(config.out or f"outputs/predict/{Path(recording).stem}")
-    summary = predict_recording(checkpoint, recording, out, config.predict)
-    for sentence in summary.sentences():
-        console.print(sentence, soft_wrap=True, highlight=False)
-    console.print(f"in {out}", soft_wrap=True)
-    return summary
+    _check_classes(config, checkpoint)
+    where = needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
+    sources = find_sources(where)
+    out = Path(config.out or f"outputs/predict/{next(iter(sources)) if len(sources) == 1 else Path(where).name}")
+    scored: list[ScoredRecording] = []
+    failed = 0
+    for name, path in sources.items():
+        try:
+            folder = out if len(sources) == 1 else out / name
+            summary, found = _predict_one(config, checkpoint, name, path, folder)
+        except (ValueError, OSError) as error:
+            if len(sources) == 1:
+                raise
+            failed += 1
+            line = " ".join(str(error).split())
+            Console(stderr=True).print(f"{name}: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+            continue
+        if found is not None:
+            scored.append(found)
+        for sentence in summary.sentences():
+            console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"in {folder}", soft_wrap=True)
+    if scored:
+        _score(scored, checkpoint.spec, out)
+    if failed:
+        console.print(f"{failed} of {len(sources)} recordings could not be predicted", soft_wrap=True)
+    return 2 if failed else 0
+
+
+def _predict_one(
+    config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
+) -> tuple[PredictionSummary, ScoredRecording | None]:
+    """The summary, and what there is to score where the sequence has labels of classes that the model has."""
+    tracks = Path(path) / DSEC_TRACKS
+    labels = dsec.labels_for(tracks, checkpoint.spec.class_names) if tracks.is_file() else None
+    if labels is None or not len(labels):
+        return predict_recording(checkpoint, path, out, config.predict), None
+    at_labels, times_us = [], set(labels.t_us.tolist())
+
+    def keep(frame: Detections) -> None:
+        if frame.t_us in times_us:
+            at_labels.append(frame)
+
+    counted = labels[dsec.is_counted(labels, checkpoint.spec.class_names)]
+    summary = predict_recording(checkpoint, path, out, config.predict, ground_truth=counted, on_frame=keep)
+    seen = {frame.t_us for frame in at_labels}  # not those before the first and after the last event
+    kept = labels[np.isin(labels.t_us, list(seen))]
+    return summary, ScoredRecording(name, kept, at_labels)
+
+
+def _score(recordings: list[ScoredRecording], trained: DatasetSpec, out: Path) -> None:
+    """Average precision over all sequences at once, printed and written, with what stood for what."""
+    spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
+    metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
+    mapping = dsec.mapping_in_words(spec.class_names)
+    with written_aside(out / "scores.json") as aside:
+        content = {
+            "recordings": [recording.name for recording in recordings],
+            "classes": mapping,
+            "scored": scoring_rules(spec),
+            "metrics": {name: None if value != value else value for name, value in metrics.items()},
+        }
+        aside.write_text(json.dumps(content, indent=2) + "\n")
+    console.print(
+        f"AP {100 * metrics['AP']:.1f}, AP50 {100 * metrics['AP50']:.1f} over {len(recordings)} labelled sequences; "
+        f"{mapping}; in {out / 'scores.json'}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
+    """ValueError where a dataset is named whose classes the weights do not know."""
+    if not config.dataset.name:
+        return
+    asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
+    if asked != known:
+        raise ValueError(
+            f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
+            "leave dataset out to predict the classes of the weights as they are"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from rvtssm.config import Config
-from rvtssm.datasets import build_spec
+from rvtssm.datasets import build_spec, custom
 from rvtssm.events.preprocess import PreprocessSummary, preprocess_dataset
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed
@@ -16,6 +16,8 @@ def preprocess(config: Config) -> int:
     spec = build_spec(config.dataset)
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    if spec.name == custom.SPEC.name:
+        custom.copy_description(raw_dir, prepared_dir)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
     _print_summary(summary, prepared_dir)
     return 2 if summary.failed else 0

@@ -1,4 +1,4 @@
-"""`rvtssm train`: a detector from a prepared dataset, its best and last checkpoint, its logs."""
+"""`rvtssm train`: a detector from raw or prepared recordings, its best and last checkpoint, its logs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import lightning as L
 
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.console import console
@@ -23,7 +24,8 @@ def train(config: Config) -> Path:
     _check_memory(config)
     out = Path(config.out or "outputs/train")
     L.seed_everything(config.seed, workers=True, verbose=False)
-    data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed)
+    windows = to_window_settings(config.preprocess)
+    data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
     meta = _describe(config, data)
     detector = meta.build()
     settings = ModuleSettings(

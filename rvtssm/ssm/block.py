@@ -17,6 +17,7 @@ class _Block(TemporalLayer):
     def __init__(self, ssm: TemporalLayer) -> None:
         super().__init__()
         self.ssm = ssm
+        self.is_causal = ssm.is_causal
 
     def init_state(self, num_sequences: int) -> State:
         """The state of the layer inside."""

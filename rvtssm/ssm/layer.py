@@ -19,9 +19,14 @@ OMEGA_MAX = 10 * math.pi  # the Nyquist rate of a step ten times shorter
 
 @dataclass
 class TemporalConfig:
-    """Which temporal layer the detector uses, and how it is made. The LSTM reads `name` and refuses a bandlimit."""
+    """Which temporal layer the detector uses, and how it is made.
 
-    name: str = "s5"
+    A key without the name of a layer is read by s4, s4d, s5 and s7; a layer does not read the keys of others, nor do
+    lstm and s7 with `eq4` read what only modes have. Asked for and not had, `bandlimit`, `bidirectional` and `dws_conv`
+    are errors.
+    """
+
+    name: str = "s5"  # one of rvtssm.ssm.TEMPORAL_LAYERS
     discretization: str = "bilinear"  # one of rvtssm.ssm.discretize.DISCRETIZATIONS
     # Fraction of the Nyquist rate above which modes are silent, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
     bandlimit: float | None = None
@@ -32,9 +37,13 @@ class TemporalConfig:
     state_size: int | None = None
     half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do
     init: str = "legs"  # one of rvtssm.ssm.init.SPECTRA; s4 has only this one
-    num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 has one
+    num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 has one whatever this says
     clip_real: bool = True  # s5: hold Re(lambda) <= -1e-4; the parameters of the others allow no unstable mode
+    bidirectional: bool = False  # s5, offline use: a second scan from the end of the chunk, which is all that it sees
     s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7
+    dws_conv: bool = False  # lstm: a depthwise convolution lets each pixel see the states around it, as RVT can
+    dws_conv_only_hidden: bool = True  # lstm: of the hidden state alone, or of the input as well
+    dws_conv_kernel_size: int = 3  # lstm: pixels, odd
 
     def __post_init__(self) -> None:
         if self.bandlimit is not None and self.bandlimit < 0:
@@ -45,6 +54,11 @@ class TemporalConfig:
             raise ValueError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
         if self.s7_mode not in ("selective_dt", "eq4"):
             raise ValueError(f"temporal.s7_mode={self.s7_mode!r}; choose from selective_dt, eq4")
+        for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
+            if getattr(self, key) and self.name != owner:
+                raise ValueError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")
+        if self.dws_conv_kernel_size < 1 or self.dws_conv_kernel_size % 2 == 0:
+            raise ValueError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
 
     def refuse_bandlimit(self, reason: str) -> None:
         """For layers without fixed modes: ValueError where a bandlimit was asked for."""
@@ -58,7 +72,9 @@ class TemporalConfig:
 class TemporalLayer(nn.Module, ABC):
     """What every temporal layer offers. Time comes first; state goes in and comes out, nothing is kept inside."""
 
-    supports_step_scale: ClassVar[bool] = True  # False: the layer accepts a step scale and ignores it
+    name: ClassVar[str]  # of the layer inside a block, in TEMPORAL_LAYERS
+    is_causal: bool = True  # False: an output depends on later inputs of its chunk, so there is no single step
+    takes_grid: bool = False  # True: `forward` and `step` need grid=(H, W), where the sequences are pixels of frames
 
     @abstractmethod
     def init_state(self, num_sequences: int) -> State:
@@ -83,7 +99,15 @@ class TemporalLayer(nn.Module, ABC):
         """
 
     def step(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """One step: x (N, D) -> y (N, D) and the next state. `step_scale` is a number, (G,), or what was prepared."""
+        """One step: x (N, D) -> y (N, D) and the next state. `step_scale` is a number, (G,), or what was prepared.
+
+        ValueError where the layer is not causal.
+        """
+        if not self.is_causal:
+            raise ValueError(
+                "temporal.bidirectional=true reads its chunks from their end as well, so it cannot go step by step; "
+                "give it whole chunks, or train with temporal.bidirectional=false"
+            )
         y, after = self(x[None], state, step_scale)
         return y[0], after
 
@@ -92,8 +116,8 @@ class TemporalLayer(nn.Module, ABC):
         a loss. See `rvtssm.ssm.spectrum`; `num_points` > 0 asks for the quadrature where there is a closed form.
         """
         raise ValueError(
-            f"{type(self).__name__} has no H2 norm: what it does to a frequency depends on the input; "
-            "use it with one of the layers s4, s4d, s5"
+            f"temporal.name={self.name} has no H2 norm: what it does to a frequency depends on the input; "
+            "use one of the layers s4, s4d, s5"
         )
 
 

@@ -1,4 +1,4 @@
-"""The pointwise LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, its gates are 1x1 convolutions."""
+"""The LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, its gates are 1x1 convolutions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer
 
+Grid = tuple[int, int]
+Filters = tuple[Tensor, Tensor]  # weight (D, 1, K, K), bias (D,)
+
 
 class LSTM(TemporalLayer):
-    """An LSTM over D features whose state is the pair (hidden, cell), each (N, D). It knows no step size."""
+    """An LSTM over D features whose state is the pair (hidden, cell), each (N, D). It knows no step size.
 
-    supports_step_scale: ClassVar[bool] = False
+    With `dws_conv` the gates see, in place of the hidden state, its depthwise convolution over the pixels around, zero
+    beyond the frame; without `dws_conv_only_hidden` the input as well goes through one. Sequences are then the pixels
+    of frames, row by row, and the size of the frames has to be given. RVT's dropout of the cell input is left out.
+    """
+
+    name: ClassVar[str] = "lstm"
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
@@ -22,6 +30,12 @@ class LSTM(TemporalLayer):
         self.dim = dim
         # Rows: forget, input and output gate, cell input; columns: features of the input, then of the hidden state.
         self.gates = nn.Linear(2 * dim, 4 * dim)
+        self.takes_grid = config.dws_conv
+        self.conv: nn.Conv2d | None = None
+        if config.dws_conv:
+            size = config.dws_conv_kernel_size
+            width = dim if config.dws_conv_only_hidden else 2 * dim  # of the input first, then of the hidden state
+            self.conv = nn.Conv2d(width, width, size, padding=size // 2, groups=width)
 
     def init_state(self, num_sequences: int) -> tuple[Tensor, Tensor]:
         """Zeros (N, D), twice."""
@@ -32,15 +46,51 @@ class LSTM(TemporalLayer):
         """Nothing depends on the step."""
         return step_scale
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale = 1.0) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell). `step_scale` is ignored."""
+    def forward(
+        self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell). `step_scale` is ignored.
+
+        With `dws_conv`, `grid` is (H, W) with N = B * H * W; ValueError where it does not fit.
+        """
         hidden, cell = state
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
+        of_input, of_hidden = self._filters(grid, x.shape[1])
         outputs = []
-        for driven in F.linear(x, from_input, self.gates.bias).unbind(0):
-            mixed = driven + F.linear(hidden, from_hidden)
+        for driven in F.linear(_convolved(x, of_input, grid), from_input, self.gates.bias).unbind(0):
+            mixed = driven + F.linear(_convolved(hidden, of_hidden, grid), from_hidden)
             forget, enter, leave = torch.sigmoid(mixed[:, : 3 * self.dim]).chunk(3, dim=1)
             cell = forget * cell + enter * torch.tanh(mixed[:, 3 * self.dim :])
             hidden = leave * torch.tanh(cell)
             outputs.append(hidden)
         return torch.stack(outputs), (hidden, cell)
+
+    def step(
+        self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """One step: x (N, D) -> the hidden state (N, D), twice, and the cell. See `forward`."""
+        y, after = self(x[None], state, step_scale, grid)
+        return y[0], after
+
+    def _filters(self, grid: Grid | None, num_sequences: int) -> tuple[Filters | None, Filters | None]:
+        """Those of the input and of the hidden state."""
+        if self.conv is None:
+            return None, None
+        if grid is None or num_sequences % (grid[0] * grid[1]):
+            raise ValueError(
+                f"temporal.dws_conv=true got {num_sequences} sequences and grid={grid}; the sequences must be the "
+                "pixels of whole frames, and grid their height and width"
+            )
+        assert self.conv.bias is not None
+        pairs = list(zip(self.conv.weight.split(self.dim), self.conv.bias.split(self.dim), strict=True))
+        return pairs[0] if len(pairs) > 1 else None, pairs[-1]
+
+
+def _convolved(x: Tensor, filters: Filters | None, grid: Grid | None) -> Tensor:
+    """(..., N, D) over the pixels of each frame, or x as it is."""
+    if filters is None or grid is None:
+        return x
+    weight, bias = filters
+    frames = x.reshape(-1, *grid, x.shape[-1]).permute(0, 3, 1, 2)
+    mixed = F.conv2d(frames, weight, bias, padding=weight.shape[-1] // 2, groups=len(weight))
+    return mixed.permute(0, 2, 3, 1).reshape(x.shape)

@@ -1,26 +1,27 @@
-"""From input to output of a diagonal system with real matrices around it, without ever holding all its states.
+"""From input to output of a diagonal system with real matrices around it, in one operator with its own gradient.
 
 The recurrence is h[l] = decay[l] * h[l-1] + gain[l] * (w_in u[l]), y[l] = w_out (mask[l] * h[l]) + d * u[l]. Sequences
-are taken in blocks that fit the cache; the backward computes the states of a block again and then scans it from the
+are taken in blocks and steps in tiles that fit the cache, cut so that input and output are used where they lie. A few
+states are kept for the backward; many are not, but computed again block by block before it goes through them from the
 end. The twin that reads like the formula is `run_mimo_reference`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import check_fit
-from rvtssm.ssm.scan import scan
+from rvtssm.ssm.scan import plain, scan, sweeps
 
-_BLOCK_BYTES = {"cpu": 2 << 20, "cuda": 1 << 28}  # of states; on CPU the size of a second-level cache
-_MIN_BLOCK = 16  # sequences: below, the matrix products starve
+_TILE_ROWS = 2048  # of a product, on CPU: more only fill the cache, fewer starve it
+_BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # of states that the backward holds at once, on CPU and elsewhere
+_MIN_BLOCK = 16  # sequences
+_KEPT_BYTES = 64 << 20  # of states from forward to backward: a seventh of the products, for twice the memory of u
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,15 @@ def run_mimo(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
     The matrix products run in the precision of u, the recurrence in that of the state.
     """
-    num_steps, num_sequences, _ = u.shape
-    scale_steps, groups, _ = system.decay.shape
-    check_fit(scale_steps, groups, num_steps, num_sequences)
-    if groups > 1 and num_sequences < _MIN_BLOCK * groups:
-        return run_mimo_reference(system, u, state)
+    _check(system, u)
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
-    y, last = _Mimo.apply(u, state, system.decay, system.gain, system.mask, *matrices)
+    y, last, _ = _mimo(u, state, system.decay, system.gain, system.mask, *matrices, _keeps(system, u, state))
     return y, last
 
 
 def run_mimo_reference(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same numbers from differentiable pieces, with all states in memory; the faster way for tiny groups."""
+    """The same numbers from differentiable pieces, with all states in memory."""
+    _check(system, u)
     groups = system.decay.shape[1]
     drive = as_complex(F.linear(u, system.w_in.to(u.dtype)), state).unflatten(1, (groups, -1))
     if system.gain is not None:
@@ -77,120 +75,226 @@ def as_pairs(values: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_real(values).flatten(-2).to(like.dtype)
 
 
-def _block_size(u: Tensor, state: Tensor) -> int:
-    budget = _BLOCK_BYTES.get(u.device.type, _BLOCK_BYTES["cpu"])
-    size = max(_MIN_BLOCK, budget // (u.shape[0] * state.shape[1] * state.element_size()))
-    return min(size, u.shape[1])
+def _check(system: Mimo, u: Tensor) -> None:
+    if u.numel() == 0:
+        raise ValueError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
+    check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
 
 
-def _blocks(u: Tensor, state: Tensor, groups: int) -> Iterator[tuple[int, slice]]:
-    """The group and the sequences of each block."""
-    per_group, size = u.shape[1] // groups, _block_size(u, state)
-    for group in range(groups):
-        stop = (group + 1) * per_group
-        for start in range(group * per_group, stop, size):
-            yield group, slice(start, min(start + size, stop))
+def _keeps(system: Mimo, u: Tensor, state: Tensor) -> bool:
+    """Whether the states go from forward to backward: where they are few and nothing but the last step changes them."""
+    inputs = (u, state, system.decay, system.w_in, system.w_out, system.d)
+    if not torch.is_grad_enabled() or not any(value.requires_grad for value in inputs):
+        return False
+    num_bytes = u.shape[0] * u.shape[1] * system.w_in.shape[0] * u.element_size()
+    return system.gain is None and system.mask is None and num_bytes <= _KEPT_BYTES
 
 
-def _scratch(u: Tensor, state: Tensor, *widths: int) -> list[Tensor]:
-    """Room for products of one block, used again by all: fresh memory for each costs a tenth of the time."""
-    rows = u.shape[0] * _block_size(u, state)
-    return [u.new_empty(rows, width) for width in widths]
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Consecutive sequences, whole groups of them or a part of one, and the steps taken at once."""
+
+    sequences: slice
+    groups: slice
+    tiles: list[slice]
+
+    def rows(self, values: Tensor, steps: slice) -> Tensor:
+        """What (L, N, W) has for it, as a matrix; a copy only where it lies scattered."""
+        rows: Tensor = values[steps, self.sequences].flatten(0, 1)
+        return rows
+
+    def tile(self, rows: Tensor, steps: slice) -> Tensor:
+        """Such a matrix as (T, n, W)."""
+        tile: Tensor = rows.unflatten(0, (steps.stop - steps.start, -1))
+        return tile
+
+    def of(self, factors: Tensor, steps: slice) -> Tensor:
+        """The same of decay, gain or mask (T, G, P): (T | 1, D, P)."""
+        return factors[steps if len(factors) > 1 else slice(None), self.groups].contiguous()
+
+    def project(self, x: Tensor, matrix: Tensor, d: Tensor, u: Tensor, out: Tensor, steps: slice) -> None:
+        """out = x matrix + d * u for its part of u and out (L, N, H)."""
+        target = out[steps, self.sequences]
+        lies_whole = target.is_contiguous()
+        rows = target.flatten(0, 1)
+        torch.mm(x, matrix, out=rows)
+        rows.addcmul_(self.rows(u, steps), d)
+        if not lies_whole:
+            target.copy_(rows.view_as(target))
 
 
-def _product(a: Tensor, b: Tensor, room: Tensor, num_steps: int) -> Tensor:
-    """a b as (L, n, ...), written into `room`."""
-    torch.mm(a, b, out=room[: len(a)])
-    return room[: len(a)].view(num_steps, -1, room.shape[1])
-
-
-def _scan_in_place(x: Sequence[Tensor], decay: Tensor, carried: Tensor | None) -> Tensor:
-    """x[l] += decay[l] * x[l-1], with `carried` before the first; decay (T, P). Returns the last."""
-    decays = decay.unbind(0) if decay.shape[0] > 1 else decay.expand(len(x), -1).unbind(0)
-    for x_l, decay_l in zip(x, decays, strict=True):
-        if carried is not None:
-            x_l.addcmul_(decay_l, carried)
-        carried = x_l
-    assert carried is not None
-    return carried
-
-
-def _add_over_sequences(total: Tensor, values: Tensor) -> None:
-    """Add (L, n, P), or (n, P) of one step, to (T, P): over the sequences, and over the steps where T is 1."""
-    if total.shape[0] == 1:
-        total += values.flatten(0, -2).sum(0)
+def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
+    num_steps, num_sequences, _ = u.shape
+    per_group, is_cpu = num_sequences // groups, u.device.type == "cpu"
+    fitting = _BLOCK_BYTES[is_cpu] // (num_steps * state.shape[1] * state.element_size())
+    size = max(_MIN_BLOCK, min(fitting, _TILE_ROWS) if is_cpu else fitting)
+    at_once = num_steps
+    if is_cpu:  # input and output then lie whole
+        at_once = max(1, _TILE_ROWS // num_sequences) if num_sequences <= size else 1
+    tiles = [slice(step, min(step + at_once, num_steps)) for step in range(0, num_steps, at_once)]
+    blocks = []
+    if per_group > size:
+        for group in range(groups):
+            stop = (group + 1) * per_group
+            for start in range(group * per_group, stop, size):
+                blocks.append(_Block(slice(start, min(start + size, stop)), slice(group, group + 1), tiles))
     else:
-        total += values.sum(-2)
+        together = size // per_group
+        for group in range(0, groups, together):
+            chosen = slice(group, min(group + together, groups))
+            blocks.append(_Block(slice(chosen.start * per_group, chosen.stop * per_group), chosen, tiles))
+    return blocks
 
 
-class _Mimo(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        state: Tensor,
-        decay: Tensor,
-        gain: Tensor | None,
-        mask: Tensor | None,
-        w_in: Tensor,
-        w_out: Tensor,
-        d: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        y, last = torch.empty_like(u), torch.empty_like(state)
-        num_steps = len(u)
-        room_x, room_y = _scratch(u, state, len(w_in), len(d))
-        for group, block in _blocks(u, state, decay.shape[1]):
-            x = as_complex(_product(u[:, block].flatten(0, 1), w_in.t(), room_x, num_steps), state)
+def _scale(pairs: Tensor, factors: Tensor, like: Tensor) -> None:
+    """Multiply pairs (T, n, 2P) in place by factors (T | 1, D, P), computing in the precision of `like`."""
+    wide = as_complex(pairs, like)
+    wide.unflatten(1, (factors.shape[1], -1)).mul_(factors[:, :, None])
+    if pairs.dtype != wide.dtype.to_real():
+        pairs.copy_(as_pairs(wide, pairs))
+
+
+def _add(total: Tensor, values: Tensor, steps: slice) -> None:
+    """Add values (T | 1, D, P) to those rows of a gradient (T, D, P) that they belong to."""
+    (total[steps] if len(total) > 1 else total).add_(values)
+
+
+@torch.library.custom_op("rvtssm::mimo", mutates_args=())
+def _mimo(
+    u: Tensor,
+    state: Tensor,
+    decay: Tensor,
+    gain: Tensor | None,
+    mask: Tensor | None,
+    w_in: Tensor,
+    w_out: Tensor,
+    d: Tensor,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the last state and, with `keep`, all states (L, N, 2P)."""
+    u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
+    run = sweeps(u.device.type)
+    y, last = torch.empty_like(u, memory_format=torch.contiguous_format), state.clone()
+    kept = u.new_empty(*u.shape[:2], len(w_in)) if keep else u.new_empty(0)
+    for block in _blocks(u, state, decay.shape[1]):
+        for steps in block.tiles:
+            rows = block.rows(u, steps)
+            x = kept[steps, block.sequences] if keep else block.tile(rows.new_empty(len(rows), len(w_in)), steps)
+            torch.mm(rows, w_in.t(), out=x.flatten(0, 1))
             if gain is not None:
-                x *= gain[:, group, None]
-            last[block] = _scan_in_place(x.unbind(0), decay[:, group], state[block])
+                _scale(x, block.of(gain, steps), state)
+            run.forward(x, block.of(decay, steps), last[block.sequences])
             if mask is not None:
-                x *= mask[:, group, None]
-            heard = _product(as_pairs(x, u).flatten(0, 1), w_out.t(), room_y, num_steps)
-            torch.addcmul(heard, u[:, block], d, out=y[:, block])
-        ctx.save_for_backward(u, state, decay, gain, mask, w_in, w_out, d)
-        return y, last
+                _scale(x, block.of(mask, steps), state)
+            block.project(x.flatten(0, 1), w_out.t(), d, u, y, steps)
+    return y, last, kept
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
-        u, state, decay, gain, mask, w_in, w_out, d = ctx.saved_tensors
-        grad_u, grad_state = torch.empty_like(u), torch.empty_like(state)
-        grad_decay, grad_d = torch.zeros_like(decay), torch.zeros_like(d)
-        grad_gain = torch.zeros_like(gain) if gain is not None else None
-        grad_w_in, grad_w_out = torch.zeros_like(w_in), torch.zeros_like(w_out)
-        # The gradient runs back as its conjugate q, so the scan uses decay itself; the signs of the imaginary rows
-        # and columns of the matrices do the conjugation.
-        sign = torch.stack([d.new_ones(decay.shape[2]), -d.new_ones(decay.shape[2])], -1).flatten()
-        w_in_conj, w_out_conj = w_in * sign[:, None], w_out * sign
-        num_steps = len(u)
-        room_x, room_q, room_u = _scratch(u, state, len(w_in), len(w_in), len(d))
-        for group, block in _blocks(u, state, decay.shape[1]):
-            u_block, grad_block = u[:, block].flatten(0, 1), grad_y[:, block].flatten(0, 1)
-            driven = as_complex(_product(u_block, w_in.t(), room_x, num_steps), state)
-            x = driven if gain is None else driven * gain[:, group, None]
-            _scan_in_place(x.unbind(0), decay[:, group], state[block])
-            q = as_complex(_product(grad_block, w_out_conj, room_q, num_steps), state)
+
+@torch.library.custom_op("rvtssm::mimo_backward", mutates_args=())
+def _mimo_backward(
+    grad_y: Tensor,
+    grad_last: Tensor,
+    u: Tensor,
+    state: Tensor,
+    decay: Tensor,
+    gain: Tensor | None,
+    mask: Tensor | None,
+    w_in: Tensor,
+    w_out: Tensor,
+    d: Tensor,
+    kept: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
+    run = sweeps(u.device.type)
+    grad_u, grad_state = torch.empty_like(u, memory_format=torch.contiguous_format), plain(grad_last).clone()
+    grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(decay if gain is not None else decay[:0])
+    grad_w_in, grad_w_out, grad_d = torch.zeros_like(w_in), torch.zeros_like(w_out), torch.zeros_like(d)
+    for block in _blocks(u, state, decay.shape[1]):
+        driven = None
+        if len(kept):
+            x = kept[:, block.sequences]
+        else:
+            x = u.new_empty(len(u), block.sequences.stop - block.sequences.start, len(w_in))
+            driven = torch.empty_like(x) if gain is not None else None
+            carried = state[block.sequences].clone()
+            for steps in block.tiles:
+                torch.mm(block.rows(u, steps), w_in.t(), out=x[steps].flatten(0, 1))
+                if gain is not None and driven is not None:
+                    driven[steps] = x[steps]
+                    _scale(x[steps], block.of(gain, steps), state)
+                run.forward(x[steps], block.of(decay, steps), carried)
+        for steps in reversed(block.tiles):
+            u_rows, grad_rows = block.rows(u, steps), block.rows(grad_y, steps)
+            grad = block.tile(grad_rows @ w_out, steps)
             if mask is not None:
-                q *= mask[:, group, None]
-            heard = x if mask is None else x * mask[:, group, None]
-            grad_w_out.addmm_(grad_block.t(), as_pairs(heard, u).flatten(0, 1))
-            q[-1] += grad_last[block].conj()
-            # q[l] += decay[l + 1] * q[l + 1]: the decay of the first step acts on the state before it.
-            first = _scan_in_place(q.unbind(0)[::-1], decay[:, group].roll(-1, 0).flip(0), None)
-            grad_state[block] = (decay[0, group] * first).conj()
-            _add_over_sequences(grad_decay[:1, group], state[block] * first)
-            if len(x) > 1:
-                later = slice(1, None) if len(decay) > 1 else slice(None)
-                _add_over_sequences(grad_decay[later, group], x[:-1].mul_(q[1:]) if gain is None else x[:-1] * q[1:])
-            if gain is not None and grad_gain is not None:
-                _add_over_sequences(grad_gain[:, group], driven * q)
-                q *= gain[:, group, None]
-            q_pairs = as_pairs(q, u).flatten(0, 1)
-            grad_w_in.addmm_(q_pairs.t(), u_block)
-            grad_d += (grad_block * u_block).sum(0)
-            grad_driven = _product(q_pairs, w_in_conj, room_u, num_steps)
-            torch.addcmul(grad_driven, grad_y[:, block], d, out=grad_u[:, block])
-        grad_w_in *= sign[:, None]
-        conjugated = grad_gain.conj() if grad_gain is not None else None
-        return grad_u, grad_state, grad_decay.conj(), conjugated, None, grad_w_in, grad_w_out, grad_d
+                _scale(grad, block.of(mask, steps), state)
+            before = as_complex(x[steps.start - 1], state) if steps.start else state[block.sequences]
+            grad_decays = run.backward(grad, x[steps], before, block.of(decay, steps), grad_state[block.sequences])
+            _add(grad_decay[:, block.groups], grad_decays, steps)
+            if gain is not None and driven is not None:
+                gains = block.of(gain, steps)
+                by_group = as_complex(driven[steps], state).conj() * as_complex(grad, state)
+                by_group = by_group.unflatten(1, (gains.shape[1], -1)).sum(2)
+                _add(grad_gain[:, block.groups], by_group.sum_to_size(gains.shape), steps)
+                _scale(grad, gains.conj(), state)
+            if mask is not None:
+                _scale(x[steps], block.of(mask, steps), state)
+            grad_x = grad.flatten(0, 1)
+            grad_w_out.addmm_(grad_rows.t(), x[steps].flatten(0, 1))
+            grad_w_in.addmm_(grad_x.t(), u_rows)
+            grad_d += (grad_rows * u_rows).sum(0)
+            block.project(grad_x, w_in, d, grad_y, grad_u, steps)
+    return grad_u, grad_state, grad_decay, grad_gain, grad_w_in, grad_w_out, grad_d
+
+
+@_mimo.register_fake
+def _(
+    u: Tensor,
+    state: Tensor,
+    decay: Tensor,
+    gain: Tensor | None,
+    mask: Tensor | None,
+    w_in: Tensor,
+    w_out: Tensor,
+    d: Tensor,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kept = (*u.shape[:2], w_in.shape[0]) if keep else (0,)
+    return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(kept)
+
+
+@_mimo_backward.register_fake
+def _(
+    grad_y: Tensor,
+    grad_last: Tensor,
+    u: Tensor,
+    state: Tensor,
+    decay: Tensor,
+    gain: Tensor | None,
+    mask: Tensor | None,
+    w_in: Tensor,
+    w_out: Tensor,
+    d: Tensor,
+    kept: Tensor,
+) -> tuple[Tensor, ...]:
+    shaped = (u, state, decay, decay if gain is not None else decay[:0], w_in, w_out, d)
+    return tuple(value.new_empty(value.shape) for value in shaped)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    *tensors, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.set_materialize_grads(False)  # nobody takes a gradient of the states: they would get zeros as large
+
+
+def _gradients(
+    ctx: Any, grad_y: Tensor | None, grad_last: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    u, state, _, gain = ctx.saved_tensors[:4]
+    grad_y = torch.zeros_like(u) if grad_y is None else grad_y
+    grad_last = torch.zeros_like(state) if grad_last is None else grad_last
+    grad_u, grad_state, grad_decay, grad_gain, *rest = _mimo_backward(grad_y, grad_last, *ctx.saved_tensors)
+    return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None
+
+
+_mimo.register_autograd(_gradients, setup_context=_keep)

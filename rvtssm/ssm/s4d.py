@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,7 @@ class S4DSSM(TemporalLayer):
     A chunk is a convolution with carried state, also where the steps differ (`DiagonalSystem`).
     """
 
+    name: ClassVar[str] = "s4d"
     B: Tensor
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:

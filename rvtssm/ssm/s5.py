@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,18 +36,24 @@ class S5SSM(TemporalLayer):
     as in the paper. With `half_state` the kept modes stand for themselves and their conjugates, y = 2 Re(C x) + D u,
     and C starts from real numbers.
 
-    Lambda is a free parameter; with `clip_real` every forward uses min(Re(lambda), -1e-4), which changes no stable
-    model. `bidirectional` (offline use) adds a scan from the end with its own half of C, (H, 2P, 2); the state then
-    covers the forward scan only, so cutting a sequence changes the outputs.
+    Lambda is a free parameter; with `clip_real` every forward uses min(Re(lambda), -1e-4), which changes no mode with
+    Re(lambda) <= -1e-4.
+
+    `bidirectional` (offline use) adds a scan of the chunk from its end, with the same modes and its own half of C,
+    (H, 2P, 2): y = Re(C_forward x) + Re(C_backward x_backward) + D u. The state is that of the forward scan and carried
+    exactly, the backward scan starts from zero at the end of every chunk. So an output depends on where its chunk ends,
+    cutting a sequence changes the outputs, and `step` is refused.
     """
 
-    def __init__(self, dim: int, config: TemporalConfig, bidirectional: bool = False) -> None:
+    name: ClassVar[str] = "s5"
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
         num_modes = len(lambda_)
         b = initial_b(v, dim)
-        c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + bidirectional)], dim=1)
+        c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + config.bidirectional)], dim=1)
         self.Lambda = nn.Parameter(to_pairs(lambda_))
         self.B = nn.Parameter(to_pairs(b))
         self.C = nn.Parameter(to_pairs(c))
@@ -55,7 +62,8 @@ class S5SSM(TemporalLayer):
         self.discretize = discretization(config.discretization)
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
         self.bandlimit_at = config.bandlimit_at
-        self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, bidirectional
+        self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
+        self.is_causal = not config.bidirectional
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Zeros (N, P), complex."""

@@ -55,6 +55,8 @@ class SelectiveSSM(TemporalLayer):
     The step differs for each sequence, so all discrete modes and states (L, N, P) are held.
     """
 
+    name: ClassVar[str] = "s7"
+
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         config.refuse_bandlimit(_NO_MODES)
@@ -110,7 +112,7 @@ class Eq4SSM(TemporalLayer):
     rows of B start scaled by 1 - f, without which slow modes drown all else.
     """
 
-    supports_step_scale: ClassVar[bool] = False
+    name: ClassVar[str] = "s7"
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()

@@ -1,12 +1,41 @@
-"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l]: a loop that reads like the formula, and a fast twin."""
+"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l]: a loop that reads like the formula, and a fast twin.
+
+The fast one is an operator of PyTorch, which `torch.compile` takes as it is, over a pair of sweeps, one forward and one
+from the end, that are chosen by device: `scan_cpu`, `scan_triton` where Triton is installed, `scan_loop` elsewhere.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib.util
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from rvtssm.ssm import scan_cpu, scan_loop
+
+
+class Sweeps(Protocol):
+    """The recurrence in place and its gradient; what the arguments are, `rvtssm.ssm.scan_cpu` says."""
+
+    def forward(self, x: Tensor, decay: Tensor, carried: Tensor) -> None:
+        """From what drives the states to the states."""
+
+    def backward(self, grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
+        """From gradients of the states to those of what drove them; the gradient of decay."""
+
+
+@cache
+def sweeps(device_type: str) -> Sweeps:
+    """The fastest that runs there."""
+    if device_type == "cpu":
+        return scan_cpu
+    if device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+        import rvtssm.ssm.scan_triton as scan_triton
+
+        return scan_triton
+    return scan_loop
 
 
 def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,40 +53,76 @@ def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor,
 
 
 def scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same numbers as `scan_reference`, with one buffer of states forward and one reverse scan backward."""
-    states, last = _Scan.apply(decay, drive, state)
+    """The same numbers as `scan_reference`, in the type of the state; one buffer forward and one backward."""
+    if drive.numel() == 0:
+        raise ValueError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
+    rows = _rows(decay, drive).to(state.dtype)
+    states, last = _scan(rows, drive.reshape(len(drive), -1, drive.shape[-1]).to(state.dtype), state.flatten(0, -2))
+    return states.view(drive.shape), last.view(state.shape)
+
+
+def _rows(decay: Tensor, drive: Tensor) -> Tensor:
+    """decay as (T | 1, D, P), one row for each of D runs of consecutive sequences."""
+    num_modes = drive.shape[-1]
+    if decay.ndim == 1:
+        return decay.expand(num_modes)[None, None]
+    if decay.ndim == 4 and decay.shape[2] == 1:
+        return decay.expand(-1, -1, -1, num_modes).flatten(1, 2)
+    if decay.shape[1:-1].numel() == 1:
+        return decay.expand(*decay.shape[:-1], num_modes).flatten(1, -2)
+    return decay.expand(-1, *drive.shape[1:]).flatten(1, -2)
+
+
+@torch.library.custom_op("rvtssm::scan", mutates_args=())
+def _scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """decay (T | 1, D, P), drive (L, N, P), state (N, P) -> the states (L, N, P) and the last (N, P)."""
+    states = drive.detach().clone(memory_format=torch.contiguous_format)
+    last = state.detach().clone(memory_format=torch.contiguous_format)
+    sweeps(drive.device.type).forward(_real(states), plain(decay), last)
     return states, last
 
 
-def _at(decay: Tensor, step: int, num_axes: int) -> Tensor:
-    """The decay of one step: (P,) has one for all, an L axis of length 1 likewise."""
-    if decay.ndim < num_axes:
-        return decay
-    return decay[step if decay.shape[0] > 1 else 0]
+@torch.library.custom_op("rvtssm::scan_backward", mutates_args=())
+def _scan_backward(
+    grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_drive = plain(grad_states).clone()
+    grad_state = plain(grad_last).clone()
+    grad_decay = sweeps(states.device.type).backward(
+        _real(grad_drive), _real(states.detach()), plain(state), plain(decay), grad_state
+    )
+    return grad_decay, grad_drive, grad_state
 
 
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        states = torch.empty_like(drive, memory_format=torch.contiguous_format)
-        previous = state
-        for step in range(drive.shape[0]):
-            previous = torch.addcmul(drive[step], _at(decay, step, drive.ndim), previous, out=states[step])
-        ctx.save_for_backward(decay, states, state)
-        # A copy, so that who keeps the last state does not keep all of them.
-        return states, previous.clone()
+@_scan.register_fake
+def _(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    return drive.new_empty(drive.shape), state.new_empty(state.shape)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        decay, states, state = ctx.saved_tensors
-        num_steps, num_axes = states.shape[0], states.ndim
-        conjugate = decay.conj().resolve_conj()
-        grad_drive = torch.empty_like(states)
-        carried = grad_last
-        for step in range(num_steps - 1, -1, -1):
-            torch.add(grad_states[step], carried, out=grad_drive[step])
-            carried = _at(conjugate, step, num_axes) * grad_drive[step]
-        before = torch.cat([state[None], states[:-1]])
-        grad_decay = (before.conj() * grad_drive).sum_to_size(decay.shape) if ctx.needs_input_grad[0] else None
-        return grad_decay, grad_drive, carried
+
+@_scan_backward.register_fake
+def _(
+    grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return decay.new_empty(decay.shape), states.new_empty(states.shape), state.new_empty(state.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    decay, _, state = inputs
+    ctx.save_for_backward(decay, output[0], state)
+
+
+def _gradients(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    gradients: tuple[Tensor, Tensor, Tensor] = _scan_backward(grad_states, grad_last, *ctx.saved_tensors)
+    return gradients
+
+
+_scan.register_autograd(_gradients, setup_context=_keep)
+
+
+def plain(values: Tensor) -> Tensor:
+    """The same numbers without gradient, contiguous and not lazily conjugated, as the sweeps need them."""
+    return values.detach().resolve_conj().contiguous()
+
+
+def _real(values: Tensor) -> Tensor:
+    return torch.view_as_real(values).flatten(-2) if values.is_complex() else values

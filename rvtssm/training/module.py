@@ -16,6 +16,7 @@ from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.models.yolox_loss import YoloxLoss
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.regularize import h2_term
 from rvtssm.training.state_bank import StateBank
 
 
@@ -55,6 +56,8 @@ class DetectionModule(L.LightningModule):
         self.decisive = decisive
         self.val_labels = val_labels
         self.loss = YoloxLoss()
+        if settings.optim.h2_weight:
+            self._h2()  # a layer without such a norm is refused before anything is trained
         self.states = {"train": StateBank(), "val": StateBank()}
         self._random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
@@ -77,11 +80,21 @@ class DetectionModule(L.LightningModule):
             # every parameter still takes part, so that processes with and without labels stay in step
             return sum((p.sum() for p in self.parameters()), predictions.sum()) * 0.0
         losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+        if self.settings.optim.h2_weight:
+            losses["h2"] = self._h2()
+            losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
         self.log_dict(
             {f"train/{name}": value.detach() for name, value in losses.items()},
             batch_size=len(batch.slot),
         )
         return losses["total"]
+
+    def _h2(self) -> Tensor:
+        optim = self.settings.optim
+        try:
+            return h2_term([stage.temporal for stage in self.detector.backbone.stages], optim.h2_band)
+        except ValueError as error:
+            raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 
     def on_fit_start(self) -> None:
         self._since = time.perf_counter()

@@ -21,16 +21,21 @@ class OptimConfig:
     end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
     scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), the rule of the paper
     clip_value: float = 1.0  # gradients are clipped by value, 0 = off
+    h2_weight: float = 0.0  # of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
+    h2_band: tuple[float, ...] = (0.5, 10.0)  # where it counts, in Nyquist rates of the training step
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "start_divisor", "end_divisor"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"optim.{name}={getattr(self, name):g} must be positive")
-        for name in ("weight_decay", "clip_value"):
+        for name in ("weight_decay", "clip_value", "h2_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"optim.{name}={getattr(self, name):g} must be at least 0, which is off")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be at least 0 and less than 1")
+        self.h2_band = tuple(self.h2_band)
+        if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
+            raise ValueError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
 
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -129,6 +130,7 @@ def test_processes_share_the_work(small_tree):
 
         def __init__(self, rank: int) -> None:
             self.global_rank = rank
+            self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
 
     streamed, evaluated, lengths = [], [], []
     for rank in range(2):
@@ -156,15 +158,15 @@ def test_settings_are_those_of_the_training_data(small_tree):
 
 def test_what_is_missing_is_named(small_tree):
     with pytest.raises(ValueError, match=r"dataset\.prepared_dir is not set"):
-        module(replace(small_tree, prepared_dir=None)).train_dataloader()
+        module(replace(small_tree, prepared_dir=None, source="prepared")).train_dataloader()
     with pytest.raises(ValueError, match=r"dataset\.raw_dir is not set"):
         module(replace(small_tree, raw_dir=None)).eval_loader("val", 50_000, None, "raw")
     with pytest.raises(ValueError, match="the run asks for 5000"):
         module(small_tree).eval_loader("val", 5_000)
-    with pytest.raises(ValueError, match="prepared, raw"):
+    with pytest.raises(ValueError, match="raw, prepared"):
         module(small_tree).eval_loader("val", source="disk")
-    with pytest.raises(ValueError, match="give the stride"):
-        module(small_tree).eval_loader("val", source="raw")
+    with pytest.raises(ValueError, match=r"dataset\.source='disk'; choose from raw, prepared, null"):
+        module(replace(small_tree, source="disk"))
 
 
 class CountingModule(L.LightningModule):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +16,13 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_even
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.events.prepare import PreprocessConfig, count_piece
+from rvtssm.events.preprocess import preprocess_dataset
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.store import open_sequence
+from rvtssm.events.store import SequenceWriter, open_sequence
 from rvtssm.events.tree import find_sequences
+from rvtssm.events.workers import Done
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
 
@@ -35,8 +36,9 @@ def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int
     return path
 
 
-def prepare(tmp_path, config=CONFIG, spec=SPEC, **changes):
-    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", replace(config, **changes), progress=False)
+def prepare(tmp_path, config=CONFIG, spec=SPEC, workers_given=None, **changes):
+    config = replace(config, **changes)
+    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", config, False, workers_given)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -150,7 +152,7 @@ def _other_sensor(path):
 
 
 def _unknown(path):
-    path.write_bytes(b"% evt 2.0\n% end\n0000")
+    path.write_bytes(b"% evt 4.0\n% end\n0000")
 
 
 def _corrupt_hdf5(path):
@@ -187,8 +189,8 @@ def _labels_alone(path):
         (_no_events, "holds no events"),
         (_outside, "has 1 of 3 events outside its 48x64"),
         (_other_sensor, "sensor of 96x64.*choose the dataset"),
-        (_unknown, "encoded as EVT2"),
-        (_corrupt_hdf5, "cannot be opened as HDF5"),
+        (_unknown, "EVT4"),
+        (_corrupt_hdf5, "as HDF5 .*copy it again"),
         (_short, "events until .* us but labels until 3000000 us"),
         (_no_boxes_file, "has no labels .*labels=none"),
         (_no_boxes, "holds no boxes"),
@@ -254,48 +256,161 @@ def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
             prepare(tmp_path, **changes)
 
 
-KILLED = """
-import sys
-sys.path[:0] = {path!r}
-from pathlib import Path
-from test_preprocess import CONFIG, prepare
-from dataclasses import replace
-if __name__ == "__main__":
-    prepare(Path(sys.argv[1]), replace(CONFIG, workers=2, stride_ms=2.0))
-"""
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stride_ms": 12.5, "length_ms": 50.0},
+        {"convention": "rvt"},
+        {"labels": "none"},
+        {"representation": "voxel_grid"},
+        {"representation": "event_stack"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("suffix", ["_td.dat", "_td.h5"])
+def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, suffix, changes):
+    source = write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
+    if suffix == "_td.h5":
+        source.unlink()
+        events = random_events(40_000, span_us=1_100_000)
+        t = events.t.copy()
+        t[9000:9100] -= 40_000
+        write_hdf5(source.with_name("a_td.h5"), events, t=t)
+    spec = replace(SPEC, downsample=2)
+    assert prepare(tmp_path, spec=spec, **changes).written == ["train/a"]
+    whole = contents(tmp_path / "out")
+    (tmp_path / "out" / "train" / "a.h5").unlink()
+    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 20_000)
+    workers = TwoHere()
+    summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
+    assert summary.written == ["train/a"] and workers.tasks.count("count_piece") >= 6
+    assert contents(tmp_path / "out") == whole
+    assert summary.repaired == ({"train/a": 100} if suffix == "_td.h5" else {})
 
 
-def group_is_alive(group: int) -> bool:
-    """Whether a process of the group runs, the dead that nobody collected aside."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+class TwoHere:
+    """As two workers would do it, the last first, and all that is sent is pickled."""
+
+    num_workers = 2
+
+    def __init__(self) -> None:
+        self.tasks, self._waiting = [], []
+
+    def submit(self, key, function, arguments):
+        self.tasks.append(function.__name__)
+        self._waiting.append((key, function, pickle.dumps(arguments)))
+
+    def wait(self):
+        key, function, arguments = self._waiting.pop()
         try:
-            state, _, found = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # gone meanwhile
-            continue
-        if int(found) == group and state != "Z":
-            return True
-    return False
+            return Done(key, pickle.loads(pickle.dumps(function(*pickle.loads(arguments)))))
+        except ValueError as error:
+            return Done(key, error=error)
+
+    def close(self):
+        self._waiting.clear()
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
-def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path):
-    for name in "abcd":
-        write_recording(tmp_path / "raw" / "train", name, num_events=200_000)
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED.format(path=[str(Path(__file__).parent), *sys.path]))
-    process = subprocess.Popen([sys.executable, script, str(tmp_path)], start_new_session=True)
-    deadline = time.time() + 60
-    while not (started := list((tmp_path / "out").rglob(".*.tmp"))) and time.time() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)  # the workers find out by themselves
-    process.wait()
-    assert started
-    while group_is_alive(process.pid) and time.time() < deadline:
-        time.sleep(0.01)
-    assert not group_is_alive(process.pid)
-    for path in (tmp_path / "out").rglob("*.h5"):
-        if not path.name.startswith("."):
-            assert open_sequence(path).histograms(0, 1).shape[0] == 1
-    summary = prepare(tmp_path, stride_ms=2.0)
-    assert len(summary.written) + len(summary.skipped) == 4 and not summary.failed
-    assert sorted(contents(tmp_path / "out")) == [f"train/{name}.h5" for name in "abcd"]
+def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "long", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)
+    assert len(prepare(tmp_path).written) == 2
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 100_000)
+    assert prepare(tmp_path, workers=2).written == ["train/long", "train/short"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 100_000)
+    bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
+    _short(bad)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.written == ["train/good"] and "but labels until 3000000 us" in summary.failed[0][1]
+
+    write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    monkeypatch.setattr("rvtssm.events.preprocess.count_piece", _fails_late)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.failed == [("train/bad", "no more")] and summary.skipped == ["train/good"]
+    assert sorted(contents(tmp_path / "out")) == ["train/good.h5"]
+
+
+def _fails_late(plan, start, stop):
+    if start > 0:
+        raise ValueError("no more")
+    return count_piece(plan, start, stop)
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "a")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10_000))
+    with pytest.raises(ValueError, match=r"has 10\.0 kB free, 1 recordings need .*20\.0 kB .*check_disk=false"):
+        prepare(tmp_path)
+    with pytest.raises(ValueError, match=r"about 80\.0 kB"):
+        prepare(tmp_path, stride_ms=12.5, length_ms=50)
+    assert contents(tmp_path / "out") == {}
+    assert prepare(tmp_path, check_disk=False).written == ["train/a"]
+    assert prepare(tmp_path).skipped == ["train/a"]  # nothing to write, nothing to check
+
+
+def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypatch):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+
+    def write(self):
+        if "a.h5" in self._stored.file.filename:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(self)
+
+    flush = SequenceWriter.flush
+    monkeypatch.setattr(SequenceWriter, "flush", write)
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/b"] and "No space left" in summary.failed[0][1]
+    assert sorted(contents(tmp_path / "out")) == ["train/b.h5"]
+
+
+def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert "2/2 recordings" in (shown := " ".join(capsys.readouterr().err.split()))
+    assert "0.0 M events" in shown or "0.04 M events" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"executor": "dask"}, "needs both"),
+        ({"scheduler": "tcp://nowhere:8786"}, "needs both"),
+        ({"executor": "thread"}, "choose from process, dask"),
+        ({"representation": "time_surface"}, "choose from histogram"),
+        ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
+        ({"count_cutoff": 0}, "count_cutoff=0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    for name in "abc":
+        write_recording(tmp_path / "raw" / "train", name)
+    _cut(write_recording(tmp_path / "raw" / "train", "bad"))
+    assert len(prepare(tmp_path).written) == 3
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster:
+        summary = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+        (tmp_path / "out" / "train" / "b.h5").unlink()
+        monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 10_000)  # now every recording is cut
+        again = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+    assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
+    assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+    monkeypatch.setattr("rvtssm.events.workers._CLUSTER_TIMEOUT_S", 0.5)
+    with pytest.raises(ValueError, match="no dask scheduler answers"):
+        prepare(tmp_path, executor="dask", scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)

@@ -15,7 +15,7 @@ from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.histogram import count_stream
 from rvtssm.events.labels import clean_boxes, read_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_recording
+from rvtssm.events.prepare import PreprocessConfig, prepare_recording
 from rvtssm.events.readers import open_recording
 from rvtssm.events.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
@@ -79,7 +79,7 @@ def pairs(request, golden_dir) -> list[Pair]:
 
 def prepared(pair: Pair, folder: Path) -> StoredSequence:
     config = PreprocessConfig(convention="rvt", stride_ms=pair.length_us / 1000)
-    outcome = preprocess_recording(pair.raw, folder / "a.h5", pair.spec, config, pair.is_train)
+    outcome = prepare_recording(pair.raw, folder / "a.h5", pair.spec, config, pair.is_train)
     assert outcome.status == "written"
     return open_sequence(folder / "a.h5")
 

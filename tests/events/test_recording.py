@@ -9,8 +9,11 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
+from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events, write_hdf5
+from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
 from evt3_encoder import encode, write_words
+from format_encoders import write_aedat4, write_csv, write_dsec, write_npy, write_npz
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +22,13 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.records import Events
 
+OTHER_ENCODERS = {
+    "dsec": write_dsec,
+    "aedat4": write_aedat4,
+    "npy": write_npy,
+    "npz": write_npz,
+    "csv": write_csv,
+}
 NUM_EVENTS = 70_000  # more than two entries of the index
 
 
@@ -27,6 +37,14 @@ def written_as(kind: str, path, events: Events):
         write_dat(path, events, HEIGHT, WIDTH)
     elif kind == "evt3":
         write_words(path, encode(events), HEIGHT, WIDTH)
+    elif kind == "evt2":
+        write_evt2(path, encode_evt2(events), HEIGHT, WIDTH)
+    elif kind == "evt21":
+        write_evt21(path, encode_evt21(events), HEIGHT, WIDTH)
+    elif kind == "ecf":
+        write_ecf(path, events, HEIGHT, WIDTH)
+    elif kind in OTHER_ENCODERS:
+        OTHER_ENCODERS[kind](path, events)
     else:
         write_hdf5(path, events)
     return path
@@ -37,7 +55,7 @@ def example(request, tmp_path_factory):
     """A recording of each format and the events in it."""
     events = random_events(NUM_EVENTS, span_us=2_000_000)
     path = written_as(request.param, tmp_path_factory.mktemp("recordings") / "a.bin", events)
-    recording = open_recording(path)
+    recording = open_recording(path, HEIGHT, WIDTH) if request.param == "npy" else open_recording(path)
     assert recording.format == request.param
     return recording, events
 
@@ -57,8 +75,8 @@ def test_blocks_are_the_whole(example, max_events):
 
 
 def test_a_block_must_hold_the_events_of_a_word(example):
-    with pytest.raises(ValueError, match="max_events=11 is too small"):
-        next(example[0].iterate(11))
+    with pytest.raises(ValueError, match="max_events=35 is too small"):
+        next(example[0].iterate(35))
 
 
 @given(start=st.integers(-1000, 2_001_000), length=st.integers(0, 300_000))
@@ -108,12 +126,13 @@ def test_hdf5_is_repaired_like_the_rest(tmp_path):
 def test_hdf5_of_another_layout_is_refused(tmp_path):
     with h5py.File(tmp_path / "ecf.hdf5", "w") as file:
         file["CD/events"] = np.zeros(3)
+        file.attrs["geometry"] = "64x48"
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["events/x"] = np.zeros(3)
     (tmp_path / "cut.h5").write_bytes((tmp_path / "other.h5").read_bytes()[:100])
     uneven = write_hdf5(tmp_path / "uneven.h5", random_events(5), x=np.zeros(4, np.uint16))
     for path, message in (
-        (tmp_path / "ecf.hdf5", "ECF"),
+        (tmp_path / "ecf.hdf5", "no table CD/events of whole numbers t, x, y, p"),
         (tmp_path / "other.h5", "no events/t"),
         (tmp_path / "cut.h5", "cannot be opened"),
         (uneven, "different lengths"),
@@ -123,11 +142,11 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
 
 
 def test_a_file_that_no_reader_knows_lists_those_that_are(tmp_path):
-    (tmp_path / "a.aedat4").write_bytes(b"#!AER-DAT4.0\r\n")
-    (tmp_path / "b.raw").write_bytes(b"% evt 2.0\n% end\n0000")
-    with pytest.raises(ValueError, match="dat, evt3, rvt_hdf5"):
-        open_recording(tmp_path / "a.aedat4")
-    with pytest.raises(ValueError, match="EVT2; choose from dat, evt3"):
+    (tmp_path / "a.aedat").write_bytes(b"#!AER-DAT3.1\r\n")
+    (tmp_path / "b.raw").write_bytes(b"% evt 4.0\n% end\n0000")
+    with pytest.raises(ValueError, match="dat, evt2, evt21, evt3, ecf, rvt_hdf5"):
+        open_recording(tmp_path / "a.aedat")
+    with pytest.raises(ValueError, match=r"EVT4\.0; choose from dat, evt2"):
         open_recording(tmp_path / "b.raw")
     with pytest.raises(ValueError, match="not a file"):
         open_recording(tmp_path / "missing.dat")

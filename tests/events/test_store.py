@@ -7,13 +7,15 @@ import os
 import pickle
 import subprocess
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from rvtssm.events.aside import remove_abandoned, written_aside
-from rvtssm.events.store import open_sequence, read_meta, write_sequence
+from rvtssm.events.compress import FrameCompressor
+from rvtssm.events.store import open_sequence, read_meta, sequence_writer
 from rvtssm.records import Labels, Windows
 
 NUM_WINDOWS, FRAME = 7, (20, 6, 8)
@@ -32,14 +34,18 @@ def example():
 
 def write(path, example, blocks=None):
     windows, labels, counts = example
-    write_sequence(path, windows, labels, blocks or [counts[:3], counts[3:]], FRAME, lambda: {"dataset": "tiny"})
+    compressor = FrameCompressor(counts[0].nbytes)
+    with sequence_writer(path, windows, labels, counts.shape[1:], counts.dtype) as writer:
+        for block in blocks or [counts[:3], counts[3:]]:
+            writer.append([compressor.compress(frame) for frame in block])
+        writer.meta = {"dataset": "tiny"}
 
 
 def test_round_trip(tmp_path, example):
     windows, labels, counts = example
     write(tmp_path / "train" / "a.h5", example)
     sequence = open_sequence(tmp_path / "train" / "a.h5")
-    assert sequence.name == "a" and sequence.meta == {"format_version": 1, "dataset": "tiny"}
+    assert sequence.name == "a" and sequence.meta == {"format_version": 2, "dataset": "tiny"}
     np.testing.assert_array_equal(sequence.windows.bounds_us, windows.bounds_us)
     np.testing.assert_array_equal(sequence.windows.dt_us, windows.dt_us)
     for name in ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us"):
@@ -51,12 +57,42 @@ def test_round_trip(tmp_path, example):
         sequence.histograms(5, 8)
 
 
-def test_histograms_are_packed_step_by_step(tmp_path, example):
+def test_files_of_the_first_format_are_read(example):
+    windows, labels, counts = example
+    sequence = open_sequence(Path(__file__).with_name("prepared_v1.h5"))
+    assert sequence.meta == {"format_version": 1, "dataset": "tiny"}
+    np.testing.assert_array_equal(sequence.windows.bounds_us, windows.bounds_us)
+    np.testing.assert_array_equal(sequence.labels.boxes_ltwh, labels.boxes_ltwh)
+    np.testing.assert_array_equal(sequence.histograms(0, NUM_WINDOWS), counts)
+    np.testing.assert_array_equal(sequence.histograms(2, 5), counts[2:5])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float16])
+def test_frames_of_any_type_come_back_as_they_were(tmp_path, example, dtype):
+    windows, labels, counts = example
+    frames = (counts.astype(np.float32) - 5).astype(dtype)
+    write(tmp_path / "a.h5", (windows, labels, frames))
+    found = open_sequence(tmp_path / "a.h5").histograms(1, 6)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, frames[1:6])
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path, example):
+    counts = example[2]
+    write(tmp_path / "a.h5", example, [counts])
+    write(tmp_path / "b.h5", example, [counts[i : i + 1] for i in range(NUM_WINDOWS)])
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_a_damaged_frame_is_named_and_the_others_are_read(tmp_path, example):
     write(tmp_path / "a.h5", example)
-    with h5py.File(tmp_path / "a.h5") as file:
-        histograms = file["histograms"]
-        assert histograms.chunks == (1, *FRAME)
-        assert "32001" in histograms._filters  # blosc
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        middle = int(file["offsets"][3:5].mean())
+        file["frames"][middle] ^= 0xFF
+    sequence = open_sequence(tmp_path / "a.h5")
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged .*prepare it again"):
+        sequence.histograms(0, NUM_WINDOWS)
+    np.testing.assert_array_equal(sequence.histograms(4, 7), example[2][4:7])
 
 
 def _sum_in_child(sequence, queue):
@@ -92,7 +128,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, example):
     assert list(tmp_path.iterdir()) == []
     write(path, example)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match="3 histograms for 7 windows"):
+    with pytest.raises(ValueError, match="3 frames for 7 windows"):
         write(path, example, [example[2][:3]])
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
@@ -103,12 +139,12 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
         file["data"] = 1
     write(tmp_path / "newer.h5", example)
     with h5py.File(tmp_path / "newer.h5", "r+") as file:
-        file.attrs["meta"] = file.attrs["meta"].replace('"format_version": 1', '"format_version": 9')
+        file.attrs["meta"] = file.attrs["meta"].replace('"format_version": 2', '"format_version": 9')
     for name, message in (
         ("text.h5", "cannot be opened"),
         ("missing.h5", "cannot be opened"),
         ("foreign.h5", "not written by"),
-        ("newer.h5", "format version 9, this program reads 1"),
+        ("newer.h5", "format version 9, this program reads 1 and 2"),
     ):
         with pytest.raises(ValueError, match=message):
             read_meta(tmp_path / name)
@@ -119,13 +155,15 @@ def test_leftovers_of_dead_writers_are_removed_and_work_in_progress_is_not(tmp_p
     gone.wait()
     with written_aside(tmp_path / "mine.h5") as mine:
         mine.write_bytes(b"half")
-        leftover = mine.with_name(mine.name.replace(f".{os.getpid()}.tmp", f".{gone.pid}.tmp"))
+        _, _, started = mine.name.removesuffix(".tmp").rpartition("-")
+        leftover = mine.with_name(mine.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
+        same_number = mine.with_name(mine.name.replace(f"-{started}.tmp", f"-{int(started) - 1}.tmp"))
         elsewhere = tmp_path / f".b.h5.otherhost.{os.getpid()}.tmp"
         forgotten = tmp_path / f".c.h5.otherhost.{os.getpid()}.tmp"
-        for path in (leftover, elsewhere, forgotten):
+        for path in (leftover, same_number, elsewhere, forgotten):
             path.write_bytes(b"half")
         os.utime(forgotten, (time.time() - 7200,) * 2)
-        assert remove_abandoned(tmp_path) == 2
+        assert remove_abandoned(tmp_path.parent) == 3
         assert mine.exists() and elsewhere.exists()
     assert (tmp_path / "mine.h5").read_bytes() == b"half"
     assert remove_abandoned(tmp_path / "missing") == 0

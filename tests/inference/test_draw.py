@@ -43,6 +43,14 @@ def test_events_are_red_and_blue_by_polarity_and_stronger_with_number(hist):
     assert image[0, 0].tolist() == list(draw.BACKGROUND)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.int8])
+def test_in_signed_frames_the_sign_is_the_polarity(hist, dtype):
+    signed = np.zeros((10, 60, 80), dtype)
+    signed[3, 10, 20], signed[2:4, 10, 30] = -1, 1
+    hist[3, 10, 20], hist[12:14, 10, 30] = 1, 1
+    np.testing.assert_array_equal(events_image(signed), events_image(hist))
+
+
 def test_a_pixel_stays_where_it_is_at_any_scale(hist):
     hist[15, 59, 79] = 10
     for scale in (1, 3, None):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.windows import free_grid
+from rvtssm.inference.grids import Step
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.predict import detect
@@ -54,7 +55,8 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
     first, last = int(events.t[0]), int(events.t[-1])
     windows = free_grid(first, last, 1e6 / hz, length_us)
     hists = count_windows(events, windows, HEIGHT, WIDTH)
-    whole = list(detect(checkpoint, [hists], windows.ends_us, 1e6 / hz, (HEIGHT, WIDTH), CONFIG))
+    step = Step(hists, windows.ends_us, np.full(len(hists), 1e6 / hz))
+    whole = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
     streamed = live(checkpoint, schedule=FixedRate(hz, length_us))
     found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
     np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)

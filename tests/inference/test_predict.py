@@ -151,7 +151,7 @@ def test_the_pictures_are_there(predicted):
 def test_a_second_prediction_replaces_the_first(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=300_000)
     predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(num_stills=3), progress=False)
-    config = PredictConfig(num_stills=0, video=False, postprocess=POSTPROCESS)
+    config = PredictConfig(formats=["jsonl", "npy"], postprocess=POSTPROCESS)
     predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "detections.jsonl",
@@ -179,14 +179,14 @@ def test_a_stride_that_is_no_whole_number_of_microseconds_is_one_constant_step(c
     detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
     monkeypatch.setattr(detector, "prepare", lambda self, scale: scales.append(scale) or prepare(self, scale))
     recording = write_recording(tmp_path, duration_us=300_000)
-    config = PredictConfig(hz=30, video=False, num_stills=0, postprocess=POSTPROCESS)
+    config = PredictConfig(hz=30, formats=["jsonl"], postprocess=POSTPROCESS)
     predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert len(scales) == 1 and scales[0] == pytest.approx(2 / 3)
 
 
 def test_chunk_memory_of_the_checkpoint_is_kept(checkpoint, tmp_path):
     recording = write_recording(tmp_path)
-    config = PredictConfig(video=False, num_stills=0, postprocess=POSTPROCESS)
+    config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
     predict_recording(make_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", config)
     predict_recording(checkpoint, recording, tmp_path / "carried", config)
     chunk, carried = read_lines(tmp_path / "chunk"), read_lines(tmp_path / "carried")
@@ -201,7 +201,7 @@ def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_
     assert "trained on 64 x 48" in "\n".join(summary.sentences())
     edges = np.array([found["xyxy"] for line in read_lines(tmp_path / "out") for found in line["detections"]])
     assert WIDTH < edges[:, 2].max() <= 198  # pixels of the sensor
-    fixed = PredictConfig(postprocess=POSTPROCESS, downsample=5, video=False, num_stills=0)
+    fixed = PredictConfig(postprocess=POSTPROCESS, downsample=5, formats=[])
     assert predict_recording(checkpoint, recording, tmp_path / "out", fixed, progress=False).frame_hw == (30, 40)
 
 

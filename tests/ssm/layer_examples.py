@@ -1,8 +1,13 @@
-"""What the laws run over: every layer with every discretisation and state mode, and examples to run it on."""
+"""What the laws run over, and examples to run it on.
+
+`VARIANTS` is every layer with every discretisation, state mode and initialisation. `CASES`, for laws that take long or
+do not depend on where the parameters start, is every layer with every discretisation and state mode, the
+initialisations in turn.
+"""
 
 from __future__ import annotations
 
-from itertools import cycle
+from itertools import product
 
 import pytest
 import torch
@@ -19,33 +24,45 @@ HALVABLE = {"s5", "s7"}  # half_state is a choice
 INITS = {"s4": ("legs",)}  # all others: every one
 
 
-def _cases() -> dict[str, TemporalConfig]:
-    """Every discretisation with every state mode, the initialisations in turn."""
-    cases = {name: TemporalConfig(name=name.partition("-")[0]) for name in RATELESS}
-    cases["s7-eq4"].s7_mode = "eq4"
+def _variants() -> dict[str, TemporalConfig]:
+    variants = {name: TemporalConfig(name=name.partition("-")[0]) for name in RATELESS}
+    variants["s7-eq4"].s7_mode = "eq4"
     for name in TEMPORAL_LAYERS:
         if name in RATELESS:
             continue
-        inits = cycle(INITS.get(name, SPECTRA))
-        for method in DISCRETIZATIONS:
-            for half_state in (False, True) if name in HALVABLE else (False,):
-                label = f"{name}-{method}" + ("-half" if half_state else "-full" if name in HALVABLE else "")
-                cases[label] = TemporalConfig(
-                    name=name, discretization=method, half_state=half_state, init=next(inits), state_size=DIM
+        for method, half_state in product(DISCRETIZATIONS, (False, True) if name in HALVABLE else (False,)):
+            for init in INITS.get(name, SPECTRA):
+                mode = "-half" if half_state else "-full" if name in HALVABLE else ""
+                variants[f"{name}-{method}{mode}-{init}"] = TemporalConfig(
+                    name=name, discretization=method, half_state=half_state, init=init, state_size=DIM
                 )
-    return cases
+    return variants
 
 
-CASES = _cases()
+def _init_in_turn(variants: dict[str, TemporalConfig]) -> dict[str, TemporalConfig]:
+    chosen = {name: variants[name] for name in RATELESS}
+    groups: dict[str, list[str]] = {}
+    for label in variants:
+        if label not in RATELESS:
+            groups.setdefault(label.rpartition("-")[0], []).append(label)
+    for turn, labels in enumerate(groups.values()):
+        label = labels[turn % len(labels)]
+        chosen[label] = variants[label]
+    return chosen
+
+
+VARIANTS = _variants()
+CASES = _init_in_turn(VARIANTS)
 SSM_CASES = {label: config for label, config in CASES.items() if label not in RATELESS}
 MASKED_CASES = {label: config for label, config in CASES.items() if config.name in ("s4d", "s5")}
+every_variant = pytest.mark.parametrize("case", VARIANTS)
 every_layer = pytest.mark.parametrize("case", CASES)
 every_ssm = pytest.mark.parametrize("case", SSM_CASES)
 
 
 def build(case: str, dim: int = DIM, **changes: object) -> TemporalLayer:
     torch.manual_seed(0)
-    return build_temporal_layer(TemporalConfig(**{**vars(CASES[case]), **changes}), dim)
+    return build_temporal_layer(TemporalConfig(**{**vars(VARIANTS[case]), **changes}), dim)
 
 
 def rate(case: str, scale: float | Tensor) -> float | Tensor:

@@ -8,15 +8,17 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from layer_examples import (
-    CASES,
     DIM,
     MASKED_CASES,
     NUM_SEQUENCES,
     RATELESS,
+    TOLERANCE,
+    VARIANTS,
     as_tuple,
     assert_near,
     build,
     every_layer,
+    every_variant,
     random_state,
     rate,
     steps,
@@ -33,38 +35,43 @@ def scale_at(scale: float | Tensor, part: slice) -> float | Tensor:
     return scale[part] if isinstance(scale, Tensor) and scale.ndim == 2 else scale
 
 
-def assert_cuts_change_nothing(layer: TemporalLayer, x: Tensor, scale: float | Tensor, cuts: list[int]) -> None:
+def assert_cuts_change_nothing(
+    layer: TemporalLayer, x: Tensor, scale: float | Tensor, cuts: list[int], tolerance: float = TOLERANCE
+) -> None:
     state = random_state(layer)
     whole, end = layer(x, state, scale)
     parts, current = [], state
     for start, stop in zip([0, *cuts], [*cuts, len(x)], strict=True):
         y, current = layer(x[start:stop], current, scale_at(scale, slice(start, stop)))
         parts.append(y)
-    assert_near(torch.cat(parts), whole)
-    assert_near(current, end)
+    assert_near(torch.cat(parts), whole, tolerance)
+    assert_near(current, end, tolerance)
     stepped, current = [], state
+    prepared = scale if isinstance(scale, Tensor) else layer.prepare(scale)
     for index, x_l in enumerate(x):
-        scale_l = scale[index] if isinstance(scale, Tensor) and scale.ndim == 2 else scale
+        scale_l = scale[index] if isinstance(scale, Tensor) and scale.ndim == 2 else prepared
         y, current = layer.step(x_l, current, scale_l)
         stepped.append(y)
-    assert_near(torch.stack(stepped), whole)
-    assert_near(current, end)
+    assert_near(torch.stack(stepped), whole, tolerance)
+    assert_near(current, end, tolerance)
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("num_steps", LENGTHS)
-@every_layer
-def test_cut_anywhere_is_whole_is_step_by_step(case, num_steps):
-    layer = build(case)
+@every_variant
+def test_cut_anywhere_is_whole_is_step_by_step(case, num_steps, dtype):
+    layer, x = build(case).to(dtype), steps(num_steps).to(dtype)
+    tolerance = TOLERANCE if dtype == torch.float32 else 1e-12
     if num_steps <= 3:
         for cut in range(1, num_steps):
-            assert_cuts_change_nothing(layer, steps(num_steps), 1.0, [cut])
-    assert_cuts_change_nothing(layer, steps(num_steps), rate(case, 0.1), [num_steps // 3] if num_steps > 3 else [])
+            assert_cuts_change_nothing(layer, x, 1.0, [cut], tolerance)
+    assert_cuts_change_nothing(layer, x, rate(case, 0.1), [num_steps // 3] if num_steps > 3 else [], tolerance)
 
 
 @torch.no_grad()
-@hypothesis_settings(max_examples=120)
-@given(data=st.data(), case=st.sampled_from(sorted(CASES)))
+@hypothesis_settings(max_examples=150)
+@given(data=st.data(), case=st.sampled_from(sorted(VARIANTS)))
 def test_random_cuts_and_random_steps(data, case):
     layer = build(case)
     num_steps = data.draw(st.integers(1, 12))
@@ -78,20 +85,6 @@ def test_random_cuts_and_random_steps(data, case):
     values = data.draw(st.lists(rates, min_size=groups * num_steps, max_size=groups * num_steps))
     scale = torch.tensor(values).view(num_steps, groups)
     assert_cuts_change_nothing(layer, steps(num_steps), scale if per_step else scale[0], cuts)
-
-
-@torch.no_grad()
-@every_layer
-def test_float64_cuts_to_rounding(case):
-    layer = build(case).double()
-    scale = rate(case, 0.7)
-    state, x = random_state(layer), steps(40).double()
-    whole, end = layer(x, state, scale)
-    assert whole.dtype == torch.float64
-    head, middle = layer(x[:4], state, scale)
-    tail, last = layer(x[4:], middle, scale)
-    assert_near(torch.cat([head, tail]), whole, 1e-13)
-    assert_near(last, end, 1e-13)
 
 
 @pytest.mark.parametrize("scale_shape", [(2,), (3, 2)])
@@ -204,7 +197,8 @@ def test_low_precision_input_keeps_the_state_in_full_precision(case):
     assert_near(y.float(), wanted, 5e-2)
     for found, full in zip(as_tuple(state), as_tuple(wanted_state), strict=True):
         assert found.dtype == full.dtype
-    assert_near(state, wanted_state, 3e-2)
+    # The steps of s7 follow the input, so its decay is computed in low precision as well.
+    assert_near(state, wanted_state, 1e-1 if case.startswith("s7") else 3e-2)
     if hasattr(layer, "ssm"):  # without autocast, the layer alone takes it as well
         y, state = layer.ssm(x.bfloat16(), layer.init_state(NUM_SEQUENCES))
         assert (y.dtype, state.dtype) == (torch.bfloat16, wanted_state.dtype)

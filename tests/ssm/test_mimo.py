@@ -17,11 +17,13 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 VARIATIONS = [(None, None, None), ("sequence",) * 3, ("step",) * 3, ("step", None, None), ("step", "step", None)]
 
 
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    """Several blocks, the last one smaller, also for tiny inputs."""
+@pytest.fixture(autouse=True, params=["kept", "computed again"])
+def _small_blocks(monkeypatch, request):
+    """Several blocks, the last one smaller, also for tiny inputs; with and without states kept for the backward."""
     monkeypatch.setattr(mimo, "_MIN_BLOCK", 3)
-    monkeypatch.setattr(mimo, "_BLOCK_BYTES", {"cpu": 1})
+    monkeypatch.setattr(mimo, "_TILE_ROWS", 3)
+    if request.param == "computed again":
+        monkeypatch.setattr(mimo, "_KEPT_BYTES", 0)
 
 
 def example(variation, num_steps: int = 5, num_sequences: int = 14, dtype=torch.float64) -> tuple[Mimo, Tensor, Tensor]:
@@ -69,11 +71,13 @@ def test_gradients_are_those_of_finite_differences(variation):
     def run(u, state, *values):
         return run_mimo(replace(system, **dict(zip(names, values, strict=True))), u, state)
 
-    assert torch.autograd.gradcheck(run, leaves(system, u, state))
+    assert torch.autograd.gradcheck(run, leaves(system, u, state), fast_mode=True)
 
 
-def test_only_the_input_and_the_first_state_are_kept_for_the_backward():
-    """Memory is what makes long chunks trainable: no buffer of all states survives the forward."""
+@pytest.mark.parametrize("allowance", [0, 1 << 20])
+def test_beyond_an_allowance_no_buffer_of_all_states_survives_the_forward(monkeypatch, allowance):
+    """Memory is what makes long chunks trainable."""
+    monkeypatch.setattr(mimo, "_KEPT_BYTES", allowance)
     system, u, state = example((None, None, None), num_steps=9)
     saved: list[Tensor] = []
 
@@ -83,7 +87,8 @@ def test_only_the_input_and_the_first_state_are_kept_for_the_backward():
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run_mimo(system, u, state)
-    assert max(tensor.numel() for tensor in saved) == u.numel()
+    all_states = u.shape[0] * state.numel() * 2
+    assert max(tensor.numel() for tensor in saved) == (all_states if allowance else u.numel())
 
 
 def test_layout_of_the_input_and_its_gradient_does_not_matter():

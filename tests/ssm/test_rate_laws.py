@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from layer_examples import (
@@ -10,7 +11,7 @@ from layer_examples import (
     MASKED_CASES,
     NUM_SEQUENCES,
     RATELESS,
-    SSM_CASES,
+    VARIANTS,
     assert_near,
     build,
     every_layer,
@@ -19,8 +20,11 @@ from layer_examples import (
     rate,
     steps,
 )
+from scipy.integrate import solve_ivp
+from scipy.linalg import expm
+from torch import Tensor
 
-from rvtssm.ssm import LSTM, TemporalLayer
+from rvtssm.ssm import LSTM, S4DSSM, S4SSM, S5SSM, TemporalLayer
 
 
 @torch.no_grad()
@@ -62,7 +66,7 @@ def test_a_scale_that_does_not_fit_is_refused(case):
 
 @torch.no_grad()
 @pytest.mark.parametrize("finer", [2, 5, 10])
-@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-zoh" in case])
+@pytest.mark.parametrize("case", [case for case in VARIANTS if "-zoh" in case])
 def test_a_held_input_gives_the_same_state_at_finer_steps(case, finer):
     layer, x, state = build(case), steps(8), random_state(build(case))
     _, wanted = layer(x, state)
@@ -74,7 +78,7 @@ def test_a_held_input_gives_the_same_state_at_finer_steps(case, finer):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-dirac" in case or "-async" in case])
+@pytest.mark.parametrize("case", [case for case in VARIANTS if "-dirac" in case or "-async" in case])
 def test_after_an_impulse_silence_is_silence_in_steps_of_any_size(case):
     layer, state = build(case), random_state(build(case))
     impulse, silence = steps(1), torch.zeros(1, NUM_SEQUENCES, DIM)
@@ -85,7 +89,7 @@ def test_after_an_impulse_silence_is_silence_in_steps_of_any_size(case):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", [case for case in SSM_CASES if "-bilinear" in case])
+@pytest.mark.parametrize("case", [case for case in VARIANTS if "-bilinear" in case])
 def test_bilinear_at_finer_steps_is_near_and_not_equal(case):
     """The released weights lose something at high rates; how much for which mode is in test_discretize."""
     layer = build(case, dt_min=1e-3, dt_max=1e-3).double()
@@ -96,13 +100,67 @@ def test_bilinear_at_finer_steps_is_near_and_not_equal(case):
     assert 1e-8 < error < 0.02
 
 
+def continuous(ssm: TemporalLayer, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A (S, S), B (S, H) or of feature k (S, 1), and the steps of the modes (S,)."""
+    if isinstance(ssm, S4SSM):
+        a, b = (values[k].numpy() for values in ssm.continuous())
+        return a, b[:, None], np.full(len(a), ssm.log_step[k].exp())
+    lambda_, dt = ssm.modes()
+    b = torch.view_as_complex(ssm.B)
+    if isinstance(ssm, S4DSSM):
+        return np.diag(lambda_[k].numpy()), b[k, :, None].numpy(), np.full(len(b[k]), dt[k])
+    return np.diag(lambda_.numpy()), b.numpy(), dt.numpy()
+
+
+def solved(a: np.ndarray, held: np.ndarray, state: np.ndarray, duration: float) -> np.ndarray:
+    """The state that x' = a x + held leads to."""
+    solution = solve_ivp(lambda _, x: a @ x + held, (0, duration), state, "DOP853", rtol=1e-9, atol=1e-11)
+    return solution.y[:, -1]
+
+
+def at_feature(ssm: TemporalLayer, state: Tensor, k: int) -> np.ndarray:
+    """The state (S,) of the first sequence, that of feature k where each has its own."""
+    if isinstance(ssm, S4SSM):
+        return torch.view_as_real(state[0, k]).flatten().numpy()
+    return (state[0, k] if isinstance(ssm, S4DSSM) else state[0]).numpy()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case].name in ("s4", "s4d", "s5")])
+def test_irregular_steps_give_the_state_of_the_continuous_system(case):
+    """Against a numerical solution of x' = A x + B u over uneven steps, u held during each of them (`zoh`) or an
+    impulse at its end (`dirac`; `async`, as heavy as an input held for a training step). `bilinear` is near, the more
+    so the shorter the steps.
+    """
+    method = CASES[case].discretization
+    ssm = build(case, dt_min=0.05, dt_max=0.5).ssm.double()
+    scales = torch.rand(6, generator=torch.Generator().manual_seed(7)).double() * 2
+    if method == "bilinear":
+        scales = scales / 1000
+    x, start = steps(6).double()[:, :1], random_state(ssm, 1)
+    _, end = ssm(x, start, scales[:, None])
+    for k in range(1 if isinstance(ssm, S5SSM) else 3):
+        a, b, dt = continuous(ssm, k)
+        a = a * dt[:, None]  # time in training steps
+        state = at_feature(ssm, start, k)
+        for scale, u in zip(scales.tolist(), x[:, 0].numpy(), strict=True):
+            driven = b @ (u if isinstance(ssm, S5SSM) else u[k : k + 1])
+            held = dt * driven if method in ("zoh", "bilinear") else 0 * driven
+            state = solved(a, held, state, scale)
+            if method == "dirac":
+                state = state + driven
+            if method == "async":
+                state = state + np.linalg.solve(a, (expm(a) - np.eye(len(a))) @ (dt * driven))
+        tolerance = 1e-5 if method == "bilinear" else 1e-7
+        assert np.abs(at_feature(ssm, end, k) - state).max() < tolerance * np.abs(state).max()
+
+
 @torch.no_grad()
 def test_the_lstm_ignores_the_step_scale():
     layer = build("lstm")
     x, state = steps(4), random_state(layer)
     wanted = layer(x, state)
     assert isinstance(layer, LSTM)
-    assert not layer.supports_step_scale
     for scale in (0.1, torch.rand(NUM_SEQUENCES), torch.rand(4, NUM_SEQUENCES)):
         y, end = layer(x, state, scale)
         assert torch.equal(y, wanted[0])

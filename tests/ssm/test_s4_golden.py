@@ -1,34 +1,36 @@
-"""S4D and S4 against recorded outputs of the reference implementation: kernels at every rate, masks, recurrences."""
+"""S4D and S4 against recorded outputs of the reference implementation: kernels at every rate, masks, recurrences.
+
+The last test fails where a recorded array was not compared.
+"""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from golden_arrays import GoldenArrays, read_arrays
 from numpy.typing import ArrayLike
 
 from rvtssm.ssm import S4DSSM, S4SSM, TemporalConfig, TemporalLayer
 
 pytestmark = pytest.mark.golden
 TOLERANCE = 5e-5  # of the largest value of the array
+RATES = {1.0, 0.5, 0.1}
 
 
-@pytest.fixture(scope="module")
-def golden(golden_dir: Path) -> dict[str, np.ndarray]:
-    with np.load(golden_dir / "s4_kernels.npz") as file:
-        return dict(file)
+@pytest.fixture
+def golden(golden_dir: Path) -> GoldenArrays:
+    return read_arrays(golden_dir / "s4_kernels.npz")
 
 
-def cases(golden: dict[str, np.ndarray], layer: str) -> list[dict[str, np.ndarray]]:
-    """The recorded systems of a layer, with what names them under `name`."""
-    names = sorted({key.rpartition("/")[0] for key in golden if key.startswith(f"{layer}/")})
-    assert names
-    return [
-        {"name": name, **{key.rpartition("/")[2]: golden[key] for key in golden if key.rpartition("/")[0] == name}}
-        for name in names
-    ]
+def names(golden: GoldenArrays, layer: str) -> list[str]:
+    """Of the recorded systems of a layer."""
+    found = sorted({key.rpartition("/")[0] for key in golden if key.startswith(f"{layer}/")})
+    assert found
+    return found
 
 
 def assert_near(found: ArrayLike, wanted: np.ndarray) -> None:
@@ -39,7 +41,7 @@ def pairs(array: np.ndarray) -> np.ndarray:
     return np.stack([array.real, array.imag], -1)
 
 
-def fill(layer: TemporalLayer, arrays: dict[str, np.ndarray], c: str) -> None:
+def fill(layer: TemporalLayer, arrays: GoldenArrays, c: str) -> None:
     values = {
         "log_step": np.log(arrays["dt"][:, 0]),
         "log_real": np.log(-arrays["A"].real),
@@ -53,7 +55,7 @@ def fill(layer: TemporalLayer, arrays: dict[str, np.ndarray], c: str) -> None:
     layer.load_state_dict({name: torch.from_numpy(np.asarray(value)).float() for name, value in values.items()})
 
 
-def assert_same_modes(layer: TemporalLayer, arrays: dict[str, np.ndarray]) -> None:
+def assert_same_modes(layer: TemporalLayer, arrays: GoldenArrays) -> None:
     """The modes our init gives, before they are replaced; the reference keeps frequencies above 1e-4."""
     for found, wanted in ((layer.imag.abs(), np.abs(arrays["A"].imag)), (layer.log_real.exp(), -arrays["A"].real)):
         np.testing.assert_allclose(np.sort(found), np.sort(wanted), rtol=1e-5, atol=1e-4)
@@ -65,13 +67,13 @@ def impulse_response(layer: TemporalLayer, length: int, rate: float) -> np.ndarr
     return layer(x, layer.init_state(1), rate)[0][:, 0].T.numpy()
 
 
-def rates(arrays: dict[str, np.ndarray], prefix: str) -> list[tuple[str, float]]:
+def rates(arrays: GoldenArrays, prefix: str) -> list[tuple[str, float]]:
     found = [(key, float(key.removeprefix(prefix))) for key in arrays if key.startswith(prefix)]
     assert found
     return found
 
 
-def assert_steps_and_chunk(layer: TemporalLayer, arrays: dict[str, np.ndarray], final_state: np.ndarray) -> None:
+def assert_steps_and_chunk(layer: TemporalLayer, arrays: GoldenArrays, final_state: np.ndarray) -> None:
     u = torch.from_numpy(arrays["u"]).permute(2, 0, 1)
     state, outputs = layer.init_state(u.shape[1]), []
     for u_l in u:
@@ -85,8 +87,9 @@ def assert_steps_and_chunk(layer: TemporalLayer, arrays: dict[str, np.ndarray], 
 
 @torch.no_grad()
 def test_s4d_is_that_of_the_reference(golden):
-    for arrays in cases(golden, "s4d"):
-        _, init, method, limit = arrays["name"].split("/")
+    for name in names(golden, "s4d"):
+        arrays = golden.under(f"{name}/")
+        _, init, method, limit = name.split("/")
         dim, half = arrays["A"].shape
         config = TemporalConfig(
             discretization=method, init=init, state_size=2 * half, bandlimit=float(limit.removeprefix("bandlimit="))
@@ -96,14 +99,17 @@ def test_s4d_is_that_of_the_reference(golden):
         fill(layer, arrays, "C_unmasked")
         masked = layer.prepare().c[0, 0]
         assert_near(masked, arrays["C_masked"][0])
-        for key, rate in rates(arrays, "kernel_rate="):
+        found = rates(arrays, "kernel_rate=")
+        assert {rate for _, rate in found} == RATES
+        for key, rate in found:
             assert_near(impulse_response(layer, arrays[key].shape[-1], rate), arrays[key][0])
         assert_steps_and_chunk(layer, arrays, arrays["final_state"])
 
 
 @torch.no_grad()
 def test_s4_is_that_of_the_reference(golden):
-    for arrays in cases(golden, "s4"):
+    for name in names(golden, "s4"):
+        arrays = golden.under(f"{name}/")
         dim, half = arrays["A"].shape
         layer = S4SSM(dim, TemporalConfig(state_size=2 * half))
         assert_same_modes(layer, arrays)
@@ -116,3 +122,12 @@ def test_s4_is_that_of_the_reference(golden):
         kept = arrays["final_state"][..., :half]  # the second half is its conjugate
         np.testing.assert_allclose(arrays["final_state"][..., half:], kept.conj(), atol=1e-5)
         assert_steps_and_chunk(layer, arrays, kept)
+
+
+def test_every_recorded_array_is_compared(golden):
+    found = {tuple(name.split("/")[1:]) for name in names(golden, "s4d")}
+    masks = [f"bandlimit={limit}" for limit in ("0", "0.5", "1.0")]
+    assert found == set(product(("legs", "inv", "lin"), ("zoh", "bilinear"), masks))
+    test_s4d_is_that_of_the_reference(golden)
+    test_s4_is_that_of_the_reference(golden)
+    golden.assert_all_looked_at()

@@ -1,11 +1,12 @@
-"""S5 beyond the laws: the formula, parameter counts, half state, spectra, and the LSTM against PyTorch's."""
+"""S5 beyond the laws: the formula, parameter counts, half state, spectra, and both directions."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.func import functional_call
 
-from rvtssm.ssm import LSTM, S5, S5SSM, TemporalConfig
+from rvtssm.ssm import S5, S5SSM, TemporalConfig, build_temporal_layer
 from rvtssm.ssm.init import SPECTRA, hippo_legs, initial_spectrum
 from rvtssm.ssm.scan import scan_reference
 
@@ -86,19 +87,75 @@ def test_sizes_that_cannot_be_are_refused():
         S5SSM(4, TemporalConfig(state_size=10, num_blocks=2, half_state=True))
 
 
-@torch.no_grad()
-def test_the_lstm_is_that_of_pytorch():
+def both_ways(**changes: object) -> tuple[S5SSM, S5SSM, S5SSM]:
+    """A bidirectional layer and its two directions as layers of their own, the second without D."""
     torch.manual_seed(0)
-    ours, theirs = LSTM(5, TemporalConfig(name="lstm")), torch.nn.LSTMCell(5, 5)
-    forget, enter, leave, cell = ours.gates.weight.chunk(4)
-    theirs.weight_ih.copy_(torch.cat([enter, forget, cell, leave])[:, :5])
-    theirs.weight_hh.copy_(torch.cat([enter, forget, cell, leave])[:, 5:])
-    forget, enter, leave, cell = ours.gates.bias.chunk(4)
-    theirs.bias_ih.copy_(torch.cat([enter, forget, cell, leave]))
-    theirs.bias_hh.zero_()
-    x, state = torch.randn(6, 3, 5), (torch.randn(3, 5), torch.randn(3, 5))
-    y, end = ours(x, state)
-    for x_l, y_l in zip(x, y, strict=True):
-        state = theirs(x_l, state)
-        torch.testing.assert_close(y_l, state[0])
-    torch.testing.assert_close(end, state)
+    config = {"state_size": 8, "dt_min": 0.1, "dt_max": 0.9, **changes}
+    both = S5SSM(3, TemporalConfig(bidirectional=True, **config)).double()
+    directions = [S5SSM(3, TemporalConfig(**config)).double() for _ in range(2)]
+    for direction, c in zip(directions, both.C.chunk(2, dim=1), strict=True):
+        direction.load_state_dict({**both.state_dict(), "C": c})
+    torch.nn.init.zeros_(directions[1].D)
+    return both, *directions
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("at", ["train_step", "current_step"])
+@pytest.mark.parametrize("half_state", [False, True])
+@pytest.mark.parametrize("method", ["bilinear", "zoh", "dirac", "async"])
+def test_both_ways_is_one_way_and_the_other(method, half_state, at):
+    both, ahead, back = both_ways(discretization=method, half_state=half_state, bandlimit_at=at)
+    x, state = torch.randn(7, 4, 3, dtype=torch.float64), torch.randn_like(both.init_state(4))
+    for scale in (0.5, torch.rand(2) + 0.5, torch.rand(7, 1) + 0.5, torch.rand(7, 2) + 0.5):
+        y, last = both(x, state, scale)
+        ahead_y, ahead_last = ahead(x, state, scale)
+        turned = scale.flip(0) if isinstance(scale, torch.Tensor) and scale.ndim == 2 else scale
+        back_y, _ = back(x.flip(0), back.init_state(4), turned)
+        torch.testing.assert_close(y, ahead_y + back_y.flip(0))
+        torch.testing.assert_close(last, ahead_last)
+        torch.testing.assert_close(both(x, state, both.prepare(scale))[0], y)
+
+
+@torch.no_grad()
+def test_both_ways_carries_the_forward_state_and_sees_its_chunk_only():
+    both, _, back = both_ways()
+    x, state = torch.randn(9, 2, 3, dtype=torch.float64), torch.randn_like(both.init_state(2))
+    y, last = both(x, state)
+    head, middle = both(x[:4], state)
+    tail, end = both(x[4:], middle)
+    torch.testing.assert_close(end, last)
+    torch.testing.assert_close(tail, y[4:], msg="the last chunk sees all that comes after it")
+    beyond = back(x.flip(0), back.init_state(2))[0].flip(0)[:4] - back(x[:4].flip(0), back.init_state(2))[0].flip(0)
+    torch.testing.assert_close(y[:4] - head, beyond)
+    assert beyond.abs().max() > 1e-3
+
+
+def test_both_ways_has_no_single_step():
+    layer = build_temporal_layer(TemporalConfig(bidirectional=True), 8)
+    for part in (layer, layer.ssm):
+        assert not part.is_causal
+        with pytest.raises(ValueError, match=r"bidirectional=true .* cannot go step by step; give it whole chunks"):
+            part.step(torch.zeros(2, 8), part.init_state(2))
+    for name in ("s4", "s4d", "s7", "lstm"):
+        with pytest.raises(ValueError, match=f"bidirectional=true with temporal.name={name}; only s5 has it"):
+            TemporalConfig(name=name, bidirectional=True)
+
+
+@pytest.mark.parametrize("half_state", [False, True])
+def test_both_ways_gradients_are_those_of_finite_differences(half_state):
+    both, _, _ = both_ways(half_state=half_state, state_size=4)
+    names, x = [name for name, _ in both.named_parameters()], torch.randn(3, 2, 3, dtype=torch.float64)
+    parameters = [p.detach().clone().requires_grad_() for p in both.parameters()]
+    state = torch.randn_like(both.init_state(2)).requires_grad_()
+    scale = (torch.rand(3, 2, dtype=torch.float64) + 0.5).requires_grad_()
+
+    def run(x, state, scale, *values):
+        return functional_call(both, dict(zip(names, values, strict=True)), (x, state, scale))
+
+    assert torch.autograd.gradcheck(run, (x.requires_grad_(), state, scale, *parameters))
+
+
+@torch.no_grad()
+def test_both_ways_has_the_h2_norm_of_its_two_directions():
+    both, ahead, back = both_ways(bandlimit=0.0)
+    torch.testing.assert_close(both.h2_norm().square(), ahead.h2_norm().square() + back.h2_norm().square())

@@ -1,4 +1,7 @@
-"""The bare S5 layer and the HiPPO-LegS spectrum against recorded outputs of the JAX and PyTorch originals."""
+"""The bare S5 layer and the HiPPO-LegS spectrum against recorded outputs of the JAX and PyTorch originals.
+
+The last test fails where a recorded array was not compared.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from golden_arrays import GoldenArrays, read_arrays
 from numpy.typing import ArrayLike
 
 from rvtssm.ssm import S5SSM, TemporalConfig
@@ -17,13 +21,12 @@ pytestmark = pytest.mark.golden
 TOLERANCE = 1e-5  # of the largest value of the array
 
 
-@pytest.fixture(scope="module")
-def golden(golden_dir: Path) -> dict[str, np.ndarray]:
-    with np.load(golden_dir / "s5_layer.npz") as file:
-        return dict(file)
+@pytest.fixture
+def golden(golden_dir: Path) -> GoldenArrays:
+    return read_arrays(golden_dir / "s5_layer.npz")
 
 
-def settings(golden: dict[str, np.ndarray]) -> Iterator[tuple[str, str, float]]:
+def settings(golden: GoldenArrays) -> Iterator[tuple[str, str, float]]:
     """(prefix of the keys, discretization, step scale)"""
     for prefix in sorted({key.rpartition("/")[0] for key in golden if "/scale=" in key}):
         method, _, scale = prefix.partition("/scale=")
@@ -34,11 +37,13 @@ def assert_near(found: ArrayLike, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
 
 
-def layer(golden: dict[str, np.ndarray], method: str, half_state: bool, bidirectional: bool = False) -> S5SSM:
+def layer(golden: GoldenArrays, method: str, half_state: bool, bidirectional: bool = False) -> S5SSM:
     num_modes, dim = golden["B_tilde"].shape
     size = 2 * num_modes if half_state else num_modes
-    config = TemporalConfig(discretization=method, bandlimit=0, state_size=size, half_state=half_state)
-    ssm = S5SSM(dim, config, bidirectional)
+    config = TemporalConfig(
+        discretization=method, bandlimit=0, state_size=size, half_state=half_state, bidirectional=bidirectional
+    )
+    ssm = S5SSM(dim, config)
     c = golden["C_tilde_bidirectional" if bidirectional else "C_tilde"]
     pairs = {name: np.stack([a.real, a.imag], -1) for name, a in (("B", golden["B_tilde"]), ("C", c))}
     pairs["Lambda"] = np.stack([golden["Lambda"].real, golden["Lambda"].imag], -1)
@@ -47,7 +52,7 @@ def layer(golden: dict[str, np.ndarray], method: str, half_state: bool, bidirect
     return ssm
 
 
-def outputs(ssm: S5SSM, golden: dict[str, np.ndarray], scale: float) -> np.ndarray:
+def outputs(ssm: S5SSM, golden: GoldenArrays, scale: float) -> np.ndarray:
     u = torch.from_numpy(golden["u"]).float()[:, None]
     with torch.no_grad():
         return ssm(u, ssm.init_state(1), scale)[0][:, 0].numpy()
@@ -86,3 +91,13 @@ def test_hippo_spectrum_is_that_of_s5(golden):
         assert_near(np.abs(p), np.abs(wanted["P"])[order])
         assert_near(np.abs(b), np.abs(wanted["B"])[order])
         np.testing.assert_allclose(v @ v.conj().T, np.eye(size), atol=1e-12)
+
+
+def test_every_recorded_array_is_compared(golden):
+    assert {found[1:] for found in settings(golden)} == {(m, r) for m in ("zoh", "bilinear") for r in (1.0, 0.5, 0.1)}
+    for half_state in (False, True):
+        test_outputs_are_those_of_s5(golden, half_state)
+    test_bidirectional_outputs_are_those_of_s5(golden)
+    test_discretized_matrices_are_those_of_s5(golden)
+    test_hippo_spectrum_is_that_of_s5(golden)
+    golden.assert_all_looked_at()

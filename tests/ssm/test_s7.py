@@ -83,7 +83,6 @@ def test_eq4_has_no_step_to_rescale():
         with pytest.raises(ValueError, match=r"s7_mode=eq4 runs at the rate it was trained at only: .* no step"):
             layer(x, state, scale)
     assert layer(x, state, torch.ones(3, 2))[0].isfinite().all()
-    assert not layer.ssm.supports_step_scale
 
 
 @pytest.mark.parametrize(("mode", "half_state"), [("selective_dt", False), ("selective_dt", True), ("eq4", False)])

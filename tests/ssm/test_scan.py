@@ -1,60 +1,187 @@
-"""The fast scan is the reference loop: same states, same gradients."""
+"""The fast scan is the reference loop: same states, same gradients, whatever the shapes, the type and the layout."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.scan import scan, scan_reference
+from rvtssm.ssm import TemporalConfig, build_temporal_layer, mimo, scan_cpu, scan_loop
+from rvtssm.ssm import scan as scan_module
+from rvtssm.ssm.scan import scan, scan_reference, sweeps
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
-TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13}
+TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
+LENGTHS = [1, 2, 3, 10, 21, 210]
+KINDS = ["constant", "per_sequence", "per_step", "own"]
 
 
-def example(num_steps: int, kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def example(num_steps: int, kind: str, dtype: torch.dtype, group_size: int = GROUP_SIZE) -> tuple[Tensor, ...]:
+    """Decay, drive and first state; `own`: every sequence has its own decay at every step, as in S7."""
     torch.manual_seed(num_steps)
-    middle = {"constant": (), "per_sequence": (1, NUM_GROUPS, 1), "per_step": (num_steps, NUM_GROUPS, 1)}[kind]
-    sequences = (NUM_GROUPS * GROUP_SIZE,) if kind == "constant" else (NUM_GROUPS, GROUP_SIZE)
-    decay = torch.polar(torch.rand(*middle, NUM_MODES), 6 * torch.rand(*middle, NUM_MODES)).to(dtype)
+    middle = {
+        "constant": (),
+        "per_sequence": (1, NUM_GROUPS, 1),
+        "per_step": (num_steps, NUM_GROUPS, 1),
+        "own": (num_steps, NUM_GROUPS * group_size),
+    }[kind]
+    grouped = kind.startswith("per_")
+    sequences = (NUM_GROUPS, group_size) if grouped else (NUM_GROUPS * group_size,)
+    decay = torch.rand(*middle, NUM_MODES)
+    if dtype.is_complex:
+        decay = torch.polar(decay, 6 * torch.rand(*middle, NUM_MODES))
     drive = torch.randn(num_steps, *sequences, NUM_MODES, dtype=dtype)
     state = torch.randn(*sequences, NUM_MODES, dtype=dtype)
-    return decay.requires_grad_(), drive.requires_grad_(), state.requires_grad_()
+    return decay.to(dtype).requires_grad_(), drive.requires_grad_(), state.requires_grad_()
 
 
-def gradients(function, inputs: tuple[Tensor, Tensor, Tensor], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def gradients(function, inputs: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     states, last = function(*inputs)
     loss = (states * weights[0]).sum() + (last * weights[1]).sum()
-    return torch.autograd.grad(torch.view_as_real(loss).sum(), inputs)
+    return torch.autograd.grad(torch.view_as_real(loss).sum() if loss.is_complex() else loss, inputs)
 
 
+@pytest.fixture(params=["cpu", "loop"])
+def _fast_twin(monkeypatch, request):
+    """Both sweeps that run here; the kernels for GPUs are in test_scan_triton."""
+    chosen = {"cpu": scan_cpu, "loop": scan_loop}[request.param]
+    monkeypatch.setattr(scan_module, "sweeps", lambda device_type: chosen)
+    monkeypatch.setattr(mimo, "sweeps", lambda device_type: chosen)
+
+
+@pytest.mark.usefixtures("_fast_twin")
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("kind", ["constant", "per_sequence", "per_step"])
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 21, 43])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_steps", LENGTHS)
 def test_scan_equals_the_loop_forward_and_backward(num_steps, kind, dtype):
     inputs = example(num_steps, kind, dtype)
-    near = {"rtol": 0, "atol": TOLERANCE[dtype]}
     for found, wanted in zip(scan(*inputs), scan_reference(*inputs), strict=True):
-        torch.testing.assert_close(found, wanted, **near)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE[dtype])
     weights = torch.randn_like(inputs[1]), torch.randn_like(inputs[2])
     found, wanted = gradients(scan, inputs, weights), gradients(scan_reference, inputs, weights)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * num_steps)
 
 
-@pytest.mark.parametrize("kind", ["constant", "per_sequence", "per_step"])
-def test_gradients_are_those_of_finite_differences(kind):
-    assert torch.autograd.gradcheck(scan, example(3, kind, torch.complex128))
+@pytest.mark.usefixtures("_fast_twin")
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_finite_differences(kind, dtype):
+    assert torch.autograd.gradcheck(scan, example(3, kind, dtype, group_size=1), fast_mode=True)
+
+
+@pytest.mark.usefixtures("_fast_twin")
+def test_one_sequence_of_one_mode():
+    decay, drive, state = (value.detach() for value in example(21, "constant", torch.complex128))
+    found = scan(decay[:1], drive[:, :1, :1], state[:1, :1])
+    torch.testing.assert_close(found, scan_reference(decay[:1], drive[:, :1, :1], state[:1, :1]))
+
+
+@pytest.mark.usefixtures("_fast_twin")
+def test_sums_of_many_gradients_stay_exact():
+    """A gradient of decay sums over all sequences: in order, one by one, it would lose the last digits."""
+    decay, drive, state = example(3, "constant", torch.complex64, group_size=2001)
+    weights = torch.ones_like(drive), torch.ones_like(state)
+    inputs = tuple(value.detach().to(torch.complex128).requires_grad_() for value in (decay, drive, state))
+    wanted = gradients(scan_reference, inputs, tuple(w.to(torch.complex128) for w in weights))[0]
+    found = gradients(scan, (decay, drive, state), weights)[0]
+    assert (found - wanted).abs().max() < 3e-6 * wanted.abs().max()
 
 
 def test_memory_layout_does_not_matter():
     decay, drive, state = example(5, "constant", torch.complex64)
-    shuffled = drive.detach().permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    shuffled = drive.detach().permute(2, 1, 0).contiguous().permute(2, 1, 0).requires_grad_()
     assert not shuffled.is_contiguous()
-    torch.testing.assert_close(scan(decay, shuffled, state), scan(decay, drive, state))
+    wanted = scan(decay, drive, state)
+    torch.testing.assert_close(scan(decay, shuffled, state), wanted)
+    torch.testing.assert_close(scan(decay.conj().conj(), shuffled, state.mT.contiguous().mT), wanted)
+    mirrored = scan(decay.conj(), drive.conj(), state.conj())
+    torch.testing.assert_close(mirrored[0].conj().resolve_conj(), wanted[0])
+    for function in (scan, scan_reference):
+        function(decay, shuffled, state)[0].real.sum().backward()  # its gradient has no memory of its own
+    twice, shuffled.grad = shuffled.grad, None
+    scan_reference(decay, shuffled, state)[0].real.sum().backward()
+    torch.testing.assert_close(twice, 2 * shuffled.grad)
+
+
+@pytest.mark.usefixtures("_fast_twin")
+def test_low_precision_in_full_precision_state():
+    """bfloat16 drives a float32 state: the states are exact for what came in, only that is rounded."""
+    decay, drive, state = (value.detach() for value in example(21, "own", torch.float32))
+    states, last = scan(decay, drive.bfloat16(), state)
+    assert states.dtype == last.dtype == torch.float32
+    torch.testing.assert_close(states, scan_reference(decay, drive.bfloat16().float(), state)[0])
+    torch.testing.assert_close(states, scan_reference(decay, drive, state)[0], rtol=0, atol=3e-2)
 
 
 def test_the_last_state_does_not_hold_all_states():
     states, last = scan(*example(9, "constant", torch.complex64))
     assert last.untyped_storage().nbytes() == last.numel() * last.element_size()
     torch.testing.assert_close(last, states[-1])
+
+
+@pytest.mark.parametrize("shape", [(0, 6, 5), (3, 0, 5)])
+def test_nothing_to_scan_is_refused(shape):
+    decay, _, state = (value.detach() for value in example(3, "constant", torch.complex64))
+    with pytest.raises(ValueError, match=r"at least one step, sequence and mode, got drive \(\d, \d, 5\)"):
+        scan(decay, torch.zeros(shape, dtype=torch.complex64), state[: shape[1]])
+
+
+def test_the_sweeps_are_chosen_by_device(monkeypatch):
+    assert sweeps("cpu") is scan_cpu
+    monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: None)
+    assert sweeps.__wrapped__("cuda") is scan_loop, "a GPU without Triton"
+    assert sweeps.__wrapped__("mps") is scan_loop
+
+
+def test_the_package_works_without_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from rvtssm.ssm import S5SSM, TemporalConfig
+layer = S5SSM(4, TemporalConfig())
+layer(torch.randn(3, 2, 4), layer.init_state(2))[0].sum().backward()
+assert "rvtssm.ssm.scan_triton" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_operator_keeps_the_rules_of_pytorch(kind):
+    """Shapes without data, gradients registered, no input changed, nothing aliased: what a compiler relies on."""
+    decay, drive, state = example(3, kind, torch.complex64)
+    rows = scan_module._rows(decay.detach(), drive).contiguous().requires_grad_()
+    flat = drive.detach().reshape(3, -1, NUM_MODES).requires_grad_(), state.detach().flatten(0, -2).requires_grad_()
+    torch.library.opcheck(scan_module._scan, (rows, *flat), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", ["s5", "s7"])
+def test_layers_compile_without_a_graph_break(name):
+    torch.manual_seed(0)
+    layer = build_temporal_layer(TemporalConfig(name=name), 4)
+    x, state = torch.randn(3, 2, 4, requires_grad=True), layer.init_state(2)
+    results = []
+    for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+        y, last = run(x, state, 0.5)
+        loss = y.square().sum() + last.abs().square().sum()
+        results.append((y, last, *torch.autograd.grad(loss, [x, *layer.parameters()])))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_numbers_of_the_cpu(kind):
+    inputs = example(21, kind, torch.complex64, group_size=33)
+    weights = torch.randn_like(inputs[1]), torch.randn_like(inputs[2])
+    there = tuple(value.detach().cuda().requires_grad_() for value in inputs)
+    for found, wanted in zip(scan(*there), scan(*inputs), strict=True):
+        torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=1e-5)
+    found = gradients(scan, there, tuple(w.cuda() for w in weights))
+    for one, other in zip(found, gradients(scan, inputs, weights), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)

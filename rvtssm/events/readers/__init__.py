@@ -1,6 +1,7 @@
 """Recordings of any supported format behind one function, recognised by their content.
 
-A new format is one file and one line in READERS.
+A new format is one file with a class derived from `Recording`, whose docstring says what it owes, and a function that
+opens it; a line in READERS; and what tells the format apart, in `recording_format`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
+
+from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
+from rvtssm.events.readers.aedat4 import open_aedat4
+from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
+from rvtssm.events.readers.csv import is_csv, open_csv
 from rvtssm.events.readers.dat import open_dat
+from rvtssm.events.readers.dsec import is_dsec, open_dsec
+from rvtssm.events.readers.ecf import is_ecf, open_ecf
+from rvtssm.events.readers.evt2 import open_evt2
 from rvtssm.events.readers.evt3 import open_evt3
+from rvtssm.events.readers.evt21 import open_evt21
+from rvtssm.events.readers.hdf5 import reading
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
@@ -18,10 +30,20 @@ __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_fo
 
 READERS: dict[str, Callable[[Path, int | None, int | None], Recording]] = {
     "dat": open_dat,
+    "evt2": open_evt2,
+    "evt21": open_evt21,
     "evt3": open_evt3,
+    "ecf": open_ecf,
     "rvt_hdf5": open_rvt_hdf5,
+    "dsec": open_dsec,
+    "aedat4": open_aedat4,
+    "npy": open_npy,
+    "npz": open_npz,
+    "csv": open_csv,
 }
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
+_SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz"}
 
 
 def open_recording(path: Path | str, height: int | None = None, width: int | None = None) -> Recording:
@@ -41,17 +63,28 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
 def recording_format(path: Path) -> str:
     """The key in READERS that fits the first bytes of a file; ValueError where none does."""
     with open(path, "rb") as file:
-        head = file.read(len(_HDF5_SIGNATURE))
-    if head == _HDF5_SIGNATURE:
-        return "rvt_hdf5"
+        head = file.read(max(map(len, _SIGNATURES)))
+    if head.startswith(_HDF5_SIGNATURE):
+        return _hdf5_format(path)
+    for signature, name in _SIGNATURES.items():
+        if head.startswith(signature):
+            return name
     header = read_text_header(path)
-    encoding = (header.value("format") or f"EVT{header.value('evt') or ''}").partition(";")[0].removesuffix(".0")
-    if encoding == "EVT3":
-        return "evt3"
-    if encoding != "EVT":
-        raise ValueError(f"{path} is encoded as {encoding}; choose from {', '.join(READERS)}")
+    if header.encoding is not None:
+        if header.encoding not in _ENCODINGS:
+            raise ValueError(f"{path} is encoded as {header.encoding}; choose from {', '.join(READERS)}")
+        return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"
     if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
         return "dat"
+    if not header.lines and is_csv(path):
+        return "csv"
     raise ValueError(f"{path} starts with {head!r}, which no reader knows; choose from {', '.join(READERS)}")
+
+
+def _hdf5_format(path: Path) -> str:
+    with reading(path), h5py.File(path, "r") as file:
+        if is_ecf(file):
+            return "ecf"
+        return "dsec" if is_dsec(file) else "rvt_hdf5"

@@ -5,13 +5,19 @@ Source: OpenEB 0499c95, hal_psee_plugins (keys and sizes of cameras).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_HEADER_BYTES = 1 << 16
 _LARGEST_SIDE = 1 << 14  # pixels: coordinates have at most 14 bits, those of DAT
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
+_SYSTEM_SIZES_HW = {
+    **dict.fromkeys((0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x28, 0x29), (480, 640)),
+    **dict.fromkeys((0x1A, 0x1E, 0x1F, 0x20, 0x27, 0x2E, 0x30, 0x31, 0x32), (720, 1280)),
+    **dict.fromkeys((0x3B, 0x40), (320, 320)),
+}
+_FIRST_SYSTEM_IN_ORDER = 0x37  # earlier cameras of Prophesee wrote the halves of EVT2.1 words in the other order
+_ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +36,85 @@ class TextHeader:
         return None
 
     @property
+    def encoding(self) -> str | None:
+        """EVT2, EVT21, EVT3 or another name for the words of a RAW file; None where the header names none."""
+        if given := (self.value("format") or "").partition(";")[0].strip():
+            return given
+        version = self.value("evt")
+        return None if version is None else _ENCODINGS.get(version, f"EVT{version}")
+
+    @property
     def size_hw(self) -> tuple[int, int] | None:
         """Height and width of the sensor in pixels, if the header tells."""
-        if (height := self.value("Height")) and (width := self.value("Width")):
-            return _number(height), _number(width)
-        if found := re.search(r"height=(\d+);width=(\d+)", self.value("format") or ""):
-            return int(found[1]), int(found[2])
-        if found := re.fullmatch(r"(\d+)x(\d+)", self.value("geometry") or ""):
-            return int(found[2]), int(found[1])
+        across, _, down = (self.value("geometry") or "").partition("x")
+        for height, width in (
+            (self.value("Height"), self.value("Width")),
+            (self._option("height"), self._option("width")),
+            (down, across),
+        ):
+            if height and width:
+                return _number(height), _number(width)
         return None
 
     @property
     def camera_size_hw(self) -> tuple[int, int] | None:
         """The full size of the camera named in a header that gives no size."""
-        plugin = self.value("plugin_name") or ""
-        return next((size for camera, size in _CAMERA_SIZES_HW.items() if camera in plugin), None)
+        names = [self.value(key) or "" for key in ("plugin_name", "sensor_name")]
+        names += [f"gen{self.value(key) or ''}" for key in ("sensor_generation", "generation")]
+        for camera, size_hw in _CAMERA_SIZES_HW.items():
+            if any(camera in name.lower() for name in names):
+                return size_hw
+        return _SYSTEM_SIZES_HW.get(_number(self.value("system_ID") or ""))
+
+    @property
+    def has_swapped_halves(self) -> bool:
+        """Whether the 32-bit halves of 64-bit words lie in the order of early cameras ("legacy")."""
+        if order := self._option("endianness") or self.value("endianness"):
+            return order == "legacy"
+        keys = ("integrator_name", "plugin_integrator_name", "camera_integrator_name")
+        is_prophesee = all(self.value(key) in (None, "", "Prophesee") for key in keys)
+        return is_prophesee and 0 < _number(self.value("system_ID") or "") < _FIRST_SYSTEM_IN_ORDER
+
+    def _option(self, name: str) -> str | None:
+        """A value of the line `% format NAME;key=value;...`."""
+        for option in (self.value("format") or "").split(";")[1:]:
+            key, _, value = option.partition("=")
+            if key.strip() == name:
+                return value.strip()
+        return None
 
 
 def read_text_header(path: Path) -> TextHeader:
-    """The lines from the start of the file that begin with `% `, up to and including `% end`."""
+    """The lines from the start of the file that begin with `% `, up to and including `% end`.
+
+    ValueError for a file that ends within a line.
+    """
     with open(path, "rb") as file:
         head = file.read(_MAX_HEADER_BYTES)
-    lines, position = [], 0
-    while head.startswith(b"% ", position):
+    lines: list[str] = []
+    position = 0
+    while head.startswith(b"% ", position) and "end" not in lines[-1:]:
         end = head.find(b"\n", position)
-        if end < 0:
-            raise ValueError(f"{path} has a header line without an end; this is not a recording")
-        lines.append(head[position + 2 : end].decode("ascii", "replace").strip())
-        position = end + 1
-        if lines[-1] == "end":
+        line = _text(head[position + 2 : end if end >= 0 else None])
+        if line is None:  # event words, which follow a header without `% end`, can look like its next line
             break
+        if end < 0:
+            raise ValueError(
+                f"{path} has a header line without an end at byte {position}; this is not a recording, or only the "
+                "start of one"
+            )
+        lines.append(line)
+        position = end + 1
     return TextHeader(tuple(lines), position)
+
+
+def _text(line: bytes) -> str | None:
+    """A line of text without the space around it, None for bytes that are no text."""
+    try:
+        text = line.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return None
+    return text if text.replace("\t", " ").isprintable() else None
 
 
 def _number(text: str) -> int:
@@ -68,12 +122,19 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def sensor_size(path: Path, in_file: tuple[int, int] | None, asked: tuple[int | None, int | None]) -> tuple[int, int]:
-    """Height and width from the file or the caller.
+def sensor_size(
+    path: Path,
+    in_file: tuple[int, int] | None,
+    asked: tuple[int | None, int | None],
+    of_camera: tuple[int, int] | None = None,
+) -> tuple[int, int]:
+    """Height and width from the file or the caller, else those of the camera that the file names.
 
-    ValueError if neither gives them, if both do and they differ, and for a size in the file that no sensor has.
+    ValueError if none gives them, if file and caller differ, and for a size in the file that no sensor has.
     """
     height, width = asked
+    if in_file is None and (height is None or width is None):
+        in_file = of_camera
     if in_file is not None and not all(1 <= side <= _LARGEST_SIDE for side in in_file):
         raise ValueError(
             f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which cannot be; "

@@ -1,0 +1,1 @@
+"""Reproducible studies of speed and accuracy, each with its command and its table; not part of the package."""

@@ -1,0 +1,1 @@
+"""Speed of reading, counting, preparing and loading events, against what else exists: `python -m benchmarks.events`."""

@@ -1,0 +1,119 @@
+"""Runs the measurements of this folder: `python -m benchmarks.events --json FILE [--only decoding,histogram,...]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from rvtssm.events.aside import written_aside
+from rvtssm.events.workers import num_usable_cores
+
+PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
+PACKAGES = ("numpy", "numba", "h5py", "hdf5plugin", "zstandard", "torch")
+_COPY_BYTES = 1 << 28
+_TABLE_WIDTH = 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.events", description=__doc__)
+    parser.add_argument("--json", type=Path, required=True, help="file for the rows and the facts about the machine")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    arguments = parser.parse_args()
+    parts = arguments.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--only {','.join(sorted(unknown))}; choose from {','.join(PARTS)}")
+    console = Console()
+    console.width = max(console.width, _TABLE_WIDTH)  # a table that is folded cannot be read, nor copied
+    machine = facts()
+    console.print(", ".join(f"{key}: {value}" for key, value in machine.items()), highlight=False)
+    result: dict[str, Any] = {"machine": machine, "rows": {}}
+    for part in parts:
+        began = time.perf_counter()
+        rows = importlib.import_module(f"benchmarks.events.{part}").rows()
+        result["rows"][part] = rows
+        console.print(table(f"{part} ({time.perf_counter() - began:.0f} s)", rows))
+        with written_aside(arguments.json) as aside:  # after every part: the rest may be interrupted
+            aside.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def facts() -> dict[str, Any]:
+    """What a figure depends on besides the code."""
+    return {
+        "cpu": cpu_name(),
+        "cores": num_usable_cores(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+        "copy_gb_per_s": round(copy_bandwidth() / 1e9, 1),
+        "load": round(os.getloadavg()[0], 1),
+        "commit": commit(),
+    }
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written per second by one thread that copies memory."""
+    source, target = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        seconds.append(time.perf_counter() - began)
+    return 2 * _COPY_BYTES / float(np.median(seconds))
+
+
+def commit() -> str:
+    """The commit of this checkout, marked where files differ from it."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """One column per key, in the order in which rows name them."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    found = Table(*keys, title=title, title_justify="left", box=SIMPLE)
+    for row in rows:
+        found.add_row(*(_shown(row.get(key)) for key in keys))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.3e}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()

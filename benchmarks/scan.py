@@ -1,0 +1,344 @@
+"""How fast the S5 layer is beside its textbook form and beside an LSTM of the same width, and what memory it takes.
+
+    python -m benchmarks.scan --json FILE [--threads T] [--device cuda]
+
+Every layer runs with its projections and the preparation of its matrices, forward without gradient, and forward plus
+backward through input and parameters, at the four stages of the base detector on Gen1 at batch 1: an image is 5120,
+1280, 320 and 80 sequences of 64, 128, 256 and 512 features. L = 21 is a training chunk, L = 1 a step of a stream. All
+layers take turns within each round, in one process and on the same threads; a ratio is the median over rounds of what
+the baseline took divided by what ours took, and that of a sum compares the sums of each round. On CPU, freed memory is
+kept by the process (mallopt), which spares everybody page faults, the textbook form the most. Peak memory is that of
+forward plus backward above what stood before: resident memory of a process of its own on CPU, allocated memory on a
+GPU. `floor` is the least traffic (inputs, outputs, states, weights and their gradients, each moved once) at the speed
+of a large copy on the same device, as a fraction of the time taken.
+
+What was tried on the way, in milliseconds of CPU time on one thread of a Xeon (AVX-512), L = 21, sum of the stages,
+full state, forward / forward + backward:
+
+    complex loop in place over blocks of the second-level cache, copied in and out          136 / 485
+    input and output used where they lie, 512 rows per product, numba scan                  125 / 481
+    the same with 1024 rows                                                                 113 / 421
+    the same with 2048 rows (in use)                                                        112 / 410
+    the matrix products alone                                                                80 / 280
+
+    the scan alone, first stage: complex `addcmul` 5.0, numba over separate real and imaginary parts 1.9,
+    over complex numbers 2.1 (in use: no reordering of the matrices), over pairs of reals 2.1 to 7 by width
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import json
+import multiprocessing
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.textbook import TextbookS5
+from rvtssm.events.aside import written_aside
+from rvtssm.ssm import LSTM, S5SSM, TemporalConfig
+
+Stage = tuple[int, int]  # sequences, features
+STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))
+LENGTHS = (21, 1)
+ROUNDS = {21: 7, 1: 41}
+OURS, BASELINES = ("s5-full", "s5-half"), ("textbook", "lstm")
+PASSES = ("forward", "forward+backward")
+# (ours, baseline) -> how many times faster, in both passes, summed over the stages
+BARS = {
+    "cpu": {
+        ("s5-full", "textbook"): 4.0,
+        ("s5-half", "textbook"): 7.0,
+        ("s5-full", "lstm"): 1.5,
+        ("s5-half", "lstm"): 2.5,
+    },
+    "cuda": {("s5-full", "textbook"): 10.0, ("s5-half", "textbook"): 10.0},
+}
+MEMORY_BAR = 0.35  # of the textbook form
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer, in one pass at one shape, beside one baseline. Memory rows have bytes in place of seconds."""
+
+    name: str
+    shape: str
+    # forward, forward+backward, or peak memory
+    pass_: str
+    seconds: float
+    baseline: str
+    baseline_seconds: float
+    ratio: float
+    floor: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """With the keys of the file: `pass` is a keyword here, and memory has another unit."""
+        row = {key.rstrip("_"): value for key, value in asdict(self).items() if value is not None}
+        if self.pass_ == "peak memory":
+            row["bytes"], row["baseline_bytes"] = row.pop("seconds"), row.pop("baseline_seconds")
+        return row
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer with its input, first state and an output gradient."""
+
+    layer: nn.Module
+    x: Tensor
+    state: Any
+    grad: Tensor
+
+    def forward(self) -> None:
+        """Without gradient."""
+        with torch.no_grad():
+            self.layer(self.x, self.state)
+
+    def both(self) -> None:
+        """Gradients of input and parameters."""
+        x = self.x.detach().requires_grad_()
+        y, _ = self.layer(x, self.state)
+        torch.autograd.grad(y, [x, *self.layer.parameters()], self.grad)
+
+    def floor_bytes(self, with_backward: bool) -> int:
+        """The least traffic: forward reads input, state and weights, backward again, and the gradients."""
+        states = self.state if isinstance(self.state, tuple) else (self.state,)
+        weights = sum(p.numel() * p.element_size() for p in self.layer.parameters())
+        state = sum(s.numel() * s.element_size() for s in states)
+        sequences = self.x.numel() * self.x.element_size()
+        return 5 * sequences + 3 * state + 3 * weights if with_backward else 2 * sequences + 2 * state + weights
+
+
+def build_case(name: str, length: int, stage: Stage, device: str) -> Case:
+    """The case of that name; the textbook form has sequences first, as it is usually written."""
+    num_sequences, dim = stage
+    torch.manual_seed(0)
+    layer: nn.Module
+    if name == "lstm":
+        layer = LSTM(dim, TemporalConfig(name="lstm"))
+    else:
+        layer = S5SSM(dim, TemporalConfig(bandlimit=0.0, half_state=name == "s5-half"))
+    state = layer.init_state(num_sequences)
+    shape = (length, num_sequences, dim)
+    if name == "textbook":
+        layer, shape = TextbookS5(layer), (num_sequences, length, dim)
+    state = tuple(s.to(device) for s in state) if isinstance(state, tuple) else state.to(device)
+    return Case(layer.to(device), torch.randn(shape, device=device), state, torch.randn(shape, device=device))
+
+
+def measure_times(
+    stages: Sequence[Stage], lengths: Sequence[int], rounds: dict[int, int], device: str, say: Callable[[str], None]
+) -> list[Row]:
+    """Every row of every stage, and the sums over the stages."""
+    rows = []
+    bandwidth = copy_bandwidth(device)
+    for length in lengths:
+        taken: dict[tuple[str, str], list[list[float]]] = {}  # layer and pass -> stages -> rounds
+        floors: dict[tuple[str, str], list[float]] = {}
+        for stage in stages:
+            say(f"L = {length}, {stage[0]} sequences of {stage[1]} features")
+            cases = {name: build_case(name, length, stage, device) for name in OURS + BASELINES}
+            for key, seconds in take_turns(cases, rounds[length], device).items():
+                taken.setdefault(key, []).append(seconds)
+                floor = cases[key[0]].floor_bytes(with_backward=key[1] == PASSES[1]) / bandwidth
+                floors.setdefault(key, []).append(floor)
+        for index, (num_sequences, dim) in enumerate(stages):
+            shape = f"L={length} N={num_sequences} H={dim}"
+            at_stage = {key: times[index] for key, times in taken.items()}
+            rows += _compared(shape, at_stage, {key: floor[index] for key, floor in floors.items()})
+        sums = {key: [sum(times) for times in zip(*per_stage, strict=True)] for key, per_stage in taken.items()}
+        rows += _compared(f"L={length} sum", sums, {key: sum(floor) for key, floor in floors.items()})
+    return rows
+
+
+def take_turns(cases: dict[str, Case], num_rounds: int, device: str) -> dict[tuple[str, str], list[float]]:
+    """Seconds of each layer and pass in each round; two rounds before do not count."""
+    taken: dict[tuple[str, str], list[float]] = {(name, pass_): [] for name in cases for pass_ in PASSES}
+    for round_ in range(-2, num_rounds):
+        for name, case in cases.items():
+            for pass_, run in zip(PASSES, (case.forward, case.both), strict=True):
+                _wait(device)
+                start = time.perf_counter()
+                run()
+                _wait(device)
+                if round_ >= 0:
+                    taken[name, pass_].append(time.perf_counter() - start)
+    return taken
+
+
+def _compared(shape: str, taken: dict[tuple[str, str], list[float]], floors: dict[tuple[str, str], float]) -> list[Row]:
+    rows = []
+    for name in OURS:
+        for pass_ in PASSES:
+            ours = taken[name, pass_]
+            for baseline in BASELINES:
+                theirs = taken[baseline, pass_]
+                ratio = median(their / our for their, our in zip(theirs, ours, strict=True))
+                floor = floors[name, pass_] / median(ours)
+                rows.append(Row(name, shape, pass_, median(ours), baseline, median(theirs), ratio, floor))
+    return rows
+
+
+def copy_bandwidth(device: str, num_bytes: int = 1 << 27) -> float:
+    """Bytes read and written per second by the fastest of some copies."""
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(5):
+        _wait(device)
+        start = time.perf_counter()
+        target.copy_(source)
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * num_bytes / best
+
+
+def measure_memory(stages: Sequence[Stage], length: int, device: str, say: Callable[[str], None]) -> list[Row]:
+    """Peak memory of forward plus backward at each stage; the ratio is ours divided by the textbook form's."""
+    rows = []
+    for stage in stages:
+        say(f"memory at L = {length}, {stage[0]} sequences of {stage[1]} features")
+        peaks = {}
+        for name in (*OURS, "textbook"):
+            # a fresh process: what another layer left behind would hide the peak of this one
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                peaks[name] = pool.apply(peak_bytes, (name, length, stage, device))
+        for name in OURS:
+            shape, textbook = f"L={length} N={stage[0]} H={stage[1]}", peaks["textbook"]
+            rows.append(Row(name, shape, "peak memory", peaks[name], "textbook", textbook, peaks[name] / textbook))
+    return rows
+
+
+def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
+    """Of one forward and backward, above what stood before; on CPU it needs Linux and a process of its own."""
+    build_case(name, 2, (4, stage[1]), device).both()  # what is loaded and compiled once does not count
+    case = build_case(name, length, stage, device)
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        case.both()
+        return torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = _resident("VmRSS")
+    case.both()
+    return _resident("VmHWM") - before
+
+
+def _resident(key: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:
+    """What was asked for, what was found."""
+    bars = []
+    for row in rows:
+        wanted = BARS[device].get((row.name, row.baseline))
+        if row.pass_ == "peak memory" and row.baseline == "textbook":
+            bars.append({"bar": _label(row), "wanted": f"<= {MEMORY_BAR}", "met": row.ratio <= MEMORY_BAR})
+        elif wanted is not None and row.shape.endswith("sum"):
+            bars.append({"bar": _label(row), "wanted": f">= {wanted:g}", "met": row.ratio >= wanted})
+    return bars
+
+
+def _label(row: Row) -> str:
+    return f"{row.name} against {row.baseline}, {row.pass_}, {row.shape}: {row.ratio:.2f}"
+
+
+def table_of(rows: Sequence[Row], title: str) -> Table:
+    """Every row for people."""
+    table = Table(title=title)
+    is_memory = bool(rows) and rows[0].pass_ == "peak memory"
+    unit, factor = ("MiB", 2.0**-20) if is_memory else ("ms", 1e3)
+    for column in ("layer", "shape", "pass", unit, "baseline", f"baseline {unit}", "ratio", "floor"):
+        table.add_column(column, justify="left" if column in ("layer", "shape", "pass", "baseline") else "right")
+    for row in rows:
+        floor = f"{row.floor:.0%}" if row.floor is not None else ""
+        ours, theirs = f"{row.seconds * factor:.2f}", f"{row.baseline_seconds * factor:.2f}"
+        table.add_row(row.name, row.shape, row.pass_, ours, row.baseline, theirs, f"{row.ratio:.2f}", floor)
+    return table
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Where the numbers are from."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": asked.stdout.strip() or "unknown",
+    }
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to give nothing back to the system; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            libc = ctypes.CDLL("libc.so.6")
+            libc.mallopt(_M_MMAP_MAX, 0)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the file if one was named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"--threads {options.threads}: needed is at least 1")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if options.device == "cpu":
+        keep_freed_memory()
+    console = Console()
+    found = machine(options.device)
+    progress = Console(stderr=True)
+    rows = measure_times(STAGES, LENGTHS, ROUNDS, options.device, progress.print)
+    memory = measure_memory(STAGES, LENGTHS[0], options.device, progress.print)
+    bars = met_bars([*rows, *memory], options.device)
+    console.print(table_of(rows, f"Layers with their projections, {found['device']}, {found['threads']} threads"))
+    console.print(table_of(memory, "Peak memory of forward + backward"))
+    for bar in bars:
+        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+    if options.json:
+        result = {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars}
+        with written_aside(options.json) as aside:
+            aside.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

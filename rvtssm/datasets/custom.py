@@ -1,0 +1,104 @@
+"""custom: anybody's recordings, described by a file `dataset.yaml` in their folder; no code is needed.
+
+    classes: [person]      # their names; ids on disk are 0, 1, ... or those in class_ids
+    height: 260            # of the sensor, pixels
+    width: 346
+    labels: .xml           # how label files end; what that means is in rvtssm/events/label_files.py
+
+Recordings of any format that can be read lie in `train/`, `val/` and `test/`, labels beside them under the same name.
+Every other key is a field of DatasetSpec.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rvtssm.events.aside import written_aside
+from rvtssm.events.label_files import LABEL_READERS
+from rvtssm.events.tree import EVENT_SUFFIXES
+from rvtssm.records import DatasetSpec
+
+FILE = "dataset.yaml"
+SPEC = DatasetSpec(  # what the file does not say; the rest it has to
+    name="custom",
+    height=0,
+    width=0,
+    class_names=(),
+    label_interval_us=50_000,
+    min_side_px=10.0,
+    min_diagonal_px=0.0,
+    prepare_min_side_px=2.0,
+    prepare_min_diagonal_px=0.0,
+    skip_us=0,
+    event_suffixes=EVENT_SUFFIXES,
+)
+_NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # as the file says, as the spec says
+_NEEDED = ("classes", "height", "width")
+_OWN = ("name", "disk_names", "class_names", "boxes_suffix")  # fields that are not keys
+_KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_OWN))
+
+
+def read_spec(*folders: Path | str) -> DatasetSpec:
+    """The spec that the first `dataset.yaml` in these folders describes; ValueError says what is missing or wrong."""
+    paths = [Path(folder) / FILE for folder in folders]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        names = " and ".join(map(str, paths))
+        raise ValueError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is not YAML ({' '.join(str(error).split())}); write one `key: value` a line"
+        ) from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
+    if unknown := [str(key) for key in content if key not in _KEYS]:
+        raise ValueError(f"{path} has the unknown key {unknown[0]}; choose from {', '.join(sorted(_KEYS))}")
+    if missing := [key for key in _NEEDED if key not in content]:
+        raise ValueError(f"{path} does not say {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
+    values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
+    spec = replace(SPEC, **values)
+    if Path(spec.boxes_suffix).suffix not in LABEL_READERS and spec.boxes_suffix not in LABEL_READERS:
+        kinds = ", ".join(LABEL_READERS)
+        raise ValueError(f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}")
+    if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
+        raise ValueError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
+    return spec
+
+
+def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
+    """Leave the description with prepared files as well, which can then be used alone."""
+    with written_aside(Path(prepared_dir) / FILE) as aside:
+        shutil.copyfile(Path(raw_dir) / FILE, aside)
+
+
+def _checked(path: Path, key: str, value: Any) -> Any:
+    """A value of the file as the spec holds it; ValueError where it is of another kind."""
+    kind = type(getattr(SPEC, _NAMES.get(key, key)))
+    if key in ("classes", "event_suffixes"):
+        are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
+        if are_names and len(set(value)) == len(value):
+            return tuple(value)
+        raise ValueError(f"{path} has {key}: {value}; write a list of different names, such as [car, person]")
+    if key == "class_ids":
+        if isinstance(value, list) and all(type(number) is int and number >= 0 for number in value):
+            return tuple(value)
+        raise ValueError(f"{path} has {key}: {value}; write a list of numbers, such as [0, 2]")
+    if key == "split_sources":
+        if isinstance(value, dict) and all(isinstance(patterns, list) for patterns in value.values()):
+            return {str(split): tuple(map(str, patterns)) for split, patterns in value.items()}
+        raise ValueError(f"{path} has {key}: {value}; write patterns by split, such as val: [train/day3_*]")
+    if kind in (int, float):
+        lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
+        if isinstance(value, int if kind is int else (int, float)) and value is not True and value >= lowest:
+            return value
+        raise ValueError(f"{path} has {key}: {value}; write a number of at least {lowest}")
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(f"{path} has {key}: {value}; write a name")

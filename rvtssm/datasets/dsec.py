@@ -1,0 +1,109 @@
+"""DSEC-Det, driving in Swiss cities seen by the left event camera of DSEC at 640 x 480: eight classes at 20 Hz.
+
+Sources: Gehrig et al., DSEC, RA-L 2021 (the recordings); Gehrig and Scaramuzza, Nature 2024, and its dsec-det (labels,
+splits); the smallest boxes that are scored are those of its DAGR.
+
+The tree is the published one: `{train,test}/<sequence>/events/left/events.h5` and
+`{train,test}/<sequence>/object_detections/left/tracks.npy`, the sequences for validation lying in `train`. Coordinates
+are those of the sensor, distorted by its lens: the labels were made in that view, and rectifying the events would leave
+holes and pixels counted twice. A sequence without tracks can be predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.labels import clean_boxes, read_boxes
+from rvtssm.records import DatasetSpec, Labels
+
+SPEC = DatasetSpec(
+    name="dsec",
+    height=480,
+    width=640,
+    class_names=("pedestrian", "rider", "car", "bus", "truck", "bicycle", "motorcycle", "train"),
+    label_interval_us=50_000,  # labels come with the images
+    min_side_px=20,
+    min_diagonal_px=30,
+    prepare_min_side_px=5,
+    prepare_min_diagonal_px=0,
+    skip_us=0,  # time does not start at 0 here
+    disk_names=("dsec_det", "dsec-det"),
+    event_suffixes=("/events/left/events.h5",),
+    boxes_suffix="/object_detections/left/tracks.npy",
+    split_sources={
+        "train": (
+            "train/thun_00_*",
+            "train/interlaken_00_[c-g]",
+            "train/zurich_city_0[0-9]_*",
+            "train/zurich_city_1[01]_*",
+        ),
+        "val": ("train/zurich_city_1[6-9]*", "train/zurich_city_2[01]*"),
+    },
+)
+
+# What a label means to a model of other classes: the first of these that it has. Two-wheelers of 1Mpx are drawn with
+# their riders, so a rider alone is nothing that model could be asked for; neither are lorries, buses and trains, which
+# it was not shown. Such labels are ignored: not missed when not found, no fault when found.
+_STANDS_FOR = {
+    "pedestrian": ("pedestrian", "person"),
+    "rider": ("two-wheeler", "pedestrian", "person"),
+    "car": ("car",),
+    "bus": ("car",),
+    "truck": ("car",),
+    "bicycle": ("two-wheeler",),
+    "motorcycle": ("two-wheeler",),
+    "train": ("car",),
+}
+_IGNORED = ("rider", "bus", "truck", "train")
+
+
+def labels_for(path: Path | str, class_names: Sequence[str]) -> Labels:
+    """The tracks of a sequence, cleaned, as labels of a model of these classes: sensor px, ordered by time.
+
+    Labels that stand for no class are left out. There are no windows yet: `window_index` holds the class in SPEC, for
+    `is_counted`.
+    """
+    boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
+    stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
+    boxes = boxes[stands_for[boxes["class_id"]] >= 0]
+    own = boxes["class_id"].astype(np.int64)
+    return Labels(
+        boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
+        class_id=stands_for[own],
+        t_us=boxes["t"].copy(),
+        window_index=own,
+        still_us=boxes["still_us"].copy(),
+    )
+
+
+def is_counted(labels: Labels, class_names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which of `labels_for` these classes are to be found, (N,) bool; the others are ignored."""
+    ignored = [] if tuple(class_names) == SPEC.class_names else [SPEC.class_names.index(name) for name in _IGNORED]
+    return ~np.isin(labels.window_index, ignored)
+
+
+def mapping_in_words(class_names: Sequence[str]) -> str:
+    """What the labels stand for, one sentence for a report."""
+    if tuple(class_names) == SPEC.class_names:
+        return "classes as labelled"
+    places = dict(zip(SPEC.class_names, _places(class_names), strict=True))
+    found = [f"{name} as {class_names[place]}" for name, place in places.items() if place is not None]
+    counted = [text for text in found if text.partition(" as ")[0] not in _IGNORED]
+    ignored = [text for text in found if text.partition(" as ")[0] in _IGNORED]
+    left_out = [name for name, place in places.items() if place is None]
+    parts = [f"scored: {', '.join(counted)}"]
+    parts += [f"ignored: {', '.join(ignored)}"] if ignored else []
+    parts += [f"left out: {', '.join(left_out)}"] if left_out else []
+    return "; ".join(parts)
+
+
+def _places(class_names: Sequence[str]) -> list[int | None]:
+    """For each class of SPEC the index of the class it stands for, None where there is none."""
+    if tuple(class_names) == SPEC.class_names:
+        return list(range(len(class_names)))
+    known = {name: place for place, name in enumerate(class_names)}
+    return [next((known[name] for name in _STANDS_FOR[own] if name in known), None) for own in SPEC.class_names]

@@ -1,0 +1,128 @@
+"""Frames to few bytes and back: occupied cells are noted as steps from one to the next, and zstd packs the notes.
+
+A frame is its bytes in order. Every byte that is not 0 becomes a token: the number of zeros before it in the upper
+four bits, its value - 1 in the lower four. 15 above means that 15 zeros or more came before, and bytes follow that add
+up to the rest, the last of them below 255. 15 below means a value above 15, which follows as a byte of its own. The
+tokens of a frame are one zstd frame with a checksum.
+
+Histograms of events are mostly zeros, so this beats general codecs on the dense frame in size, in writing and in
+reading at once. Milliseconds and kB per frame of 50 ms at 5.5 Mev/s, one core (`python -m benchmarks.events --json FILE
+--only preparation`):
+
+                                        240x304, write read  kB     1Mpx halved, write read  kB
+    blosc zstd 1, byte shuffle (RVT)             2.43  1.19  104                 3.37  2.19  76
+    blosc zstd 3, bit shuffle                    3.67  1.22   86                 6.91  3.13  70
+    blosc lz4 5                                  1.35  0.71  202                 1.84  1.21 149
+    HDF5 zstd 1                                  2.14  1.00  104                 2.72  1.55  73
+    HDF5 zstd 3                                  2.28  1.02  106                 3.04  1.55  77
+    this                                         0.81  0.48   70                 1.43  0.52  46
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from rvtssm.events.jit import jit
+
+# Tokens seldom repeat: a quarter faster than plain level 1 for one part in a hundred of the size.
+_ZSTD = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=10, write_checksum=True)
+# Position of a bit that stands alone: times a de Bruijn number, each of the 64 has other bits at the top.
+_DE_BRUIJN = 0x03F79D71B4CB0A89
+_BIT_OF = np.zeros(64, np.uint8)
+for _bit in range(64):
+    _BIT_OF[(_DE_BRUIJN << _bit & (1 << 64) - 1) >> 58] = _bit
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class FrameCompressor:
+    """Compresses frames of one size and type; holds its buffers, so that every process or thread needs its own."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._zstd = zstandard.ZstdCompressor(compression_params=_ZSTD)
+        self._occupied = np.zeros(-(-num_bytes // 64), np.uint64)  # a bit per byte
+        self._tokens = np.empty(_most_tokens(num_bytes), np.uint8)
+
+    def compress(self, frame: npt.NDArray[Any]) -> bytes:
+        """The bytes of one frame, of any shape."""
+        cells = np.ascontiguousarray(frame).reshape(-1).view(np.uint8)
+        bits = np.packbits(cells, bitorder="little")
+        self._occupied.view(np.uint8)[: len(bits)] = bits
+        num_tokens = _to_tokens(cells, self._occupied, _BIT_OF, self._tokens)
+        return self._zstd.compress(self._tokens[:num_tokens].data)
+
+
+def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
+    """Write what `compress` made of a frame into `frame`, contiguous and all zeros; ValueError for damaged data."""
+    cells = frame.reshape(-1).view(np.uint8)
+    try:
+        if zstandard.frame_content_size(data) > _most_tokens(len(cells)):
+            raise ValueError("more tokens than cells")
+        tokens = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.uint8)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if not _from_tokens(tokens, cells):
+        raise ValueError("tokens that reach past the frame")
+
+
+def _most_tokens(num_bytes: int) -> int:
+    return 2 * num_bytes + 2
+
+
+@jit
+def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
+    """Write the tokens of `cells` (N,), return their number; bit i of `occupied` (ceil(N / 64),) is cells[i] != 0."""
+    count, last = np.int64(0), np.int64(-1)
+    for word in range(len(occupied)):
+        bits = occupied[word]
+        while bits != 0:
+            lowest = bits & (~bits + np.uint64(1))
+            bits &= bits - np.uint64(1)
+            cell = 64 * word + np.int64(bit_of[(lowest * np.uint64(_DE_BRUIJN)) >> np.uint64(58)])
+            value, zeros = np.int64(cells[cell]), cell - last - 1
+            last = cell
+            tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
+            # The next byte is written before it is known whether it counts: a branch would be guessed wrong.
+            rest = zeros - 15
+            tokens[count + 1] = min(rest, 255)
+            count += 1 + (rest >= 0)
+            while rest >= 255:
+                rest -= 255
+                tokens[count] = min(rest, 255)
+                count += 1
+            if value >= 16:
+                tokens[count] = value
+                count += 1
+    return count
+
+
+@jit
+def _from_tokens(tokens, cells):  # type: ignore[no-untyped-def]
+    """Write the values to `cells`, which is all zeros; False where tokens end too early or reach too far."""
+    at, cell, end = np.int64(0), np.int64(-1), len(tokens)
+    while at < end:
+        token = np.int64(tokens[at])
+        at += 1
+        zeros, value = token >> 4, (token & 15) + 1
+        if zeros == 15:
+            rest = np.int64(255)
+            while rest == 255:
+                if at >= end:
+                    return False
+                rest = np.int64(tokens[at])
+                zeros += rest
+                at += 1
+        if value == 16:
+            if at >= end:
+                return False
+            value = np.int64(tokens[at])
+            at += 1
+        cell += zeros + 1
+        if cell >= len(cells):
+            return False
+        cells[cell] = value
+    return True

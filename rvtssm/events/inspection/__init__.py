@@ -1,0 +1,1 @@
+"""What recordings and datasets contain, measured in one pass: numbers to print, JSON, pictures."""

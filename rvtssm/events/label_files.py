@@ -1,0 +1,158 @@
+"""Boxes from the files that people label with: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
+
+All become boxes of BOX_DTYPE with the class ids that the spec names, so that cleaning does not know where they came
+from. YOLO text has one box a line, `class cx cy w h` in parts of the sensor, after the time where it is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
+from rvtssm.records import DatasetSpec
+
+_VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
+_MOST_CLASSES = 9_999  # of YOLO text; larger numbers are times in a line that was cut
+_ROUNDING = 1e-3  # of numbers written with few digits
+
+Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
+
+
+def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
+    """All boxes of a file as (N,) of BOX_DTYPE ordered by time; what kind of file it is, its suffix tells.
+
+    `end_us` is the time of labels that carry none. ValueError for a file that is not what its suffix says.
+    """
+    path = Path(path)
+    if path.suffix not in LABEL_READERS:
+        raise ValueError(f"{path} is no kind of label file that can be read; choose from {', '.join(LABEL_READERS)}")
+    boxes = LABEL_READERS[path.suffix](path, spec, end_us)
+    return boxes[np.argsort(boxes["t"], kind="stable")]
+
+
+def _read_prophesee(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
+    return read_boxes(path)
+
+
+def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
+    """COCO JSON of one recording; every image carries the time of its labels as `t_us`."""
+    try:
+        content = json.loads(path.read_text())
+        times = {image["id"]: image["t_us"] for image in content["images"]}
+        names = {category["id"]: str(category["name"]) for category in content["categories"]}
+        rows = [
+            (times[found["image_id"]], *found["bbox"], _disk_id(names[found["category_id"]], spec))
+            for found in content["annotations"]
+            if not found.get("iscrowd") and names[found["category_id"]] in spec.class_names
+        ]
+        boxes = _to_boxes(rows)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        wanted = 'images with "id" and "t_us" (microseconds), annotations with "bbox" [x, y, w, h], categories by name'
+        raise _damaged(path, f"COCO JSON ({_said(error)})", wanted) from None
+    if content["annotations"] and not set(names.values()) & set(spec.class_names):
+        raise ValueError(
+            f"{path} has the categories {', '.join(names.values())}, of which {spec.name} names none "
+            f"({', '.join(spec.class_names)}); name the classes as the labels do"
+        )
+    return boxes
+
+
+def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
+    """Text with `[t_us] class cx cy w h` in every line, coordinates in parts of the sensor."""
+    rows: list[Row] = []
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"text ({_said(error)})", "a box a line") from None
+    num_columns = max([len(line.split()) for line in lines], default=0)
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            has_time = len(words) == 6
+            if has_time != (num_columns == 6):
+                raise ValueError("lines with a time and lines without")
+            t_us = int(words.pop(0)) if has_time else _known(end_us)
+            class_id = int(words[0])
+            if class_id > _MOST_CLASSES:
+                raise ValueError(f"class {class_id}")
+            cx, cy, w, h = (float(word) for word in words[1:])
+        except ValueError as error:
+            form = "[time in us] class cx cy w h, coordinates from 0 to 1"
+            raise _damaged(path, f"boxes as YOLO writes them (line {number}: {_said(error)})", form) from None
+        if not (min(cx, cy, w, h) >= -_ROUNDING and max(cx, cy, w, h) <= 1 + _ROUNDING):
+            raise ValueError(
+                f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, not within 0 to 1; "
+                "YOLO text counts in parts of the sensor, divide by its width and height"
+            )
+        left, top = (cx - w / 2) * spec.width, (cy - h / 2) * spec.height
+        rows.append((t_us, left, top, w * spec.width, h * spec.height, class_id))
+    return _to_boxes(rows)
+
+
+def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
+    """XML of one labelled frame, which is the end of its recording; edges are as written, in pixels from 0."""
+    rows: list[Row] = []
+    try:
+        root = ElementTree.parse(path).getroot()
+        size = {side: root.findtext(f"size/{side}") for side in ("width", "height")}
+        for found in root.iter("object"):
+            name = (found.findtext("name") or "").strip()
+            x1, y1, x2, y2 = (float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES)
+            if name in spec.class_names:
+                rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
+    except (ElementTree.ParseError, ValueError) as error:
+        wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
+        raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
+    sensor = {"width": str(spec.width), "height": str(spec.height)}
+    if None not in size.values() and size != sensor:
+        raise ValueError(
+            f"{path} labels pictures of {size['width']}x{size['height']} (width x height) pixels, the sensor of "
+            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
+        )
+    return _to_boxes(rows)
+
+
+LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
+    ".npy": _read_prophesee,
+    ".json": _read_coco,
+    ".txt": _read_yolo,
+    ".xml": _read_voc,
+}
+
+
+def _disk_id(name: str, spec: DatasetSpec) -> int:
+    return spec.disk_class_ids[spec.class_names.index(name)]
+
+
+def _known(end_us: int | None) -> int:
+    if end_us is None:
+        raise ValueError("it has no time")
+    return end_us
+
+
+def _to_boxes(rows: list[Any]) -> Boxes:
+    boxes = np.zeros(len(rows), BOX_DTYPE)
+    for name, column in zip(("t", "x", "y", "w", "h", "class_id"), zip(*rows, strict=True), strict=bool(rows)):
+        boxes[name] = column
+    boxes["class_confidence"], boxes["still_us"] = 1, -1
+    if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
+        raise ValueError("a box is not finite")
+    return boxes
+
+
+def _said(error: Exception) -> str:
+    """An error in the words of whoever raised it, on one line."""
+    text = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return " ".join(text.split())
+
+
+def _damaged(path: Path, what: str, wanted: str) -> ValueError:
+    return ValueError(f"{path} cannot be read as {what}; it needs {wanted}")

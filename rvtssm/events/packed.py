@@ -1,0 +1,163 @@
+"""Events reduced to what counting needs: the cell of the frame that each falls into, in the order of their times.
+
+A cell is 2 * pixel + polarity. Halving, flips, crops and zooms are tables from sensor to frame, so that they cost
+nothing beside the one pass that makes the cells; events on pixels that the frame does not show are left out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.jit import jit
+from rvtssm.records import Events
+
+Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+_DROPPED = -(1 << 30)  # stays negative whatever is added to it, also twice
+
+
+@dataclass(frozen=True, slots=True)
+class FramePixels:
+    """Where each sensor coordinate is shown: `count` consecutive frame coordinates from `first` on.
+
+    `row_place` and `column_place` add up to the pixel, or to a negative number where there is none or more than one.
+    """
+
+    sensor_height: int
+    sensor_width: int
+    height: int  # of the frame
+    width: int
+    row_first: Int32s  # (sensor_height,)
+    row_count: Int32s
+    column_first: Int32s  # (sensor_width,)
+    column_count: Int32s
+    row_place: Int32s
+    column_place: Int32s
+
+    most: int  # frame pixels that one sensor pixel is shown at
+    shows_all: bool  # every sensor pixel is one pixel of the frame
+
+    @property
+    def num_pixels(self) -> int:
+        return self.height * self.width
+
+
+def frame_pixels(
+    height: int,
+    width: int,
+    downsample: int = 1,
+    row_sources: Ints | None = None,
+    column_sources: Ints | None = None,
+) -> FramePixels:
+    """The frame of a sensor: of downsample x downsample pixels the one right below the middle (nearest-exact).
+
+    `row_sources` (h,) and `column_sources` (w,) place that frame anew: row i shows what row row_sources[i] would have
+    shown, or nothing where that is negative. Flips, crops and nearest zooms are such tables.
+    """
+    row_first, row_count = _axis(height, downsample, row_sources)
+    column_first, column_count = _axis(width, downsample, column_sources)
+    frame_height = height // downsample if row_sources is None else len(row_sources)
+    frame_width = width // downsample if column_sources is None else len(column_sources)
+    return FramePixels(
+        height,
+        width,
+        frame_height,
+        frame_width,
+        row_first,
+        row_count,
+        column_first,
+        column_count,
+        row_place=np.where(row_count == 1, row_first * frame_width, _DROPPED).astype(np.int32),
+        column_place=np.where(column_count == 1, column_first, _DROPPED).astype(np.int32),
+        most=int(row_count.max() * column_count.max()),
+        shows_all=bool((row_count == 1).all() and (column_count == 1).all()),
+    )
+
+
+def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int32s]:
+    """First frame coordinate and number of them, for every sensor coordinate."""
+    frame_size = size // downsample
+    first, count = np.zeros(frame_size, np.int32), np.ones(frame_size, np.int32)
+    if sources is None:
+        first[:] = np.arange(frame_size)
+    else:
+        count[:] = np.bincount(sources[sources >= 0], minlength=frame_size)
+        targets = np.flatnonzero(sources >= 0)[::-1]
+        first[sources[targets]] = targets  # the last one written is the smallest
+    sensor = np.arange(size)
+    frame = sensor // downsample
+    is_kept = (sensor % downsample == downsample // 2) & (frame < frame_size)
+    frame = np.where(is_kept, frame, 0)
+    return np.where(is_kept, first[frame], 0).astype(np.int32), np.where(is_kept, count[frame], 0).astype(np.int32)
+
+
+def check_inside(events: Events, height: int, width: int) -> None:
+    """ValueError for events outside the sensor."""
+    if len(events) and not _all_below(events.x, width, events.y, height):
+        raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
+
+
+def pack(events: Events, pixels: FramePixels) -> tuple[Int32s, Int32s | None]:
+    """The cells (K,) of the events, which must lie on the sensor, and how many of them come `before` each event.
+
+    `before` is (N + 1,), or None where every event has exactly one cell.
+    """
+    if pixels.shows_all:
+        cells = np.empty(len(events), np.int32)
+        _pack_all(events.x, events.y, events.p, pixels.row_place, pixels.column_place, cells)
+        return cells, None
+    before = np.empty(len(events) + 1, np.int32)
+    cells = np.empty(len(events) * pixels.most + 1, np.int32)
+    if pixels.most <= 1:
+        _pack_some(events.x, events.y, events.p, pixels.row_place, pixels.column_place, cells, before)
+    else:
+        tables = (pixels.row_first, pixels.row_count, pixels.column_first, pixels.column_count)
+        _pack_enlarged(events.x, events.y, events.p, *tables, pixels.width, cells, before)
+    return cells[: before[-1]], before
+
+
+def times_of_cells(t: Ints, before: Int32s | Ints | None) -> Ints:
+    """The time (K,) of every cell that `pack` made of events at the times `t` (N,)."""
+    return t if before is None else np.repeat(t, np.diff(before))
+
+
+@jit
+def _all_below(x, width, y, height):  # type: ignore[no-untyped-def]
+    largest_x = largest_y = np.uint16(0)  # without an early end, so that it runs on many at once
+    for i in range(len(x)):
+        largest_x = max(largest_x, x[i])
+        largest_y = max(largest_y, y[i])
+    return largest_x < width and largest_y < height
+
+
+@jit
+def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
+    for i in range(np.uint64(len(x))):
+        cells[i] = 2 * (rows[y[i]] + columns[x[i]]) + np.int32(p[i])
+
+
+@jit
+def _pack_some(x, y, p, rows, columns, cells, before):  # type: ignore[no-untyped-def]
+    """Every cell is written, and the next one over it where it does not count: a branch would be guessed wrong."""
+    n = np.uint64(0)
+    for i in range(np.uint64(len(x))):
+        before[i] = n
+        pixel = rows[y[i]] + columns[x[i]]
+        cells[n] = 2 * max(pixel, np.int32(0)) + np.int32(p[i])
+        n += np.uint64(pixel >= 0)
+    before[len(x)] = n
+
+
+@jit
+def _pack_enlarged(x, y, p, row_first, row_count, column_first, column_count, width, cells, before):  # type: ignore[no-untyped-def]
+    n = np.uint64(0)
+    for i in range(np.uint64(len(x))):
+        before[i] = n
+        for row in range(row_first[y[i]], row_first[y[i]] + row_count[y[i]]):
+            for column in range(column_first[x[i]], column_first[x[i]] + column_count[x[i]]):
+                cells[n] = 2 * (row * width + column) + np.int32(p[i])
+                n += np.uint64(1)
+    before[len(x)] = n

@@ -1,0 +1,242 @@
+"""Events in numpy files: a structured array, one of shape (N, 4), or an `.npz` with one array per column.
+
+Columns go by name where the file has names; an array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
+unless another order is asked for. Rows are read as they are needed: `.npy` from any place, `.npz` from the start.
+Source: numpy.lib.format.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tokenize
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.readers.columns import Column, EventColumns, find_columns
+from rvtssm.events.readers.header import sensor_size
+from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
+
+NPY_SIGNATURE, NPZ_SIGNATURE = b"\x93NUMPY", b"PK\x03\x04"
+_MAX_HEADER_BYTES = 1 << 16
+_SIZE_NAMES = ("height", "width")
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
+
+_NO_HEADER = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """One array on disk: in the file itself, or in a member of an archive."""
+
+    member: str | None
+    offset: int  # of the first row
+    num_bytes: int  # of the file or member
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stripe:
+    """Rows of one dtype, one after the other: a column, or all of them."""
+
+    member: str | None
+    offset: int
+    dtype: np.dtype[Any]
+
+
+class ArraysRecording(Recording):
+    """A numpy file of `num_rows` events, in one stripe of rows or one stripe per column."""
+
+    def __init__(self, path: Path, stripes: list[_Stripe], num_rows: int, events: EventColumns) -> None:
+        super().__init__(path, events.height, events.width, num_rows)
+        self.format = "npy" if stripes[0].member is None else "npz"
+        self._stripes = stripes
+        self._events = events
+
+    def _open(self) -> Any:
+        return _OpenStripes(self.path, self._stripes)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(buffer.t), self._num_units)
+        columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
+        state[POSITION] = stop
+        raw = [columns[i] for i in self._events.columns.index]
+        return self._events.keep(raw, f"in rows {start} to {stop}", state, buffer)
+
+
+class _OpenStripes:
+    """A file opened once per stripe, so that each is read forward."""
+
+    def __init__(self, path: Path, stripes: list[_Stripe]) -> None:
+        self._path = path
+        self._stripes = stripes
+        self._streams: list[IO[bytes]] = []
+        self._archive: zipfile.ZipFile | None = None
+        try:
+            if stripes[0].member is not None:
+                self._archive = zipfile.ZipFile(path)
+            for stripe in stripes:
+                self._streams.append(self._opened(stripe.member))
+        except _UNREADABLE as error:
+            self.close()
+            raise ValueError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+
+    def _opened(self, member: str | None) -> IO[bytes]:
+        if self._archive is None or member is None:
+            return open(self._path, "rb")
+        return self._archive.open(member)
+
+    def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
+        """The rows [start, stop) of every stripe."""
+        found = []
+        for stripe, stream in zip(self._stripes, self._streams, strict=True):
+            position, wanted = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
+            try:
+                stream.seek(position)
+                data = stream.read(wanted)
+            except _UNREADABLE as error:
+                raise ValueError(f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again") from None
+            if len(data) != wanted:
+                raise ValueError(
+                    f"{self._path}, {_place(stripe.member, position)}: {wanted} bytes are missing; copy it again"
+                )
+            found.append(np.frombuffer(data, stripe.dtype))
+        return found
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        if self._archive is not None:
+            self._archive.close()
+
+
+def open_npy(
+    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
+) -> ArraysRecording:
+    """Open an `.npy` file of events: structured, or of shape (N, 4).
+
+    `columns` gives the order of an array without names, such as "xytp"; `time_unit` (s, ms, us, ns) is needed for
+    times with decimals. ValueError for what is neither, and without a size.
+    """
+    with open(path, "rb") as file:
+        array = _read_array(path, None, file, path.stat().st_size)
+    return _opened(path, [array], None, (height, width), columns, time_unit)
+
+
+def open_npz(
+    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
+) -> ArraysRecording:
+    """Open an `.npz` file: arrays t, x, y, p (and numbers `height`, `width`), or one array as in an `.npy` file."""
+    arrays, in_file = {}, {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                name = entry.filename.removesuffix(".npy")
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"{path}: {entry.filename} is packed in a way numpy does not use; save it again")
+                if name in arrays or name in in_file:
+                    raise ValueError(f"{path} holds {entry.filename} twice; save it again")
+                with archive.open(entry) as stream:
+                    array = _read_array(path, entry.filename, stream, entry.file_size)
+                    if name in _SIZE_NAMES and array.shape == () and array.dtype.kind in "iu":
+                        stream.seek(array.offset)
+                        in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
+                    else:
+                        arrays[name] = array
+    except _UNREADABLE as error:
+        raise ValueError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+    size_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
+    size_hw = sensor_size(path, size_hw, (height, width)) if size_hw else (height, width)  # type: ignore[assignment]
+    rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
+    if len(arrays) == 1 and not rows:
+        return _opened(path, list(arrays.values()), None, size_hw, columns, time_unit)  # type: ignore[arg-type]
+    return _opened(path, list(rows.values()), list(rows), size_hw, columns, time_unit)  # type: ignore[arg-type]
+
+
+def _opened(
+    path: Path,
+    arrays: list[_Array],
+    names: list[str] | None,
+    size_hw: tuple[int | None, int | None],
+    order: str | None,
+    time_unit: str | None,
+) -> ArraysRecording:
+    """A recording of one array with all columns (`names` None), or of one array per column."""
+    if names is None:
+        (array,) = arrays
+        if array.dtype.names and len(array.shape) == 1:
+            names = list(array.dtype.names)
+            kinds = [array.dtype[name] for name in names]
+        elif not array.dtype.names and len(array.shape) == 2 and array.shape[1] == 4:
+            kinds = [array.dtype] * 4
+        else:
+            raise ValueError(
+                f"{path} holds an array of {array.dtype} of shape {array.shape}; events are a structured array with "
+                "t, x, y, p or an array of shape (N, 4): save it so"
+            )
+        found = find_columns(path, names, order, time_unit)
+        stripes = _stripes(array)
+    else:
+        found = find_columns(path, names, order, time_unit)
+        arrays = [arrays[i] for i in found.index]
+        found = find_columns(path, [names[i] for i in found.index], order, time_unit)
+        kinds = [array.dtype for array in arrays]
+        stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
+    if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
+        raise ValueError(f"{path} has columns of {', '.join(unreadable)}; events are integers or floats: save them so")
+    lengths = {array.shape[0] for array in arrays}
+    if len(lengths) > 1:
+        raise ValueError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
+    height, width = sensor_size(path, None, size_hw)
+    return ArraysRecording(path, stripes, lengths.pop(), EventColumns(path, found, height, width))
+
+
+def _stripes(array: _Array) -> list[_Stripe]:
+    if array.dtype.names or not array.is_fortran:
+        row = array.dtype if array.dtype.names else np.dtype((array.dtype, (4,)))
+        return [_Stripe(array.member, array.offset, row)]
+    num_bytes = array.shape[0] * array.dtype.itemsize
+    return [_Stripe(array.member, array.offset + i * num_bytes, array.dtype) for i in range(4)]
+
+
+def _split(rows: npt.NDArray[Any]) -> list[Column]:
+    """The columns of a stripe."""
+    if rows.dtype.names:
+        return [rows[name] for name in rows.dtype.names]
+    return [rows] if rows.ndim == 1 else list(rows.T)
+
+
+def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
+    """Where an array lies and what it is; ValueError where its header is damaged or does not fit its bytes."""
+    head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
+    try:
+        version = np.lib.format.read_magic(head)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, is_fortran, dtype = read(head)
+    except _NO_HEADER as error:
+        raise ValueError(f"{path}, {_place(member, 0)}: this is no array ({error}); save it again") from None
+    if not all(isinstance(side, int) and side >= 0 for side in shape) or dtype.hasobject:
+        raise ValueError(f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} is not of numbers")
+    offset = head.tell()
+    wanted = dtype.itemsize
+    for side in shape:
+        wanted *= side
+    if offset + wanted != num_bytes:
+        raise ValueError(
+            f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
+            f"{num_bytes - offset} are there; it is cut or damaged, copy it again"
+        )
+    return _Array(member, offset, num_bytes, dtype, shape, is_fortran)
+
+
+def _place(member: str | None, position: int) -> str:
+    return f"byte {position}" if member is None else f"{member}, byte {position}"

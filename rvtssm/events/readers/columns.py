@@ -1,0 +1,240 @@
+"""Events that come as columns of numbers: what a column is called, what unit its time has, which values are allowed.
+
+Integer times are microseconds. Times with decimals need a unit, in the column's name (`t_s`, `timestamp_us`) or from
+the caller: seconds and microseconds are never told apart by looking at the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.jit import jit
+from rvtssm.events.readers.recording import BACKWARD, LATEST_US, OUTSIDE, EventBuffer, State
+
+NAMES = ("t", "x", "y", "p")
+_BLOCK = 2048  # events that are either all in order or looked at one by one
+TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one
+LATEST_POSSIBLE_US = 1 << 61  # later times, and the sums of two of them, would not fit
+_ALIASES = {
+    "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
+    "x": ("x", "xs"),
+    "y": ("y", "ys"),
+    "p": ("p", "ps", "pol", "polarity", "polarities"),
+}
+_MEANINGS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # up to here floats of so many bytes tell all integers apart
+
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which of the columns of a file are t, x, y and p, and how the time is counted."""
+
+    index: tuple[int, int, int, int]  # of t, x, y, p in the file
+    time_unit: str | None  # a key of TIME_UNITS_US, None where neither the file nor the caller names one
+    are_named: bool  # false: the order is a convention, and checked harder
+
+
+def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, time_unit: str | None) -> Columns:
+    """Tell which column is what.
+
+    `names` as in the file, None for columns without; `asked` an order such as "xytp" for these, by default "txyp".
+    ValueError where a column is missing or there twice, or the caller contradicts the file.
+    """
+    if time_unit not in (None, *TIME_UNITS_US):
+        raise ValueError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
+    if names is None:
+        order = asked or "".join(NAMES)
+        if sorted(order) != sorted(NAMES):
+            raise ValueError(f"columns={order!r} must name each of t, x, y, p once, such as 'xytp'")
+        return Columns((order.index("t"), order.index("x"), order.index("y"), order.index("p")), time_unit, False)
+    if asked is not None:
+        raise ValueError(f"{path} names its columns ({', '.join(names)}); leave columns={asked!r} out")
+    found: dict[str, int] = {}
+    for i, name in enumerate(names):
+        word, unit = _word_and_unit(name)
+        meaning = _MEANINGS.get(word)
+        if meaning is None or (unit and meaning != "t"):
+            continue
+        if meaning in found:
+            raise ValueError(f"{path} has two columns for {meaning}: {names[found[meaning]]} and {name}; rename one")
+        found[meaning] = i
+        if unit and time_unit not in (None, unit):
+            raise ValueError(f"{path} counts time in {unit} ({name}) but time_unit={time_unit!r} was asked for")
+        time_unit = unit or time_unit
+    if missing := [name for name in NAMES if name not in found]:
+        raise ValueError(
+            f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
+            "name them t, x, y, p, the time with its unit if it has decimals (t_s, t_us)"
+        )
+    return Columns((found["t"], found["x"], found["y"], found["p"]), time_unit, True)
+
+
+def _word_and_unit(name: str) -> tuple[str, str | None]:
+    match = re.fullmatch(r"(.+?)[_\s]*[\[(]?\b(s|sec|ms|us|ns)[\])]?", name.strip().lower().replace("_", " "))
+    if match is None:
+        return name.strip().lower(), None
+    return match[1].strip(" [("), {"sec": "s"}.get(match[2], match[2])
+
+
+class EventColumns:
+    """Raw columns to events, block by block, under the rules of one file."""
+
+    def __init__(self, path: Path, columns: Columns, height: int, width: int) -> None:
+        self.path = path
+        self.columns = columns
+        self.height = height
+        self.width = width
+
+    def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
+        """Write the events of raw t, x, y, p (as many as fit) into the buffer, return how many were kept.
+
+        Time is repaired and out-of-frame events are counted as in every reader. ValueError, with `where` the block
+        came from, for values that are no time, no pixel or no polarity.
+        """
+        t, x, y, p = raw
+        outside = int(state[OUTSIDE])
+        kept = keep_events(
+            self._microseconds(t, where),
+            self._whole(x, "x", where),
+            self._whole(y, "y", where),
+            self._polarity(p, where),
+            state,
+            (self.height, self.width),
+            buffer,
+        )
+        if not self.columns.are_named and state[OUTSIDE] > outside:
+            raise ValueError(
+                f"{self.path} has x or y outside {self.height}x{self.width} (height x width) {where}; its columns "
+                "have no names and were read as asked (t, x, y, p unless told otherwise): name them, or give the "
+                "size that fits"
+            )
+        return kept
+
+    def _microseconds(self, t: Column, where: str) -> npt.NDArray[np.int64]:
+        unit = self.columns.time_unit
+        if t.dtype.kind == "f":
+            if unit is None:
+                raise ValueError(
+                    f"{self.path} has times of {t.dtype} and does not say their unit; name the column t_s, t_ms, t_us "
+                    "or t_ns, or give time_unit"
+                )
+            _check_all(np.isfinite(t), self.path, f"time is not a number {where}")
+            exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
+            with np.errstate(over="ignore"):  # too late, which is found below
+                in_us = t.astype(np.float64) * TIME_UNITS_US[unit]
+            if t.dtype.itemsize < 8 and len(t) and in_us.max() > exact_us:
+                raise ValueError(
+                    f"{self.path} has times of {t.dtype}, too coarse for the {in_us.max():.0f} us they reach {where}; "
+                    "save them as float64 or as integer microseconds"
+                )
+            _check_all((in_us >= 0) & (in_us < LATEST_POSSIBLE_US), self.path, f"time is negative or too late {where}")
+            return np.rint(in_us).astype(np.int64)
+        factor = TIME_UNITS_US[unit or "us"]
+        limit = min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024)
+        _check_all((t >= 0) & (t < limit), self.path, f"time is negative or too late {where}")
+        whole: npt.NDArray[np.int64] = t.astype(np.int64)
+        return whole * int(factor) if factor >= 1 else whole // round(1 / factor)
+
+    def _whole(self, values: Column, name: str, where: str) -> npt.NDArray[np.int64]:
+        """Coordinates as integers; those that cannot be on any sensor become -1, which is outside."""
+        if values.dtype.kind == "f":
+            is_whole = values == np.rint(values)  # false for what is not a number
+            _check_all(is_whole, self.path, f"{name} is not a whole pixel {where}; round it, or leave the event out")
+        is_possible = (values >= 0) & (values < 1 << 16)
+        return np.where(is_possible, values, np.zeros((), values.dtype)).astype(np.int64) - ~is_possible
+
+    def _polarity(self, p: Column, where: str) -> npt.NDArray[np.bool_]:
+        is_valid = (p == 0) | (p == 1)
+        if p.dtype.kind in "if":
+            is_valid |= p == -1
+        _check_all(is_valid, self.path, f"polarity is none of -1, 0, 1 {where}; are the columns in another order?")
+        return p > 0
+
+
+def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str) -> None:
+    if not is_valid.all():
+        raise ValueError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those)")
+
+
+def keep_events(
+    t: Column,
+    x: Column,
+    y: Column,
+    p: Column,
+    state: State,
+    size_hw: tuple[int, int],
+    buffer: EventBuffer,
+) -> int:
+    """Copy raw events into the buffer with the rules every reader follows; return how many were kept.
+
+    Earlier times are moved up to the latest so far and counted, events outside the sensor are dropped and counted,
+    polarity is 1 where p is positive.
+    """
+    kept: int = _keep(t, x, y, p, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+    return kept
+
+
+@jit
+def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """One simple loop per column, which compile to vector instructions, then the few blocks with a fault again."""
+    kept = 0
+    for start in range(0, len(raw_t), _BLOCK):
+        block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
+        block_y, block_p = raw_y[start : start + _BLOCK], raw_p[start : start + _BLOCK]
+        size = len(block_t)
+        has_fault = np.int64(block_t[0]) < state[LATEST_US]
+        earlier, later = block_t[: size - 1], block_t[1:]
+        for i in range(size - 1):
+            has_fault |= np.int64(later[i]) < np.int64(earlier[i])
+        for i in range(size):
+            has_fault |= (np.int64(block_x[i]) < 0) | (np.int64(block_x[i]) >= width)
+        for i in range(size):
+            has_fault |= (np.int64(block_y[i]) < 0) | (np.int64(block_y[i]) >= height)
+        if has_fault:
+            kept = _keep_block(block_t, block_x, block_y, block_p, state, height, width, t, x, y, p, kept)
+            continue
+        out_t, out_x = t[kept : kept + size], x[kept : kept + size]
+        out_y, out_p = y[kept : kept + size], p[kept : kept + size]
+        for i in range(size):
+            out_t[i] = block_t[i]
+        for i in range(size):
+            out_x[i] = block_x[i]
+        for i in range(size):
+            out_y[i] = block_y[i]
+        for i in range(size):
+            out_p[i] = block_p[i] > 0
+        state[LATEST_US] = block_t[size - 1]
+        kept += size
+    return kept
+
+
+@jit
+def _keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+    """Write event by event, with every repair, into t, x, y, p from `kept` on; return the number kept in all."""
+    latest = state[LATEST_US]
+    for i in range(len(raw_t)):
+        column, row = np.int64(raw_x[i]), np.int64(raw_y[i])
+        if column < 0 or row < 0 or column >= width or row >= height:
+            state[OUTSIDE] += 1
+            continue
+        time = np.int64(raw_t[i])
+        if time < latest:
+            state[BACKWARD] += 1
+        else:
+            latest = time
+        t[kept] = latest
+        x[kept] = column
+        y[kept] = row
+        p[kept] = raw_p[i] > 0
+        kept += 1
+    state[LATEST_US] = latest
+    return kept

@@ -1,0 +1,177 @@
+"""Events as text: one per line, columns separated by comma, semicolon, tab or spaces, named in the first line or not.
+
+Without names the columns are t, x, y, p. Lines with `#` may come first and give the sensor (`# height=260 width=346`).
+The lines are parsed by numpy's loadtxt, which needs no further package and names the row of an error; pandas is 1.4
+times as fast.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.events.readers.columns import EventColumns, find_columns
+from rvtssm.events.readers.header import sensor_size
+from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
+
+_HEAD_BYTES = 1 << 16
+_BYTES_PER_LINE = 24  # a guess, for how much to read at once
+_MAX_LINE_BYTES = 1 << 12
+_NEWLINE = ord("\n")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the first lines of a file say."""
+
+    offset: int  # of the first line of numbers
+    delimiter: str | None  # None: spaces
+    names: tuple[str, ...] | None
+    first_row: tuple[str, ...]  # empty in a file without events
+    size_hw: tuple[int, int] | None
+
+
+class CsvRecording(Recording):
+    """A text file whose lines of numbers start at byte `offset`; what follows the last newline is not read."""
+
+    format = "csv"
+
+    def __init__(self, path: Path, layout: _Layout, dtype: np.dtype[Any], events: EventColumns) -> None:
+        num_bytes, unfinished = _up_to_last_newline(path, layout.offset)
+        super().__init__(path, events.height, events.width, num_bytes, unfinished)
+        self._layout = layout
+        self._dtype = dtype
+        self._events = events
+
+    def _open(self) -> Any:
+        return open(self.path, "rb", buffering=0)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        lines = self._lines(start, len(buffer.t))
+        state[POSITION] += len(lines)
+        if not lines.strip():
+            return 0
+        place = f"in the lines from byte {self._layout.offset + start}"
+        try:
+            rows = np.loadtxt(
+                io.BytesIO(lines),
+                self._dtype,
+                comments=None,
+                delimiter=self._layout.delimiter,
+                usecols=self._events.columns.index,
+                ndmin=1,
+                encoding="latin1",
+            )
+        except ValueError as error:
+            hint = "; times with decimals need a unit, as in a column t_s" if "column 1" in str(error) else ""
+            raise ValueError(f"{self.path}, {place}: {error}{hint}") from None
+        return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
+
+    def _lines(self, start: int, max_lines: int) -> bytes:
+        """Whole lines from `start` on, at most so many."""
+        file = self._file()
+        file.seek(self._layout.offset + start)
+        wanted = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
+        data: bytes = file.read(wanted)
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)[:max_lines]
+        if not len(ends):
+            raise ValueError(
+                f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
+                "this is no file of events, or it became shorter"
+            )
+        return data[: ends[-1] + 1]
+
+
+def open_csv(
+    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
+) -> CsvRecording:
+    """Open a text file of events.
+
+    `columns` gives the order where the first line does not name them, such as "xytp"; `time_unit` (s, ms, us, ns) is
+    needed for times with decimals. ValueError without t, x, y, p or a size.
+    """
+    layout = _read_layout(path)
+    if layout is None:
+        raise ValueError(f"{path} is not a text file with one event per line; choose another reader")
+    if layout.names is None and len(layout.first_row) != 4:
+        raise ValueError(
+            f"{path} has {len(layout.first_row)} columns without names; name them in the first line, such as t,x,y,p"
+        )
+    found = find_columns(path, layout.names, columns, time_unit)
+    texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
+    kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
+    dtype = np.dtype(list(zip("txyp", kinds, strict=True)))
+    height, width = sensor_size(path, layout.size_hw, (height, width))
+    return CsvRecording(path, layout, dtype, EventColumns(path, found, height, width))
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file starts with lines of numbers, with or without names above them."""
+    try:
+        return _read_layout(path) is not None
+    except ValueError:
+        return False
+
+
+def _read_layout(path: Path) -> _Layout | None:
+    """None where the file does not start like text of this form."""
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    position = len(_BOM) if head.startswith(_BOM) else 0
+    names, size_hw, notes = None, None, ""
+    while True:
+        line, is_whole, _ = head[position:].partition(b"\n")
+        if len(line) > _MAX_LINE_BYTES or not line.isascii() or any(byte < 9 or 13 < byte < 32 for byte in line):
+            return None
+        text = line.decode("ascii").strip()
+        if text.startswith("#"):
+            notes += text
+        elif text:
+            delimiter = next((mark for mark in ",;\t" if mark in text), None)
+            fields = tuple(field.strip() for field in text.split(delimiter))
+            if len(fields) < 4:
+                return None
+            num_numbers = sum(_is_number(field) for field in fields)
+            if num_numbers == len(fields) or (names is not None and num_numbers >= 4):
+                break
+            if names is not None or num_numbers:
+                return None
+            names = fields
+        elif not is_whole:
+            fields, delimiter = (), ","
+            if names is None:
+                return None
+            break
+        position += len(line) + len(is_whole)
+    sides = [re.search(rf"{name}\s*[=:]\s*(\d{{1,5}})\b", notes) for name in ("height", "width")]
+    if sides[0] and sides[1]:
+        size_hw = (int(sides[0][1]), int(sides[1][1]))
+    return _Layout(position, delimiter, names, fields, size_hw)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _up_to_last_newline(path: Path, offset: int) -> tuple[int, int]:
+    """Bytes from the offset up to the last newline, and bytes after it: the start of a line that was cut."""
+    num_bytes = path.stat().st_size
+    with open(path, "rb") as file:
+        start = max(offset, num_bytes - _MAX_LINE_BYTES)
+        file.seek(start)
+        tail = file.read()
+    end = start + tail.rfind(b"\n") + 1
+    if end == start and start > offset:
+        raise ValueError(f"{path}, byte {start}: no line ends here; this is no file of events")
+    return end - offset, num_bytes - end

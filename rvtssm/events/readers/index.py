@@ -1,0 +1,115 @@
+"""Where to resume decoding for a time: built in one pass over a recording, kept on disk for everyone who opens it.
+
+The file lies beside the recording as `.NAME.index`, or, where that folder is read-only, in RVTSSM_CACHE_DIR, else in
+the user's cache. It names the recording's content and settings and carries a checksum: an index that does not fit is
+built again, and a failure to write one is no error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.aside import written_aside
+
+_MAGIC = b"rvtssm index 1\n"  # the number changes when a decoder or this layout does
+_SAMPLES, _SAMPLE_BYTES = 16, 4096  # of a recording, that tell it from others of equal size and age
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingIndex:
+    """K blocks of a recording, each with at least one event."""
+
+    states: Ints  # (K, S) decoder state at the start of each block
+    latest_us: Ints  # (K,) time of the last event of each block
+    num_before: Ints  # (K + 1,) events before each block, and of all
+    first_us: int  # time of the first event, 0 without events
+    backward_steps: int  # of the whole recording
+    out_of_frame: int
+
+    @property
+    def num_events(self) -> int:
+        return int(self.num_before[-1])
+
+    def blocks(self, start_us: int, end_us: int) -> tuple[int, int]:
+        """The range of blocks that may hold events with start_us <= t < end_us."""
+        first = int(np.searchsorted(self.latest_us, start_us))
+        stop = min(int(np.searchsorted(self.latest_us, end_us)) + 1, len(self.latest_us))
+        return first, max(first, stop)
+
+
+def identity_of(path: Path, settings: bytes) -> bytes:
+    """A digest of what an index depends on: size, age and samples of the file, and how it is read."""
+    with open(path, "rb") as file:
+        stat = os.fstat(file.fileno())
+        digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns} ".encode() + settings)
+        for offset in np.linspace(0, max(0, stat.st_size - _SAMPLE_BYTES), _SAMPLES).astype(int):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.digest()
+
+
+def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
+    """The index of a recording of this identity, None where there is none or only a damaged or outdated one."""
+    for location in _locations(path):
+        try:
+            content = location.read_bytes()
+        except OSError:
+            continue
+        head = _MAGIC + identity
+        data = content[len(head) + _DIGEST_BYTES :]
+        if content.startswith(head) and content[len(head) :].startswith(hashlib.sha256(data).digest()):
+            return _from_bytes(data)
+    return None
+
+
+def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
+    """Keep an index, where that is possible."""
+    data = _to_bytes(index)
+    for location in _locations(path):
+        if _is_read_only(location.parent):
+            continue
+        try:
+            with written_aside(location) as aside:
+                aside.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
+            return
+        except OSError:  # no space, no right, or another thread was faster
+            continue
+
+
+def _locations(path: Path) -> Iterator[Path]:
+    """Where an index may lie, best first."""
+    path = path.absolute()
+    yield path.with_name(f".{path.name}.index")
+    cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    yield Path(cache) / "rvtssm" / "indexes" / f"{name}.index"
+
+
+def _is_read_only(folder: Path) -> bool:
+    # the superuser could write to a folder whose mode forbids it to all, and should not
+    return folder.exists() and (not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK))
+
+
+def _to_bytes(index: RecordingIndex) -> bytes:
+    numbers = [*index.states.shape, index.first_us, index.backward_steps, index.out_of_frame]
+    parts = (np.array(numbers, np.int64), index.states, index.latest_us, index.num_before)
+    return b"".join(np.ascontiguousarray(part, "<i8").tobytes() for part in parts)
+
+
+def _from_bytes(data: bytes) -> RecordingIndex:
+    values = np.frombuffer(data, "<i8").astype(np.int64, copy=False)
+    num_blocks, num_slots, first_us, backward_steps, out_of_frame = (int(value) for value in values[:5])
+    states, latest_us, num_before = np.split(values[5:], [num_blocks * num_slots, num_blocks * num_slots + num_blocks])
+    return RecordingIndex(
+        states.reshape(num_blocks, num_slots), latest_us, num_before, first_us, backward_steps, out_of_frame
+    )

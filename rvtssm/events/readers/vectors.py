@@ -1,0 +1,70 @@
+"""Pixels of one row that share a word: a mask of up to 12 neighbours becomes events without a branch per pixel.
+
+All 12 places are written, those of the set bits first; what comes next overwrites the surplus.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.jit import jit
+from rvtssm.events.readers.recording import BACKWARD, OUTSIDE
+
+VECTOR = 12  # pixels
+_PLACE_BITS = 4  # for the place of a pixel in a vector
+
+
+def _places_of_bits() -> npt.NDArray[np.uint64]:
+    """For every mask: the places of its ones, 4 bits each from the lowest up, then their number."""
+    masks = np.arange(1 << VECTOR, dtype=np.uint64)
+    packed, count = np.zeros_like(masks), np.zeros_like(masks)
+    for place in range(VECTOR):
+        is_one = (masks >> np.uint64(place)) & np.uint64(1)
+        packed |= (is_one * np.uint64(place)) << (count * np.uint64(_PLACE_BITS))
+        count += is_one
+    return packed | count << np.uint64(VECTOR * _PLACE_BITS)
+
+
+_PLACES = _places_of_bits()
+
+
+@jit
+def put_vector(mask, column, row, polarity, time, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+    """Write the pixels of a mask below 2^VECTOR, all on the sensor and in order of time; return the number kept in all.
+
+    `kept` is uint64, which spares the test for negative places; t, x, y, p have VECTOR places from there.
+    """
+    places = _PLACES[mask]
+    for i in range(VECTOR):
+        place = (places >> np.uint64(_PLACE_BITS * i)) & np.uint64(0xF)
+        x[kept + np.uint64(i)] = np.uint16(column + np.int64(place))
+    for i in range(VECTOR):
+        y[kept + np.uint64(i)] = row
+    for i in range(VECTOR):
+        p[kept + np.uint64(i)] = polarity
+    for i in range(VECTOR):
+        t[kept + np.uint64(i)] = time
+    return kept + (places >> np.uint64(VECTOR * _PLACE_BITS))
+
+
+@jit
+def keep_pixels(mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+    """Write the pixels of any mask with every repair; return the number kept in all and the latest time."""
+    while mask:
+        if mask & 1:
+            if column >= width or row >= height:
+                state[OUTSIDE] += 1
+            else:
+                if time < latest:
+                    state[BACKWARD] += 1
+                else:
+                    latest = time
+                t[kept] = latest
+                x[kept] = column
+                y[kept] = row
+                p[kept] = polarity
+                kept += np.uint64(1)
+        mask >>= 1
+        column += 1
+    return kept, latest

@@ -1,0 +1,146 @@
+"""Runs an exported detector with the interface of the detector itself, so that everything that streams can use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rvtssm.inference.export import FORMATS, METADATA_KEY, format_of, quiet, read_description
+from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import InputGeometry, derive_geometry
+
+Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
+
+
+def largest_difference(
+    checkpoint: LoadedCheckpoint, exported: LoadedCheckpoint, num_steps: int, num_streams: int = 2, seed: int = 0
+) -> tuple[float, float]:
+    """Of the predictions of both over carried steps at changing rates: relative to the largest, and of the scores.
+
+    Counts are random, the step scales between a tenth and twice that of training.
+    """
+    height, width = exported.detector.geometry.height, exported.detector.geometry.width
+    reference = detector_for_frame(checkpoint, height, width).cpu()
+    generator = torch.Generator().manual_seed(seed)
+    states: list[Any] = [None, None]
+    boxes = scores = 0.0
+    for _ in range(num_steps):
+        size = (1, num_streams, reference.in_channels, height, width)
+        hist = torch.randint(0, 11, size, generator=generator, dtype=torch.uint8)
+        scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
+        found = []
+        for i, detector in enumerate((reference, exported.detector)):
+            with torch.no_grad():
+                predictions, states[i] = detector(hist, states[i], scale)
+            found.append(predictions)
+        wanted, given = found
+        boxes = max(boxes, float((given - wanted)[..., :4].abs().max() / wanted[..., :4].abs().max()))
+        scores = max(scores, float((given[..., 4:].sigmoid() - wanted[..., 4:].sigmoid()).abs().max()))
+    return boxes, scores
+
+
+def is_exported(path: Path | str) -> bool:
+    """Whether the name is that of an exported file."""
+    return str(path).endswith(tuple(FORMATS.values()))
+
+
+def read_exported(path: Path | str) -> LoadedCheckpoint:
+    """The file of `rvtssm export` as a checkpoint whose detector is an `ExportedDetector`; ValueError for any other."""
+    if not Path(path).is_file():
+        raise ValueError(f"there is no exported model at {path}")
+    with quiet():
+        run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[format_of(path)](Path(path))
+    meta, description = read_description(text, path)
+    detector: Any = ExportedDetector(run, meta, description)
+    return LoadedCheckpoint(
+        **{field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}, detector=detector
+    )
+
+
+class ExportedDetector(nn.Module):
+    """As `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU."""
+
+    locations: Tensor
+
+    def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any]) -> None:
+        super().__init__()
+        self.geometry: InputGeometry = derive_geometry(*description["frame_hw"])
+        self.num_classes = meta.spec.num_classes
+        self._run = run
+        self._shapes = [tuple(shape) for shape in description["state"].values()]
+        self.register_buffer("locations", torch.tensor(description["locations"]), persistent=False)
+
+    def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
+        """Zeros (B * n, ...) in order of the file's state tensors, stream-major."""
+        return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)
+
+    def prepare(self, step_scale: float) -> float:
+        """The file takes the step scale as it is."""
+        return step_scale
+
+    def forward(
+        self,
+        hist: Tensor,
+        state: tuple[Tensor, ...] | None = None,
+        step_scale: float | Tensor = 1.0,
+        frame_index: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """As `Detector.forward`, one step at a time."""
+        num_steps, num_streams = hist.shape[:2]
+        leaves = [leaf.unflatten(0, (num_streams, -1)) for leaf in state or self.init_state(num_streams)]
+        scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
+        found = []
+        for counts, scale in zip(hist, scales, strict=True):
+            predictions, leaves = self._run(counts, scale.contiguous(), leaves)
+            found.append(predictions)
+        every = torch.stack(found)
+        chosen = every.flatten(0, 1) if frame_index is None else every[frame_index[:, 0], frame_index[:, 1]]
+        return chosen, tuple(leaf.flatten(0, 1) for leaf in leaves)
+
+
+def _open_onnx(path: Path) -> tuple[Run, str]:
+    if find_spec("onnxruntime") is None:
+        raise ValueError(f"{path} needs the package onnxruntime; install it with `pip install rvtssm[export]`")
+    import onnxruntime  # an optional package
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception:  # its errors share no class
+        raise ValueError(f"{path} is not a whole ONNX file; export it again with `rvtssm export`") from None
+    names = [each.name for each in session.get_inputs()]
+
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
+        predictions, *after = session.run(None, dict(zip(names, arrays, strict=True)))
+        return torch.from_numpy(predictions), [torch.from_numpy(array) for array in after]
+
+    return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
+
+
+def _open_program(path: Path) -> tuple[Run, str]:
+    extra = {METADATA_KEY: ""}
+    try:
+        run = torch.export.load(path, extra_files=extra).module()
+    except Exception:  # whatever the bytes of another file lead torch to
+        raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
+    text: Any = extra[METADATA_KEY]
+    return run, text.decode() if isinstance(text, bytes) else text
+
+
+def _open_compiled(path: Path) -> tuple[Run, str]:
+    try:
+        run = torch._inductor.aoti_load_package(str(path))
+    except Exception:
+        raise ValueError(f"{path} is not a package that was compiled for this machine; export it again here") from None
+    return run, run.get_metadata().get(METADATA_KEY, "") or json.dumps(None)

@@ -1,0 +1,132 @@
+"""What can be predicted on: event files, folders of them, DSEC sequences with their images, pipes and sockets."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.events.readers import Recording, open_recording
+from rvtssm.events.readers.piped import PipedRecording
+from rvtssm.events.tree import find_event_files
+
+STDIN, SOCKET = "-", "tcp://"
+DSEC_EVENTS = "events/left/events.h5"
+DSEC_TRACKS = "object_detections/left/tracks.npy"
+_DSEC_TIMES = "images/timestamps.txt"
+_DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, which the rectified ones are not
+_CONNECT_S = 10.0
+
+
+class Images:
+    """Frames of a camera beside the events, in the view of the event camera."""
+
+    def __init__(self, times_us: np.ndarray, paths: list[Path]) -> None:
+        self.times_us = times_us  # (N,) int64
+        self._paths = paths
+        self._shown: tuple[int, np.ndarray] | None = None
+
+    def at(self, t_us: int) -> np.ndarray | None:
+        """The latest picture at or before a time, (h, w, 3) uint8 RGB; None before the first, or without pictures."""
+        i = int(np.searchsorted(self.times_us, t_us, side="right")) - 1
+        if i < 0 or not self._paths:
+            return None
+        if self._shown is None or self._shown[0] != i:
+            picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
+            if picture is None:
+                raise ValueError(
+                    f"{self._paths[i]} is no picture that can be read; copy it again, or set overlay=false"
+                )
+            self._shown = i, picture[..., ::-1]
+        return self._shown[1]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened recording and what lies beside it; a piped one is read once, and its end is not known."""
+
+    name: str
+    recording: Recording | PipedRecording
+    images: Images | None = None
+
+    @property
+    def is_piped(self) -> bool:
+        return isinstance(self.recording, PipedRecording)
+
+
+def find_sources(where: str) -> dict[str, str]:
+    """What `where` stands for, by a name for each: itself, or every recording or DSEC sequence in a folder.
+
+    ValueError for a folder without any. A file that is not there is left to whoever opens it.
+    """
+    path = Path(where)
+    if where == STDIN or where.startswith(SOCKET) or not path.is_dir():
+        return {_short_name(where): where}
+    if (path / DSEC_EVENTS).is_file():
+        return {path.resolve().name: where}
+    sequences = sorted(found.parents[2] for found in path.glob(f"*/{DSEC_EVENTS}"))
+    found = {sequence.name: str(sequence) for sequence in sequences}
+    found.update({file.name: str(file) for file in find_event_files(path)})
+    if not found:
+        raise ValueError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
+    return found
+
+
+@contextmanager
+def opened_source(where: str, height: int | None = None, width: int | None = None) -> Iterator[Source]:
+    """Open what `find_sources` found; sizes are sensor pixels, where the events do not tell. ValueError, OSError."""
+    if where == STDIN:
+        yield Source("standard input", PipedRecording(sys.stdin.buffer, "standard input", height, width))
+    elif where.startswith(SOCKET):
+        with _connected(where) as connection, connection.makefile("rb") as stream:
+            yield Source(where, PipedRecording(stream, where, height, width))  # type: ignore[arg-type]
+    else:
+        path = Path(where)
+        recording = open_recording(path / DSEC_EVENTS if path.is_dir() else path, height, width)
+        try:
+            yield Source(where, recording, _dsec_images(path) if path.is_dir() else None)
+        finally:
+            recording.close()
+
+
+def _short_name(where: str) -> str:
+    if where == STDIN:
+        return "stdin"
+    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else Path(where).stem
+
+
+def _connected(where: str) -> socket.socket:
+    host, _, port = where.removeprefix(SOCKET).rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{where} is not of the form {SOCKET}HOST:PORT; name who sends the events")
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
+    except OSError as error:
+        raise ValueError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
+    connection.settimeout(None)
+    return connection
+
+
+def _dsec_images(sequence: Path) -> Images | None:
+    """Times of the images, and the images where they lie in the view of the events; None without times."""
+    times_path = sequence / _DSEC_TIMES
+    if not times_path.is_file():
+        return None
+    try:
+        times_us = np.array(times_path.read_text().split(), np.int64)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
+    if np.any(np.diff(times_us) <= 0):
+        raise ValueError(f"{times_path} has times that do not increase; copy it again")
+    paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
+    if paths and len(paths) != len(times_us):
+        raise ValueError(
+            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again"
+        )
+    return Images(times_us, paths)

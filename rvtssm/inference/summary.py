@@ -1,0 +1,90 @@
+"""What a prediction did: counted on the way, summed up for people and for `prediction.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.records import Detections, Events
+
+
+@dataclass(frozen=True)
+class PredictionSummary:
+    """What a prediction did, and where it wrote it; also written as `prediction.json`."""
+
+    recording: str
+    format: str
+    sensor_hw: tuple[int, int]  # pixels
+    frame_hw: tuple[int, int]  # pixels the detector saw
+    trained_frame_hw: tuple[int, int]
+    downsample: int
+    hz: float
+    window_ms: float
+    num_windows: int
+    num_events: int
+    duration_s: float  # first to last event
+    num_detections: int  # in the files
+    written_min_score: float
+    num_drawn_detections: int  # with the score that is drawn, in all windows
+    drawn_min_score: float
+    faults: dict[str, int]  # what had to be repaired in the events
+    wall_s: float
+    realtime_factor: float  # seconds of recording per second, everything included
+    windows_per_call: int
+    step_ms: dict[str, float]  # detector and selection of boxes, per window: mean, p50, p90, p99
+    files: tuple[str, ...]
+
+    def sentences(self) -> list[str]:
+        """The summary for a person."""
+        (h, w), (trained_h, trained_w) = self.frame_hw, self.trained_frame_hw
+        size = f"{w} x {h} pixels, {self.downsample} sensor pixels to one"
+        if self.frame_hw != self.trained_frame_hw:
+            size += f"; trained on {trained_w} x {trained_h}, same weights"
+        repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
+        windows = "window" if self.num_windows == 1 else "windows"
+        together = f", {self.windows_per_call} windows a call" if self.windows_per_call > 1 else ""
+        return [
+            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
+            + (f"; repaired: {repaired}" if repaired else ""),
+            f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
+            f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
+            f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
+            f"{self.wall_s:.1f} s, {self.realtime_factor:.2f} x real time; in the detector "
+            f"{self.step_ms['p50']:.1f} ms per window (median; 90 %: {self.step_ms['p90']:.1f}, "
+            f"99 %: {self.step_ms['p99']:.1f}{together})",
+            "wrote " + ", ".join(self.files),
+        ]
+
+
+class Tally:
+    """What is counted on the way."""
+
+    def __init__(self, drawn_min_score: float) -> None:
+        self.num_events = self.num_written = self.num_drawn = 0
+        self.seconds: list[float] = []  # per window
+        self._drawn_min_score = drawn_min_score
+        self._first_us: int | None = None
+        self._last_us = 0
+
+    def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
+        for block in blocks:
+            self._first_us = int(block.t[0]) if self._first_us is None else self._first_us
+            self._last_us = int(block.t[-1])
+            self.num_events += len(block)
+            yield block
+
+    def add(self, frame: Detections, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self.num_written += len(frame)
+        self.num_drawn += int((frame.score >= self._drawn_min_score).sum())
+
+    @property
+    def duration_s(self) -> float:
+        return (self._last_us - (self._first_us or 0)) / 1e6
+
+    def step_ms(self) -> dict[str, float]:
+        milliseconds = 1000 * np.array(self.seconds)
+        found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
+        return {"mean": float(milliseconds.mean()), **found}

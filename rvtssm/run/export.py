@@ -1,0 +1,30 @@
+"""`rvtssm export`: a detector as one file for other programs, held against the weights it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rvtssm.config import Config
+from rvtssm.inference.export import export_detector
+from rvtssm.inference.exported import largest_difference, read_exported
+from rvtssm.run.console import console
+from rvtssm.run.inputs import needed
+from rvtssm.run.weights import read_weights
+
+
+def export(config: Config) -> None:
+    """Write `out`, whose name decides the format, and say how far it is from PyTorch."""
+    out = Path(
+        needed(config.out, "out=FILE", "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)")
+    )
+    checkpoint = read_weights(config)
+    description = export_detector(checkpoint, out, config.export.height, config.export.width)
+    boxes, scores = largest_difference(checkpoint, read_exported(out), config.export.check_steps)
+    height, width = description["frame_hw"]
+    console.print(
+        f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "
+        f"{config.export.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} of the "
+        f"largest, scores by {scores:.1e}",
+        soft_wrap=True,
+        highlight=False,
+    )

@@ -1,0 +1,94 @@
+"""The diagonal recurrence on the CPU: one pass over memory per direction, compiled by numba, on one thread.
+
+The matrix products around it take nearly all of the time and use all threads; blocks that fit the cache are too small
+to be worth a second pool of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+_RUN = 128  # sequences whose gradients are summed before they join the total, for the sake of rounding
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Products may be fused with sums, nothing else is relaxed."""
+    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True, fastmath={"contract"})(function)
+    return compiled
+
+
+def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
+    """x[l] += decay[l] * x[l-1] in place, with `carried` (n, P) before the first step; it becomes the last.
+
+    decay (T | 1, D, P) complex or real, D groups of n / D sequences each; x (T, n, 2P), real and imaginary parts in
+    turn, or (T, n, P) where decay is real, and of lower precision if need be. All contiguous and without gradient.
+    """
+    decays = decay.numpy()
+    wide = x.to(decay.dtype.to_real())  # itself where the precision is the same
+    _forward(wide.numpy().view(decays.dtype), decays, carried.numpy())
+    if wide is not x:
+        x.copy_(wide)
+
+
+def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
+    """grad[l] += conj(decay[l+1]) * grad[l+1] in place: from gradients of the states to those of what drove them.
+
+    x are the states and `before` (n, P) the one before the first; `carried` comes as a gradient of the last state and
+    becomes that of `before`. Returns the gradient of decay, in its shape.
+    """
+    decays, real = decay.numpy(), decay.dtype.to_real()
+    grad_decay = np.zeros_like(decays)
+    wide, states = grad.to(real), x.to(real)
+    _backward(
+        wide.numpy().view(decays.dtype),
+        states.numpy().view(decays.dtype),
+        before.numpy(),
+        decays,
+        carried.numpy(),
+        grad_decay,
+    )
+    if wide is not grad:
+        grad.copy_(wide)
+    return torch.from_numpy(grad_decay)
+
+
+@_compiled
+def _forward(x: Any, decay: Any, carried: Any) -> None:
+    num_steps, num_sequences, num_modes = x.shape
+    group = num_sequences // decay.shape[1]
+    for step in range(num_steps):
+        decays = decay[step if decay.shape[0] > 1 else 0]
+        for i in range(num_sequences):
+            decay_i, x_i, carried_i = decays[i // group], x[step, i], carried[i]
+            for p in range(num_modes):
+                value = x_i[p] + decay_i[p] * carried_i[p]
+                x_i[p] = value
+                carried_i[p] = value
+
+
+@_compiled
+def _backward(grad: Any, x: Any, before: Any, decay: Any, carried: Any, grad_decay: Any) -> None:
+    num_steps, num_sequences, num_modes = grad.shape
+    group = num_sequences // decay.shape[1]
+    total = np.zeros(num_modes, decay.dtype)
+    for step in range(num_steps - 1, -1, -1):
+        row = step if decay.shape[0] > 1 else 0
+        previous = x[step - 1] if step > 0 else before
+        for start in range(0, num_sequences, group):
+            decay_i, grad_decay_i = decay[row, start // group], grad_decay[row, start // group]
+            for run in range(start, start + group, _RUN):
+                total[:] = 0
+                for i in range(run, min(run + _RUN, start + group)):
+                    grad_i, previous_i, carried_i = grad[step, i], previous[i], carried[i]
+                    for p in range(num_modes):
+                        value = grad_i[p] + carried_i[p]
+                        grad_i[p] = value
+                        total[p] += value * np.conj(previous_i[p])
+                        carried_i[p] = value * np.conj(decay_i[p])
+                grad_decay_i += total

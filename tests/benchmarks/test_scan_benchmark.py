@@ -1,0 +1,99 @@
+"""`benchmarks.scan` at tiny shapes: its baseline is right, its rows are complete, its file is readable."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from benchmarks import scan
+from benchmarks.textbook import TextbookS5, associative_scan
+from rvtssm.ssm import S5SSM, TemporalConfig
+from rvtssm.ssm.scan import scan_reference
+
+STAGES = ((6, 4), (3, 8))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 10, 21])
+def test_the_textbook_scan_is_the_recurrence(length):
+    torch.manual_seed(length)
+    decay, driven = torch.randn(2, length, 3, dtype=torch.complex128)
+    products, states = associative_scan(decay, driven)
+    wanted, _ = scan_reference(decay[:, None], driven[:, None], torch.zeros(1, 3, dtype=torch.complex128))
+    torch.testing.assert_close(states, wanted[:, 0])
+    torch.testing.assert_close(products, decay.cumprod(0))
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_the_textbook_form_gives_the_numbers_of_our_layer(length):
+    torch.manual_seed(0)
+    ours = S5SSM(6, TemporalConfig(bandlimit=0.0))
+    textbook = TextbookS5(ours)
+    x, state = torch.randn(length, 3, 6), torch.randn_like(ours.init_state(3))
+    results = []
+    for layer, inputs in ((ours, x.clone()), (textbook, x.transpose(0, 1).clone())):
+        y, last = layer(inputs.requires_grad_(), state, 0.5)
+        y = y if layer is ours else y.transpose(0, 1)
+        gradients = torch.autograd.grad(y.square().sum(), [layer.B, layer.C, layer.log_step])
+        results.append((y, last, *gradients))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+def test_every_layer_meets_every_baseline_at_every_stage():
+    rows = scan.measure_times(STAGES, (3, 1), {3: 2, 1: 3}, "cpu", lambda line: None)
+    compared = {(row.name, row.baseline, row.pass_, row.shape) for row in rows}
+    shapes = [f"L={length} {stage}" for length in (3, 1) for stage in ("N=6 H=4", "N=3 H=8", "sum")]
+    assert compared == {
+        (name, baseline, pass_, shape)
+        for name in scan.OURS
+        for baseline in scan.BASELINES
+        for pass_ in scan.PASSES
+        for shape in shapes
+    }
+    assert len(rows) == len(compared)
+    assert all(row.seconds > 0 and row.ratio > 0 and row.floor > 0 for row in rows)
+    bars = scan.met_bars(rows, "cpu")
+    assert len(bars) == 2 * len(scan.PASSES) * len(scan.BARS["cpu"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_peak_is_that_of_forward_and_backward():
+    sequences, dim, length = 600, 64, 21
+    one = sequences * dim * length * 4
+    (ours, half) = scan.measure_memory([(sequences, dim)], length, "cpu", lambda line: None)
+    assert ours.baseline_seconds > 20 * one, "the textbook form holds one input matrix per sequence"
+    assert one < half.seconds <= ours.seconds < 12 * one
+    assert ours.ratio == ours.seconds / ours.baseline_seconds
+    assert ours.to_json()["bytes"] == ours.seconds
+
+
+def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scan, "STAGES", STAGES)
+    monkeypatch.setattr(scan, "ROUNDS", {21: 1, 1: 1})
+    memory = scan.Row("s5-full", "L=21 N=6 H=4", "peak memory", 10, "textbook", 100, 0.1)
+    monkeypatch.setattr(scan, "measure_memory", lambda *arguments: [memory])
+    monkeypatch.setattr(scan, "keep_freed_memory", lambda: None)
+    scan.main(["--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {"device", "threads", "torch", "python", "commit", "rows", "bars"} == set(found)
+    assert {"name", "shape", "pass", "seconds", "baseline", "ratio"} <= set(found["rows"][0])
+    assert found["rows"][-1] == {
+        "name": "s5-full",
+        "shape": "L=21 N=6 H=4",
+        "pass": "peak memory",
+        "bytes": 10,
+        "baseline": "textbook",
+        "baseline_bytes": 100,
+        "ratio": 0.1,
+    }
+    assert "s5-half against lstm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--threads", "0"], ["--device", "tpu"]])
+def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
+    with pytest.raises(SystemExit) as refused:
+        scan.main(wrong)
+    assert refused.value.code == 2
+    assert wrong[1] in capsys.readouterr().err.splitlines()[-1]

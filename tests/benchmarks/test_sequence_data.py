@@ -1,0 +1,102 @@
+"""What the sequence benchmarks simulate obeys the equations it is said to obey."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+
+from benchmarks.sequence import fitzhugh_nagumo, pendulum
+
+
+def test_without_kicks_the_pendulum_solves_its_equation():
+    angle, velocity = pendulum.simulate(5, np.random.default_rng(0), kick=0.0)
+    times = np.arange(pendulum.NUM_FRAMES) * pendulum.FRAME_S
+    for n in range(5):
+        exact = solve_ivp(
+            lambda _, s: (s[1], -1.5 * 9.81 * 2 * np.sin(s[0]) - 0.1 * s[1]),
+            (0, times[-1]),
+            (angle[n, 0], 0.0),
+            t_eval=times,
+            rtol=1e-9,
+            atol=1e-9,
+        ).y
+        np.testing.assert_allclose(angle[n], exact[0], atol=5e-3)
+        np.testing.assert_allclose(velocity[n], exact[1], atol=2e-2)
+
+
+def test_kicks_change_the_velocity_of_every_frame_independently():
+    still, pushed = (pendulum.simulate(3000, np.random.default_rng(1), kick) for kick in (0.0, 0.1))
+    change = pushed[1] - still[1]
+    assert change[:, 1].std() == pytest.approx(0.1, rel=0.05)
+    # near the start the pendulum has not yet turned kicks into angles: they add up like a random walk
+    assert change[:, 9].std() == pytest.approx(0.3, rel=0.15)
+    assert abs(np.corrcoef(change[:, 1], change[:, 2] - change[:, 1])[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.4, np.pi / 2, 2.0, -1.0, np.pi])
+def test_the_rod_is_drawn_at_its_angle(angle):
+    frame = pendulum.draw(angle)
+    assert frame.shape == (24, 24)
+    assert frame.dtype == np.uint8
+    rows, columns = np.mgrid[:24, :24] - 11.5
+    towards = np.arctan2((frame * columns).sum(), (frame * rows).sum())
+    assert abs(np.exp(1j * towards) - np.exp(1j * angle)) < 0.08
+    assert frame.max() > 200  # the rod is one and a half pixels wide
+
+
+def test_visibility_is_correlated_in_time_and_starts_clean():
+    visible = pendulum.visibility(500, np.random.default_rng(2))
+    assert visible.min() == 0
+    assert visible.max() == 1
+    assert (visible[:, : pendulum.NUM_CLEAN] == 1).all()
+    late = visible[:, 20:]
+    assert np.corrcoef(late[:, :-1].ravel(), late[:, 1:].ravel())[0, 1] > 0.9
+    assert 0.05 < (late == 0).mean() < 0.5
+
+
+def test_a_pendulum_split_holds_what_it_says():
+    frames, targets, gaps = pendulum.sample_split(6, np.random.default_rng(3))
+    assert frames.shape == (50, 6, 1, 24, 24)
+    assert frames.dtype == torch.uint8
+    torch.testing.assert_close(targets.square().sum(-1), torch.ones(50, 6))
+    assert (gaps == gaps.round()).all()
+    assert gaps.min() == 1
+    assert gaps.max() > 2
+    assert gaps.sum(0).max() <= pendulum.NUM_FRAMES
+    again = pendulum.sample_split(6, np.random.default_rng(3))
+    assert all(torch.equal(a, b) for a, b in zip((frames, targets, gaps), again, strict=True))
+
+
+def test_the_parts_of_the_data_differ():
+    train, validation, test = pendulum.build_data((2, 2, 2))
+    assert not torch.equal(train.targets, validation.targets)
+    assert not torch.equal(validation.targets, test.targets)
+
+
+def test_the_oscillator_solves_its_equations_as_well_as_the_solver_was_asked_to():
+    values = fitzhugh_nagumo.trajectory(0.3)[0]
+    exact = solve_ivp(
+        lambda _, s: (s[0] - s[0] ** 3 / 3 - s[1] + 0.5, (s[0] + 0.7 - 0.8 * s[1]) / 50),
+        (0, 400),
+        (0.3, 0.0),
+        t_eval=np.linspace(0, 400, 1001),
+        rtol=1e-8,
+        atol=1e-8,
+    ).y[0]
+    assert values[0] == 0.3
+    assert np.sqrt(np.mean((values - exact) ** 2)) < 0.1  # of 1.5: small errors shift the jumps in time
+    np.testing.assert_allclose(values[:50], exact[:50], atol=0.01)
+
+
+def test_the_targets_of_the_oscillator_are_its_next_values():
+    values, changes, gaps = fitzhugh_nagumo.sample_split(4, np.random.default_rng(4))
+    assert gaps is None
+    assert values.shape == changes.shape == (1000, 4, 1)
+    torch.testing.assert_close(values[:-1] + fitzhugh_nagumo.INCREMENT * changes[:-1], values[1:])
+    assert float(changes.square().mean().sqrt()) == pytest.approx(1, rel=0.1)
+
+
+def test_the_error_of_the_solver_is_small_beside_the_changes():
+    assert 1e-4 < fitzhugh_nagumo.solver_error(3) < fitzhugh_nagumo.INCREMENT / 20

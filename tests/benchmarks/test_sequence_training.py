@@ -1,0 +1,145 @@
+"""The sequence benchmarks train, keep what is finished and print it beside the published numbers; at toy size."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.sequence import fitzhugh_nagumo, pendulum
+from benchmarks.sequence.model import SequenceModel
+from benchmarks.sequence.study import Data, Recipe, Split, Study, build_table, main, mean_squared_error, run_study
+from rvtssm.ssm import TEMPORAL_LAYERS
+
+LAYERS = list(TEMPORAL_LAYERS)
+RECIPE = Recipe(
+    epochs=2,
+    batch_size=4,
+    lr=0.01,
+    ssm_lr=0.003,
+    weight_decay=0.0,
+    dim=4,
+    depth=1,
+    state_size=4,
+    num_blocks=2,
+    dt_min=0.01,
+    dt_max=0.1,
+)
+
+
+def toy_split(num_sequences: int, seed: int) -> Split:
+    """Running sums of noise with uneven gaps."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(7, num_sequences, 1, generator=generator)
+    gaps = torch.randint(1, 4, (7, num_sequences), generator=generator).float()
+    return Split(inputs, (inputs * gaps[:, :, None]).cumsum(0) / 5, gaps)
+
+
+def build_toy(layer: str, recipe: Recipe) -> SequenceModel:
+    return SequenceModel(nn.Linear(1, recipe.dim), recipe.temporal(layer), recipe.dim, recipe.depth, num_outputs=1)
+
+
+STUDY = Study(
+    name="toy",
+    recipe=RECIPE,
+    build_data=lambda: Data(*(toy_split(8, seed) for seed in range(3))),
+    build_model=build_toy,
+    scores={"MSE x 10^-3": lambda mse: 1e3 * mse},
+    published={"other": 4.5},
+)
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=120)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("study", [pendulum.STUDY, fitzhugh_nagumo.STUDY], ids=lambda study: study.name)
+def test_a_step_lowers_the_loss(study, layer):
+    torch.manual_seed(0)
+    recipe = replace(study.recipe, dim=8, depth=2, state_size=8, num_blocks=2)
+    model = study.build_model(layer, recipe)
+    if study is pendulum.STUDY:
+        inputs, targets, gaps = pendulum.build_data((2, 1, 1)).train
+        inputs, targets, step_scale = inputs[:9], targets[:9], gaps[:9]
+    else:
+        inputs, targets, _ = fitzhugh_nagumo.build_data((2, 1, 1)).train
+        inputs, targets, step_scale = inputs[:30], targets[:30], 1.0
+    optimizer = torch.optim.AdamW(model.parameter_groups(1e-3, 1e-3, 0.0))
+    before = F.mse_loss(model(inputs, step_scale), targets)
+    before.backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert F.mse_loss(model(inputs, step_scale), targets) < before
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gaps_reach_the_layers_that_know_time(layer):
+    model, split = build_toy(layer, RECIPE), toy_split(3, 0)
+    with torch.no_grad():
+        differs = not torch.equal(model(split.inputs, split.gaps), model(split.inputs, 2 * split.gaps))
+    assert differs == (layer != "lstm")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_parameter_is_in_one_group(layer):
+    model = build_toy(layer, RECIPE)
+    others, of_system = (set(map(id, group["params"])) for group in model.parameter_groups(1e-2, 1e-3, 0.1))
+    assert others.isdisjoint(of_system)
+    assert others | of_system == {id(p) for p in model.parameters()}
+    assert bool(of_system) == (layer != "lstm")
+    assert all((id(p) in others) for name, p in model.named_parameters() if name.endswith((".C", ".D")))
+
+
+def test_the_error_is_the_mean_over_everything():
+    model, split = build_toy("s5", RECIPE), toy_split(5, 0)
+    with torch.no_grad():
+        whole = F.mse_loss(model(split.inputs, split.gaps), split.targets)
+    assert mean_squared_error(model, split) == pytest.approx(float(whole), rel=1e-5)
+
+
+def test_finished_models_are_not_trained_again(tmp_path):
+    path = tmp_path / "toy.json"
+    first = run_study(STUDY, ["s5", "lstm"], 1, path, quiet())
+    assert [(row["layer"], row["seed"]) for row in first] == [("s5", 0), ("lstm", 0)]
+    assert json.loads(path.read_text())["rows"] == first
+    assert first[0]["MSE x 10^-3"] == pytest.approx(1e3 * first[0]["test_mse"])
+    assert run_study(replace(STUDY, build_data=pytest.fail), ["s5", "lstm"], 1, path, quiet()) == first
+    more = run_study(STUDY, ["s5"], 2, path, quiet())
+    assert more[:2] == first
+    assert [(row["layer"], row["seed"]) for row in more[2:]] == [("s5", 1)]
+
+
+def test_a_seed_gives_the_same_model_whatever_was_trained_before(tmp_path):
+    both = run_study(STUDY, ["lstm", "s7"], 1, tmp_path / "both.json", quiet())
+    alone = run_study(STUDY, ["s7"], 1, tmp_path / "alone.json", quiet())
+    assert both[1]["test_mse"] == alone[0]["test_mse"]
+
+
+def test_the_table_marks_what_is_published(tmp_path):
+    rows = run_study(STUDY, ["s5", "lstm"], 2, tmp_path / "toy.json", quiet())
+    console = quiet()
+    console.print(build_table(STUDY, rows))
+    text = console.file.getvalue()
+    ours = next(line for line in text.splitlines() if "s5, ours" in line)
+    assert "±" in ours
+    assert str(rows[0]["parameters"]) in ours
+    assert "4.5" in next(line for line in text.splitlines() if "other, published" in line)
+
+
+def test_the_command_trains_reports_and_refuses_results_of_another_recipe(tmp_path, capsys):
+    path = tmp_path / "toy.json"
+    arguments = ["--seeds", "1", "--layers", "s5", "--json", str(path)]
+    assert main(STUDY, arguments) == 0
+    assert "epoch 2/2" in capsys.readouterr().out
+    assert main(STUDY, [*arguments, "--epochs", "1"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "other settings" in message
+    assert json.loads(path.read_text())["settings"]["epochs"] == 2

@@ -1,0 +1,203 @@
+"""A custom dataset: described by a file, in the ways of labelling people use; the page that explains it is executed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from rvtssm import datasets
+from rvtssm.cli import compose
+from rvtssm.config import configs_dir
+from rvtssm.datasets import DatasetConfig, build_spec, custom
+from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.records import Events
+from rvtssm.run.preprocess import preprocess
+
+PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
+HEIGHT, WIDTH = 60, 80
+MINIMAL = {"classes": ["cat", "dog"], "height": HEIGHT, "width": WIDTH}
+TIMES_US = (200_000, 300_000, 400_000)
+
+
+def random_events(height=HEIGHT, width=WIDTH, start_us=0, duration_us=420_000, count=8_000, seed=0):
+    rng = np.random.default_rng(seed)
+    return Events(
+        start_us + np.sort(rng.integers(0, duration_us, count)),
+        rng.integers(0, width, count).astype(np.uint16),
+        rng.integers(0, height, count).astype(np.uint16),
+        rng.integers(0, 2, count).astype(np.uint8),
+    )
+
+
+def write_npy(path):
+    boxes = np.zeros(3, BOX_DTYPE)
+    for name, value in {"t": TIMES_US, "x": 8, "y": 6, "w": 40, "h": 30, "class_id": 1, "still_us": -1}.items():
+        boxes[name] = value
+    write_boxes(path, boxes)
+
+
+def write_coco(path):
+    content = {
+        "images": [{"id": i, "t_us": t_us} for i, t_us in enumerate(TIMES_US)],
+        "annotations": [{"image_id": i, "category_id": 4, "bbox": [8, 6, 40, 30]} for i in range(3)],
+        "categories": [{"id": 4, "name": "dog"}],
+    }
+    path.write_text(json.dumps(content))
+
+
+def write_yolo(path):
+    path.write_text("\n".join(f"{t_us} 1 0.35 0.35 0.5 0.5" for t_us in TIMES_US))
+
+
+def write_voc(path, name="dog", size=(HEIGHT, WIDTH), box=(8, 6, 48, 36)):
+    edges = "".join(f"<{edge}>{v}</{edge}>" for edge, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>"
+    path.write_text(f"<annotation>{sides}<object><name>{name}</name><bndbox>{edges}</bndbox></object></annotation>")
+
+
+LABELS = {"_bbox.npy": write_npy, ".json": write_coco, ".txt": write_yolo, ".xml": write_voc}
+
+
+def write_tree(root, labels="_bbox.npy", **description):
+    for seed, split in enumerate(("train", "val", "test")):
+        (root / split).mkdir(parents=True)
+        write_dat(root / split / "drive.dat", random_events(seed=seed), HEIGHT, WIDTH)
+        LABELS[labels](root / split / f"drive{labels}")
+    (root / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, "labels": labels, **description}))
+    return root
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
+    raw = write_tree(tmp_path / "raw", labels)
+    config = compose(
+        ["dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "preprocess.workers=1"]
+    )
+    assert preprocess(config) == 0
+    prepared_only = DatasetConfig("custom", None, str(tmp_path / "out"))
+    assert build_spec(prepared_only) == build_spec(config.dataset)
+    sampling = SamplingConfig(mode="random", batch_size=1, chunk_length=2)
+    data = SequenceDataModule(prepared_only, sampling, data=DataConfig(num_workers=0))
+    (sequence,) = data.sequences("train")
+    expected = TIMES_US if labels != ".xml" else (int(random_events().t[-1]) + 1,)
+    assert sequence.labels.t_us.tolist() == list(expected)
+    np.testing.assert_allclose(sequence.labels.boxes_ltwh, [[8, 6, 40, 30]] * len(expected), atol=1e-3)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
+    assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
+    raw_data = SequenceDataModule(config.dataset, data=DataConfig(num_workers=0))
+    (raw_batch, *_) = raw_data.eval_loader("val", 50_000, None, "raw")
+    assert raw_batch.hist.any()
+
+
+def test_what_the_description_does_not_say_has_a_default(tmp_path):
+    (tmp_path / "dataset.yaml").write_text("classes: [cat, dog]\nheight: 60\nwidth: 80\n")
+    spec = build_spec(DatasetConfig("custom", str(tmp_path)))
+    assert spec == replace(custom.SPEC, class_names=("cat", "dog"), height=60, width=80)
+    assert spec.boxes_suffix == "_bbox.npy"
+    assert build_spec(DatasetConfig("custom", str(tmp_path), height=30)).height == 30
+
+
+def test_every_key_of_the_description_arrives(tmp_path):
+    (tmp_path / "dataset.yaml").write_text(
+        "classes: [cat, dog]\nheight: 60\nwidth: 80\nclass_ids: [3, 1]\nmin_side_px: 2.5\nskip_us: 10\ndownsample: 2\n"
+        "event_suffixes: [.raw]\nlabels: .json\nsplit_sources: {val: [train/x*]}\nevents_dir: e\nboxes_dir: b\n"
+    )
+    spec = build_spec(DatasetConfig("custom", str(tmp_path)))
+    assert spec.disk_class_ids == (3, 1) and spec.min_side_px == 2.5 and spec.skip_us == 10 and spec.frame_width == 40
+    assert spec.event_suffixes == (".raw",) and spec.boxes_suffix == ".json"
+    assert spec.split_sources == {"val": ("train/x*",)} and (spec.events_dir, spec.boxes_dir) == ("e", "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "dataset.yaml does not exist; it describes a custom dataset, with classes, height, width"),
+        ("", "holds no keys"),
+        ("classes: [a\nheight", "is not YAML"),
+        ("classes: [a]\nheight: 60", "does not say width"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "unknown key label; choose from boxes_dir, class_ids, cl"),
+        ("classes: a\nheight: 60\nwidth: 80", "classes: a; write a list"),
+        ("classes: []\nheight: 60\nwidth: 80", "write a list of different names"),
+        ("classes: [a, a]\nheight: 60\nwidth: 80", "write a list of different names"),
+        ("classes: [a]\nheight: 0\nwidth: 80", "height: 0; write a number of at least 1"),
+        ("classes: [a]\nheight: 6.5\nwidth: 80", "height: 6.5; write a number"),
+        ("classes: [a]\nheight: true\nwidth: 80", "height: True; write a number"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", r"label files end in one of .npy, .json, .txt, .xml"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "give one id to each"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: 1", "write a list of numbers"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "write patterns by split"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a name"),
+    ],
+)
+def test_a_description_that_cannot_be_used_says_why(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "dataset.yaml").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message) if "[" not in message else message) as error:
+        build_spec(DatasetConfig("custom", str(tmp_path)))
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_custom_dataset_needs_a_folder():
+    with pytest.raises(ValueError, match=r"dataset=custom needs dataset\.raw_dir=DIR"):
+        build_spec(DatasetConfig("custom"))
+
+
+def blocks(heading: str, language: str) -> list[str]:
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def pedro(tmp_path):
+    """A few windows in the layout of PEDRo, at the times of a clock that started in 1970."""
+    for seed, split in enumerate(("train", "val", "test")):
+        for folder in ("numpy", "xml"):
+            (tmp_path / "pedro" / folder / split).mkdir(parents=True)
+        for i in range(2):
+            events = random_events(260, 346, 1_672_932_172_785_744 + 10**6 * i, 40_000, seed=seed)
+            array = np.stack([getattr(events, name).astype(np.int64) for name in "txyp"], axis=1)
+            np.save(tmp_path / "pedro/numpy" / split / f"frame{i:07d}.npy", array)
+            write_voc(tmp_path / "pedro/xml" / split / f"frame{i:07d}.xml", "person", (260, 346), (49, 103, 145, 260))
+    return tmp_path / "pedro"
+
+
+def prepared_boxes(spec, config, pedro):
+    summary = preprocess_dataset(
+        spec, pedro, config.prepared_dir, PreprocessConfig(stride_ms=40, workers=1), progress=False
+    )
+    assert len(summary.written) == 6 and not summary.failed and not summary.dropped
+    sequences = SequenceDataModule(config, data=DataConfig(num_workers=0)).sequences("test")
+    assert [sequence.num_steps for sequence in sequences] == [1, 1]
+    assert all(int(sequence.read(0, 1).sum()) > 7_000 for sequence in sequences)  # all events but those cut off at 10
+    return np.concatenate([sequence.labels.boxes_ltwh for sequence in sequences]).tolist()
+
+
+def test_the_description_in_the_readme_reads_pedro(pedro, tmp_path):
+    (description,) = blocks("Your own recordings", "yaml")
+    (pedro / "dataset.yaml").write_text(description)
+    config = DatasetConfig("custom", str(pedro), str(tmp_path / "prepared"))
+    custom.copy_description(pedro, tmp_path / "prepared")
+    assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
+
+
+def test_the_dataset_that_the_readme_adds_can_be_used(pedro, tmp_path, monkeypatch):
+    (source,), (config_file,) = blocks("Adding a dataset", "python"), blocks("Adding a dataset", "yaml")
+    module: dict = {}
+    exec(compile(source, "pedro.py", "exec"), module)
+    monkeypatch.setitem(datasets.DATASETS, "pedro", module["SPEC"])
+    content = yaml.safe_load(config_file)
+    usual = yaml.safe_load((configs_dir() / "dataset/dsec.yaml").read_text())
+    assert config_file.startswith("# @package _global_\n") and content.keys() == usual.keys()
+    config = DatasetConfig(content["dataset"]["name"], str(pedro), str(tmp_path / "prepared"))
+    assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2

@@ -1,0 +1,124 @@
+"""DSEC-Det: the published tree and splits, absolute time, labels in the view of the sensor; from raw events to AP."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
+
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.dsec import SPEC
+from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.events.labels import clean_boxes
+from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import find_boxes_without_events, find_recordings
+from rvtssm.inference.stream import stream
+from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.ssm import TemporalConfig
+
+# as in dsec-det, config/train_val_test_split.yaml
+PUBLISHED = {
+    "train": "thun_00_a interlaken_00_c interlaken_00_d interlaken_00_e interlaken_00_f interlaken_00_g "
+    "zurich_city_00_a zurich_city_00_b zurich_city_01_a zurich_city_01_b zurich_city_01_c zurich_city_01_d "
+    "zurich_city_01_e zurich_city_01_f zurich_city_02_a zurich_city_02_b zurich_city_02_c zurich_city_02_d "
+    "zurich_city_02_e zurich_city_03_a zurich_city_04_a zurich_city_04_b zurich_city_04_c zurich_city_04_d "
+    "zurich_city_04_e zurich_city_04_f zurich_city_05_a zurich_city_05_b zurich_city_06_a zurich_city_07_a "
+    "zurich_city_08_a zurich_city_09_a zurich_city_09_b zurich_city_09_c zurich_city_09_d zurich_city_09_e "
+    "zurich_city_10_a zurich_city_10_b zurich_city_11_a zurich_city_11_b zurich_city_11_c",
+    "val": "zurich_city_16_a zurich_city_17_a zurich_city_18_a zurich_city_19_a zurich_city_20_a zurich_city_21_a",
+    "test": "thun_01_a thun_01_b thun_02_a interlaken_00_a interlaken_00_b interlaken_01_a zurich_city_12_a "
+    "zurich_city_13_a zurich_city_13_b zurich_city_14_a zurich_city_14_b zurich_city_14_c zurich_city_15_a",
+}
+
+
+def test_the_splits_are_the_published_ones(tmp_path):
+    for split, names in PUBLISHED.items():
+        for name in names.split():
+            path = tmp_path / ("test" if split == "test" else "train") / name / "events/left/events.h5"
+            path.parent.mkdir(parents=True)
+            path.touch()
+    for split, names in PUBLISHED.items():
+        assert [found.name for found in find_recordings(tmp_path, split, SPEC)] == sorted(names.split())
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("dsec") / "raw"
+    write_sequence(root / "train/thun_00_a")
+    write_sequence(root / "train/zurich_city_16_a", seed=1)
+    write_sequence(root / "test/thun_01_a", 7, seed=2)
+    write_sequence(root / "test/thun_01_b", 7, has_tracks=False)
+    return root
+
+
+def test_events_and_labels_share_one_clock_and_one_view(tree):
+    (found,) = find_recordings(tree, "val", SPEC)
+    recording = open_recording(found.events_path, SPEC.height, SPEC.width)
+    assert (recording.format, recording.height, recording.width) == ("dsec", HEIGHT, WIDTH)
+    boxes = clean_boxes(found.read_boxes(SPEC), SPEC, "exact", False)
+    times_us = image_times(10)[1:]
+    np.testing.assert_array_equal(np.unique(boxes["t"]), times_us)  # the jitter of the camera costs no label
+    assert sorted(set(boxes["class_id"])) == [PEDESTRIAN, CAR, TRAIN]
+    events = recording.between(int(times_us[3]) - 1_000, int(times_us[3]))
+    (car, walker), inside = boxes_at(times_us[3:4])[0], np.zeros(len(events), bool)
+    for left, top, width, height in (car, walker):
+        inside |= (np.abs(events.x - left - width / 2) < width / 2 + 3) & (
+            np.abs(events.y - top - height / 2) < height / 2 + 3
+        )
+    assert len(events) > 20 and inside.all()
+    recording.close()
+
+
+def test_sequences_without_tracks_are_recordings_without_labels(tree):
+    labelled, plain = find_recordings(tree, "test", SPEC)
+    assert (labelled.name, plain.name) == ("thun_01_a", "thun_01_b")
+    assert labelled.boxes_path == tree / "test/thun_01_a/object_detections/left/tracks.npy"
+    assert plain.boxes_path is None
+    with pytest.raises(ValueError, match=r"thun_01_b/events/left/events.h5 has no labels"):
+        plain.read_boxes(SPEC)
+
+
+def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
+    write_sequence(tmp_path / "train/thun_00_a", 3)
+    (tmp_path / "train/thun_00_a/events/left/events.h5").unlink()
+    assert find_recordings(tmp_path, "train", SPEC) == []
+    expected = tmp_path / "train/thun_00_a/object_detections/left/tracks.npy"
+    assert find_boxes_without_events(tmp_path, "train", SPEC) == [expected]
+    with pytest.raises(ValueError, match=r"test does not exist; put the recordings there"):
+        find_recordings(tmp_path, "test", SPEC)
+
+
+def test_prepared_trained_and_scored(tree, tmp_path):
+    summary = preprocess_dataset(SPEC, tree, tmp_path, PreprocessConfig(workers=1), progress=False)
+    assert sorted(summary.written) == ["test/thun_01_a", "train/thun_00_a", "val/zurich_city_16_a"]
+    ((name, message),) = summary.failed
+    assert name == "test/thun_01_b" and "object_detections/left/tracks.npy" in message
+    data = SequenceDataModule(
+        DatasetConfig("dsec", str(tree), str(tmp_path)),
+        SamplingConfig(mode="random", batch_size=2, chunk_length=2),
+        data=DataConfig(num_workers=0, eval_batch_size=1, eval_chunk_length=3),
+    )
+    (sequence,) = data.sequences("train")
+    np.testing.assert_array_equal(sequence.labels.t_us[::3], image_times(10)[1:])
+    assert sequence.windows.ends_us[0] > OFFSET_US
+    torch.manual_seed(0)
+    config = ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1)
+    detector = build_detector(config, TemporalConfig(), HEIGHT, WIDTH, SPEC.num_classes)
+    batch = next(iter(data.train_dataloader()))
+    predictions, _ = detector(batch.hist, None, 1.0, batch.frame_index)
+    losses = YoloxLoss()(predictions, batch.targets, batch.num_targets, detector.locations)
+    losses["total"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
+
+    loader = data.eval_loader("val", 50_000, None, "raw")
+    (result,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5))
+    labels = loader.dataset.sequences[0].labels
+    metrics = evaluate_detections([ScoredRecording("val", labels, result.detections)], SPEC)
+    assert 0 <= metrics["AP"] <= 1 and metrics["AP/train"] == metrics["AP/train"]
+    assert np.isnan(metrics["AP/bus"])

@@ -1,0 +1,87 @@
+"""Training from raw events: the same batches as from prepared files, bit for bit, without preparation."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from rvtssm.datasets import build_spec
+from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
+from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.sequence import to_window_settings
+from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.records import SequenceBatch
+
+SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
+AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0, zoom_out_weight=1.0))
+
+
+def module(config, num_workers=0, windows=None):
+    data = DataConfig(num_workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
+    return SequenceDataModule(config, SAMPLING, AUGMENT, data, seed=3, windows=windows)
+
+
+def assert_all_equal(left: list[SequenceBatch], right: list[SequenceBatch]) -> None:
+    assert len(left) == len(right) > 0
+    for one, other in zip(left, right, strict=True):
+        for field in fields(SequenceBatch):
+            torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_raw_and_prepared_train_on_the_same_batches(small_tree, num_workers):
+    prepared = module(replace(small_tree, source="prepared"))
+    raw = module(replace(small_tree, source="raw"), num_workers)
+    assert raw.settings == prepared.settings
+    alike, other = raw.train_dataloader(), prepared.train_dataloader()
+    assert_all_equal([*alike, *alike], [*other, *other])  # two epochs
+    assert_all_equal(list(raw.val_dataloader()), list(prepared.val_dataloader()))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gen1", {"representation": "voxel_grid", "num_bins": 5}),
+        ("gen1", {"representation": "event_stack"}),
+        ("onempx", {"representation": "event_stack", "stride_ms": 25.0, "length_ms": 100.0}),
+        ("gen1", {"convention": "rvt"}),
+        ("onempx", {"stride_ms": 10.0, "length_ms": 50.0}),
+    ],
+)
+def test_under_any_settings_raw_and_prepared_are_equal(small_tree, tmp_path, name, options):
+    config = replace(small_tree, name=name, prepared_dir=str(tmp_path))
+    how = PreprocessConfig(workers=1, splits=("train",), **options)
+    preprocess_dataset(build_spec(config), config.raw_dir, tmp_path, how, progress=False)
+    prepared = module(replace(config, source="prepared"))
+    raw = module(replace(config, source="raw"), windows=to_window_settings(how))
+    assert raw.settings == prepared.settings
+    batches = list(raw.train_dataloader())
+    assert batches[0].hist.shape[2] == raw.settings.num_channels and batches[0].hist.any()
+    assert_all_equal(batches, list(prepared.train_dataloader()))
+
+
+def test_the_source_is_chosen_by_what_there_is(small_tree, tmp_path):
+    assert module(small_tree).source == "prepared"
+    assert module(replace(small_tree, prepared_dir=None)).source == "raw"
+    assert module(replace(small_tree, prepared_dir=str(tmp_path))).source == "raw"
+    assert module(replace(small_tree, source="raw")).source == "raw"
+    assert module(replace(small_tree, raw_dir=None)).source == "prepared"
+
+
+def test_a_model_refuses_data_of_another_representation(small_tree):
+    with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
+        module(small_tree).eval_loader("val", 50_000, None, "prepared", representation="voxel_grid")
+
+
+def test_a_raw_loader_resumes_after_the_batches_handed_out(small_tree):
+    raw = replace(small_tree, source="raw")
+    whole = list(module(raw).train_dataloader())
+    interrupted = module(raw, 2).train_dataloader()
+    batches = iter(interrupted)
+    consumed = [next(batches) for _ in range(2)]
+    resumed = module(raw).train_dataloader()
+    resumed.load_state_dict(interrupted.state_dict())
+    assert_all_equal([*consumed, *resumed], whole)

@@ -1,0 +1,177 @@
+"""AEDAT4: every compression is read back, other streams are skipped, damage is an error that names file and place."""
+
+from __future__ import annotations
+
+import struct
+
+import lz4.frame
+import numpy as np
+import pytest
+import zstandard
+from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
+from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
+from format_encoders import COMPRESSIONS, flatbuffer, iohe, stream_description, write_aedat4
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.events.readers import ReadFaults, open_recording
+from rvtssm.events.readers.aedat4 import SIGNATURE, open_aedat4
+
+FIRST_PACKET = len(SIGNATURE) + len(iohe(0, -1, stream_description((HEIGHT, WIDTH))))
+EPOCH_US = 1_633_953_690_975_950  # real files count from 1970
+
+
+@settings(max_examples=30)
+@given(events=any_events(), compression=st.sampled_from(sorted(COMPRESSIONS)), packet_events=st.integers(1, 40))
+def test_round_trip(scratch, events, compression, packet_events):
+    events = to_events(events.t + EPOCH_US, events.x, events.y, events.p)
+    path = write_aedat4(scratch / "a.aedat4", events, compression, packet_events)
+    recording = open_recording(path)
+    assert (recording.format, recording.height, recording.width) == ("aedat4", HEIGHT, WIDTH)
+    assert_same(recording.read(), events)
+    assert recording.faults == ReadFaults()
+
+
+def test_packets_larger_than_a_block_are_read_in_parts(tmp_path):
+    events = random_events(10_000)
+    recording = open_recording(write_aedat4(tmp_path / "a.aedat4", events, packet_events=3_000))
+    assert [len(block) for block in recording.iterate(700)] == [700] * 14 + [200]
+    assert_same(recording.between(100_000, 200_000), events.between(100_000, 200_000))
+
+
+def test_time_and_pixels_are_repaired_like_in_every_format(tmp_path):
+    events = to_events([5, 4, 9, 10], [1, 2, WIDTH, 3], [1, 2, 3, 4], [0, 1, 1, 1])
+    recording = open_recording(write_aedat4(tmp_path / "a.aedat4", events, packet_events=1))
+    assert_same(recording.read(), to_events([5, 5, 10], [1, 2, 3], [1, 2, 4], [0, 1, 1]))
+    assert recording.faults == ReadFaults(backward_steps=1, out_of_frame=1)
+
+
+def test_a_recorder_that_was_interrupted_leaves_whole_packets(tmp_path):
+    events = random_events(2_500)
+    path = write_aedat4(tmp_path / "a.aedat4", events, is_closed=False)
+    assert_same(open_recording(path).read(), events)
+    content = small_file(tmp_path, is_closed=False)
+    path.write_bytes(content[:-3])
+    recording = open_recording(path)
+    assert_same(recording.read(), small_events())  # the packet that is cut is of another stream
+    assert recording.faults.truncated_bytes > 8
+    assert_every_cut_is_noticed(path, content, small_events(), first=FIRST_PACKET)
+
+
+def small_events():
+    return random_events(30, seed=3)
+
+
+def small_file(folder, compression=0, is_closed=True) -> bytes:
+    return write_aedat4(folder / "small.aedat4", small_events(), compression, 10, is_closed).read_bytes()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_cut_at_any_byte(tmp_path, compression):
+    first = 0 if compression == 1 else FIRST_PACKET  # the header is the same
+    assert_every_cut_is_noticed(tmp_path / "a.aedat4", small_file(tmp_path, compression), small_events(), first=first)
+
+
+@settings(max_examples=300)
+@given(flips=FLIPS, compression=st.sampled_from(sorted(COMPRESSIONS)), is_closed=st.booleans())
+def test_changed_bytes(scratch, flips, compression, is_closed):
+    read_or_refuse(scratch / "a.aedat4", flipped(small_file(scratch, compression, is_closed), flips))
+
+
+@settings(max_examples=100)
+@given(tail=st.binary(max_size=300))
+def test_any_bytes(scratch, tail):
+    read_or_refuse(scratch / "a.aedat4", SIGNATURE + tail)
+    head = SIGNATURE + iohe(0, -1, stream_description((HEIGHT, WIDTH)))
+    read_or_refuse(scratch / "b.aedat4", head + tail)
+
+
+def packet_file(path, compression: int, content: bytes, stream: int = 0):
+    """A file of one packet with this content, as it stands in the file."""
+    info = stream_description((HEIGHT, WIDTH))
+    head = SIGNATURE + iohe(compression, -1, info)
+    path.write_bytes(head + struct.pack("<ii", stream, len(content)) + content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("compression", "content", "message"),
+    [
+        (1, lz4.frame.compress(bytes(1 << 28)), "more bytes than a packet can have"),
+        (1, lz4.frame.compress(bytes(1 << 28), store_size=False), "not whole"),
+        (1, lz4.frame.compress(bytes(100))[:-6], "not whole"),
+        (1, b"no frame at all, but long enough", "lz4 data cannot be unpacked"),
+        (1, b"\x04", "lz4 data cannot be unpacked"),
+        (3, zstandard.compress(bytes(1 << 28)), "more bytes than a packet can have"),
+        (3, zstandard.compress(bytes(1000))[:-5], "zstd data cannot be unpacked"),
+        (3, b"", "zstd data cannot be unpacked"),
+        (0, b"", "should hold EVTS"),
+        (0, flatbuffer(b"FRME", [bytes(4)]), "should hold EVTS"),
+        (0, flatbuffer(b"EVTS", [struct.pack("<I", 1 << 28)]), "announces 268435456 events"),
+        (0, flatbuffer(b"EVTS", [struct.pack("<Iqhhi", 1, -5, 1, 1, 1)]), "times that cannot be"),
+    ],
+)
+def test_damaged_packets_name_file_and_byte(tmp_path, compression, content, message):
+    path = packet_file(tmp_path / "a.aedat4", compression, content)
+    with pytest.raises(ValueError, match=rf"a\.aedat4, packet at byte \d+: .*{message}"):
+        open_recording(path).read()
+
+
+def test_a_packet_without_events_and_one_of_other_streams_are_skipped(tmp_path):
+    assert len(open_recording(packet_file(tmp_path / "a.aedat4", 0, flatbuffer(b"EVTS", []))).read()) == 0
+    assert len(open_recording(packet_file(tmp_path / "b.aedat4", 0, b"anything", stream=1)).read()) == 0
+
+
+@pytest.mark.parametrize(
+    ("types", "size_hw", "message"),
+    [
+        (("FRME",), (HEIGHT, WIDTH), "holds no stream of events"),
+        (("EVTS", "EVTS"), (HEIGHT, WIDTH), "holds the event streams 0, 1"),
+        (("EVTS",), (-4, 7), "cannot be"),
+        (("EVTS",), (0, 0), "does not say the size"),
+    ],
+)
+def test_streams_that_cannot_be_read(tmp_path, types, size_hw, message):
+    path = write_aedat4(tmp_path / "a.aedat4", small_events(), info=stream_description(size_hw, types))
+    with pytest.raises(ValueError, match=message):
+        open_recording(path)
+
+
+def test_of_two_cameras_one_is_chosen(tmp_path):
+    info = stream_description((HEIGHT, WIDTH), ("EVTS", "EVTS"))
+    path = write_aedat4(tmp_path / "a.aedat4", small_events(), info=info, stream=1)
+    assert_same(open_aedat4(path, None, None, stream=1).read(), small_events())
+    assert len(open_aedat4(path, None, None, stream=0).read()) == 0
+    with pytest.raises(ValueError, match="no event stream 7"):
+        open_aedat4(path, None, None, stream=7)
+
+
+@pytest.mark.parametrize(
+    ("info", "compression", "message"),
+    [
+        (b"<dv><node", 0, "description of the streams"),
+        (b'<!DOCTYPE d [<!ENTITY a "aaaa">]><dv>&a;</dv>', 0, "not plain XML"),
+        (stream_description((HEIGHT, WIDTH)).replace(b"64", b"six"), 0, "description of the streams"),
+        (stream_description((HEIGHT, WIDTH)), 9, "the compression 9"),
+    ],
+)
+def test_damaged_headers(tmp_path, info, compression, message):
+    (tmp_path / "a.aedat4").write_bytes(SIGNATURE + iohe(compression, -1, info))
+    with pytest.raises(ValueError, match=message):
+        open_recording(tmp_path / "a.aedat4")
+
+
+def test_a_header_of_many_bytes_is_not_read(tmp_path):
+    (tmp_path / "a.aedat4").write_bytes(SIGNATURE + struct.pack("<I", 1 << 31) + bytes(100))
+    with pytest.raises(ValueError, match="byte 14 announces a header of 2147483648 bytes"):
+        open_recording(tmp_path / "a.aedat4")
+
+
+def test_packets_that_do_not_fit_name_their_byte(tmp_path):
+    content = small_file(tmp_path)
+    for size in (1 << 30, -1):
+        damaged = content[: FIRST_PACKET + 4] + struct.pack("<i", size) + content[FIRST_PACKET + 8 :]
+        (tmp_path / "a.aedat4").write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"byte {FIRST_PACKET}: a packet of {size} bytes does not fit"):
+            open_recording(tmp_path / "a.aedat4").read()
+    assert np.array_equal(open_recording(tmp_path / "small.aedat4").read().t, small_events().t)

@@ -1,0 +1,234 @@
+"""Numpy files: every layout is read back, the unit of time is never guessed, damage names file and place."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
+from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events
+from format_encoders import rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.events.readers import ReadFaults, open_recording
+from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
+
+SIZE = (HEIGHT, WIDTH)
+
+
+def structured(events, names=("t", "x", "y", "p"), kinds=("<i8", "<u2", "<i2", "?")):
+    rows = np.zeros(len(events), list(zip(names, kinds, strict=True)))
+    for name, column in zip(names, (events.t, events.x, events.y, events.p), strict=True):
+        rows[name] = column
+    return rows
+
+
+LAYOUTS = {
+    "pedro": lambda events: np.asfortranarray(rows_of(events)),
+    "rows": rows_of,
+    "floats": lambda events: rows_of(events).astype(np.float64),
+    "signed": lambda events: np.where(np.arange(4) == 3, 2 * rows_of(events) - 1, rows_of(events)).astype(np.int32),
+    "structured": structured,
+    "big endian": lambda events: structured(events, kinds=(">f8", ">u4", ">i8", "i1")),
+    "renamed": lambda events: structured(events, ("timestamp", "X", "Y", "Polarity")),
+}
+
+
+@settings(max_examples=60)
+@given(events=any_events(), layout=st.sampled_from(sorted(LAYOUTS)), is_packed=st.booleans())
+def test_round_trip(scratch, events, layout, is_packed):
+    unit = {"floats": "us", "big endian": "us"}.get(layout)
+    np.save(scratch / "a.npy", LAYOUTS[layout](events))
+    assert_same(open_npy(scratch / "a.npy", *SIZE, time_unit=unit).read(), events)
+    (np.savez_compressed if is_packed else np.savez)(scratch / "a.npz", events=LAYOUTS[layout](events))
+    recording = open_npz(scratch / "a.npz", *SIZE, time_unit=unit)
+    assert_same(recording.read(), events)
+    assert recording.faults == ReadFaults()
+
+
+def test_one_array_per_column_with_the_size_and_more(tmp_path):
+    events = random_events(500)
+    columns = {"polarities": events.p, "ys": events.y, "xs": events.x.astype(np.float32), "ts": events.t}
+    np.savez(tmp_path / "a.npz", image=np.zeros((4, 4)), height=HEIGHT, width=WIDTH, **columns)
+    recording = open_recording(tmp_path / "a.npz")
+    assert (recording.format, recording.height, recording.width) == ("npz", *SIZE)
+    assert_same(recording.read(), events)
+    assert_same(recording.between(200_000, 400_000), events.between(200_000, 400_000))
+    assert_same(recording.between(100_000, 200_000), events.between(100_000, 200_000))
+
+
+@pytest.mark.parametrize(("name", "per_us"), [("t_s", 1e-6), ("t_ms", 1e-3), ("time [us]", 1), ("timestamps_ns", 1000)])
+def test_a_name_may_carry_the_unit(tmp_path, name, per_us):
+    events = random_events(300, start_us=1_600_000_000_000_000)
+    rows = structured(events, (name, "x", "y", "p"), ("<i8" if per_us >= 1 else "<f8", "<u2", "<u2", "u1"))
+    rows[name] = (events.t * int(per_us)) if per_us >= 1 else events.t * per_us
+    np.save(tmp_path / "a.npy", rows)
+    assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
+    with pytest.raises(ValueError, match="asked for"):
+        open_npy(tmp_path / "a.npy", *SIZE, time_unit="ms" if per_us != 1e-3 else "s")
+
+
+def test_times_with_decimals_are_never_guessed(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[0.5, 1, 2, 1]]))
+    with pytest.raises(ValueError, match=r"times of float64 .*name the column t_s"):
+        open_recording(tmp_path / "a.npy", *SIZE).read()
+    for unit, wanted in (("s", 500_000), ("ms", 500)):
+        assert open_npy(tmp_path / "a.npy", *SIZE, time_unit=unit).read().t.tolist() == [wanted]
+    with pytest.raises(ValueError, match="time_unit='min'; choose from s, ms, us, ns"):
+        open_npy(tmp_path / "a.npy", *SIZE, time_unit="min")
+
+
+def test_times_too_long_for_their_floats_are_refused(tmp_path):
+    for seconds, is_exact in ((16.0, True), (17.0, False)):
+        np.save(tmp_path / "a.npy", np.array([[seconds, 1, 2, 1]], np.float32))
+        recording = open_npy(tmp_path / "a.npy", *SIZE, time_unit="s")
+        if is_exact:
+            assert recording.read().t.tolist() == [16_000_000]
+        else:
+            with pytest.raises(ValueError, match="float32, too coarse for the 17000000 us"):
+                recording.read()
+
+
+def test_another_order_is_asked_for(tmp_path):
+    events = random_events(200)
+    np.save(tmp_path / "a.npy", rows_of(events)[:, [1, 2, 0, 3]])
+    assert_same(open_npy(tmp_path / "a.npy", *SIZE, columns="xytp").read(), events)
+    with pytest.raises(ValueError, match="its columns have no names"):
+        open_recording(tmp_path / "a.npy", *SIZE).read()
+    np.save(tmp_path / "b.npy", rows_of(events)[:, [1, 2, 3, 0]])
+    with pytest.raises(ValueError, match="another order"):
+        open_recording(tmp_path / "b.npy", *SIZE).read()
+    with pytest.raises(ValueError, match="must name each"):
+        open_npy(tmp_path / "a.npy", *SIZE, columns="xyt")
+    np.save(tmp_path / "c.npy", structured(events))
+    with pytest.raises(ValueError, match="names its columns"):
+        open_npy(tmp_path / "c.npy", *SIZE, columns="xytp")
+
+
+def test_named_columns_outside_the_sensor_are_counted(tmp_path):
+    rows = structured(random_events(4), kinds=("<i8", "<f8", "<i8", "u1"))
+    rows["t"], rows["x"], rows["y"] = [5, 4, 7, 8], [1, np.inf, 3, 4], [1, 2, -3, 4]
+    np.save(tmp_path / "a.npy", rows)
+    recording = open_recording(tmp_path / "a.npy", *SIZE)
+    assert recording.read().x.tolist() == [1, 4]
+    assert recording.faults == ReadFaults(out_of_frame=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("t", [1, -2], r"time is negative or too late in rows 0 to 2 \(event 1"),
+        ("t", [1, 1 << 62], "time is negative or too late"),
+        ("t_s", [1, np.nan], "time is not a number"),
+        ("t_s", [1, 1e300], "time is negative or too late"),
+        ("t_s", [-1e-3, 1], "time is negative or too late"),
+        ("x", [1, 2.5], "x is not a whole pixel"),
+        ("y", [1, np.nan], "y is not a whole pixel"),
+        ("p", [1, 2], "polarity is none of -1, 0, 1"),
+        ("p", [np.nan, 1], "polarity is none of -1, 0, 1"),
+    ],
+)
+def test_values_that_cannot_be(tmp_path, name, values, message):
+    columns = {"t": [1, 2], "x": [1, 2], "y": [1, 2], "p": [0, 1]}
+    columns.pop(name[0])
+    np.savez(tmp_path / "a.npz", **columns, **{name: np.array(values)})
+    with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
+        open_recording(tmp_path / "a.npz", *SIZE).read()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((5, 3)), r"shape \(5, 3\)"),
+        (np.zeros((2, 5, 4)), "shape"),
+        (np.zeros(5), "shape"),
+        (np.zeros((5, 4), np.complex128), "complex128"),
+        (np.zeros((5, 4), "M8[us]"), "datetime64"),
+        (np.zeros(5, [("t", "i8"), ("x", "i8"), ("y", "i8")]), "none for p"),
+        (np.zeros(5, [("t", "i8"), ("ts", "i8"), ("x", "i8"), ("y", "i8"), ("p", "i8")]), "two columns for t"),
+        (np.zeros(5, [("t", "i8", 3), ("x", "i8"), ("y", "i8"), ("p", "i8")]), "columns of"),
+        (np.array([{"t": 1}], object), "object"),
+    ],
+)
+def test_arrays_that_are_no_events(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=rf"a\.npy.*{message}"):
+        open_recording(tmp_path / "a.npy", *SIZE)
+
+
+def test_archives_that_are_no_events(tmp_path):
+    columns = {name: np.zeros(3, np.int64) for name in "txy"}
+    for more, message in (({}, "none for p"), ({"p": np.zeros(2, np.int64)}, "different lengths")):
+        np.savez(tmp_path / "a.npz", **columns, **more)
+        with pytest.raises(ValueError, match=message):
+            open_recording(tmp_path / "a.npz", *SIZE)
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("t.npy", b"0" * 100)
+    with pytest.raises(ValueError, match="numpy does not use"):
+        open_recording(tmp_path / "b.npz", *SIZE)
+
+
+def test_a_size_is_needed_and_may_not_contradict(tmp_path):
+    np.save(tmp_path / "a.npy", rows_of(random_events(3)))
+    with pytest.raises(ValueError, match="does not say the size"):
+        open_recording(tmp_path / "a.npy")
+    np.savez(tmp_path / "a.npz", rows_of(random_events(3)), height=HEIGHT, width=WIDTH)
+    with pytest.raises(ValueError, match=r"48x64.*240x304"):
+        open_recording(tmp_path / "a.npz", 240, 304)
+
+
+SMALL = random_events(12)
+
+
+def saved(save, *args, **columns) -> bytes:
+    file = io.BytesIO()
+    save(file, *args, **columns)
+    return file.getvalue()
+
+
+FILES = {
+    "rows.npy": saved(np.save, rows_of(SMALL)),
+    "columns.npy": saved(np.save, np.asfortranarray(rows_of(SMALL))),
+    "structured.npy": saved(np.save, structured(SMALL)),
+    "columns.npz": saved(np.savez_compressed, **{name: getattr(SMALL, name) for name in "txyp"}),
+    "rows.npz": saved(np.savez, rows_of(SMALL)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cut_at_any_byte_or_too_long(tmp_path, name):
+    assert_every_cut_is_noticed(tmp_path / name, FILES[name], SMALL, *SIZE)
+    if name.endswith(".npy"):  # an archive may have what it likes around its members
+        assert read_or_refuse(tmp_path / name, FILES[name] + b"1", *SIZE) is None
+    assert_same(read_or_refuse(tmp_path / name, FILES[name], *SIZE), SMALL)
+
+
+@settings(max_examples=400)
+@given(name=st.sampled_from(sorted(FILES)), flips=FLIPS)
+def test_changed_bytes(scratch, name, flips):
+    found = read_or_refuse(scratch / name, flipped(FILES[name], flips), *SIZE)
+    if found is not None and name.endswith(".npz") and len(found) == len(SMALL):
+        assert_same(found, SMALL)  # archives carry checksums
+
+
+@settings(max_examples=150)
+@given(signature=st.sampled_from((NPY_SIGNATURE, NPY_SIGNATURE + b"\x01\x00", NPZ_SIGNATURE)), tail=st.binary())
+def test_any_bytes(scratch, signature, tail):
+    read_or_refuse(scratch / "a.npy", signature + tail, *SIZE)
+
+
+@pytest.mark.parametrize("shape", ["(10**18, 4)", "(-1, 4)", "(True, 4)", "(1e3, 4)", "(" * 500 + ")" * 500])
+def test_sizes_that_are_only_announced(tmp_path, shape):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".replace("10**18", str(10**18)).encode()
+    content = NPY_SIGNATURE + b"\x01\x00" + len(header).to_bytes(2, "little") + header
+    assert read_or_refuse(tmp_path / "a.npy", content + bytes(64), *SIZE) is None
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (200 << 20).to_bytes(4, "little") + bytes(200 << 20))
+    with pytest.raises(ValueError, match=r"t\.npy, byte 0: this is no array"):
+        open_recording(tmp_path / "a.npz", *SIZE)

@@ -1,0 +1,130 @@
+"""Label files of every kind become the same boxes, and those that are damaged say what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from event_examples import SPEC, boxes_of
+
+from rvtssm.events.label_files import LABEL_READERS, read_label_file
+from rvtssm.events.labels import write_boxes
+
+END_US = 200_000
+EXPECTED = [(200_000, 8.0, 6.0, 16.0, 12.0, 1), (200_000, 32.0, 24.0, 8.0, 12.0, 0)]  # pedestrian, car
+VOC = """<annotation><size><width>{width}</width><height>48</height></size>
+<object><name>pedestrian</name><bndbox><xmin>8</xmin><ymin>6</ymin><xmax>24</xmax><ymax>18</ymax></bndbox></object>
+<object><name>dog</name><bndbox><xmin>0</xmin><ymin>0</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>
+<object><name>car</name><bndbox><xmin>32</xmin><ymin>24</ymin><xmax>40</xmax><ymax>36</ymax></bndbox></object>
+</annotation>"""
+COCO = {
+    "images": [{"id": "b", "t_us": 200_000}, {"id": "a", "t_us": 100_000}],
+    "categories": [{"id": 7, "name": "pedestrian"}, {"id": 9, "name": "car"}, {"id": 1, "name": "dog"}],
+    "annotations": [
+        {"image_id": "b", "category_id": 7, "bbox": [8, 6, 16, 12]},
+        {"image_id": "b", "category_id": 9, "bbox": [32, 24, 8, 12]},
+        {"image_id": "b", "category_id": 9, "bbox": [0, 0, 64, 48], "iscrowd": 1},
+        {"image_id": "b", "category_id": 1, "bbox": [1, 1, 9, 9]},
+    ],
+}
+YOLO = "200000 1 0.25 0.25 0.25 0.25\n\n200000 0 0.5625 0.625 0.125 0.25\n"
+
+
+def rows(boxes):
+    assert (boxes["still_us"] == -1).all() and (boxes["class_confidence"] == 1).all()
+    return [tuple(box[name].item() for name in ("t", "x", "y", "w", "h", "class_id")) for box in boxes]
+
+
+def write_npy(path):
+    columns = (200_000, 8, 6, 16, 12), (200_000, 32, 24, 8, 12)
+    write_boxes(path, boxes_of(*columns, class_id=[1, 0], class_confidence=1, still_us=-1))
+
+
+WRITE = {
+    ".npy": write_npy,
+    ".json": lambda path: path.write_text(json.dumps(COCO)),
+    ".txt": lambda path: path.write_text(YOLO),
+    ".xml": lambda path: path.write_text(VOC.format(width=64)),
+}
+
+
+@pytest.mark.parametrize("suffix", LABEL_READERS)
+def test_every_kind_gives_the_same_boxes(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    WRITE[suffix](path)
+    assert rows(read_label_file(path, SPEC, END_US)) == EXPECTED
+
+
+def test_classes_named_in_words_get_the_ids_of_the_spec(tmp_path):
+    spec = replace(SPEC, class_ids=(5, 2))
+    for suffix in (".json", ".xml"):
+        WRITE[suffix](tmp_path / f"a{suffix}")
+        assert read_label_file(tmp_path / f"a{suffix}", spec, END_US)["class_id"].tolist() == [2, 5]
+
+
+def test_yolo_lines_without_a_time_are_of_the_end(tmp_path):
+    (tmp_path / "a.txt").write_text("0 .5 .5 .1 .1\n1 .25 .25 .25 .25")
+    assert read_label_file(tmp_path / "a.txt", SPEC, END_US)["t"].tolist() == [200_000, 200_000]
+    with pytest.raises(ValueError, match=r"a.txt cannot be read .*line 1: it has no time"):
+        read_label_file(tmp_path / "a.txt", SPEC)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".txt", ".xml"])
+def test_a_frame_without_objects_has_no_boxes(tmp_path, suffix):
+    empty = {".json": json.dumps({**COCO, "annotations": []}), ".txt": "\n", ".xml": "<annotation/>"}
+    (tmp_path / f"a{suffix}").write_text(empty[suffix])
+    assert len(read_label_file(tmp_path / f"a{suffix}", SPEC, END_US)) == 0
+
+
+def without_times():
+    return json.dumps({**COCO, "images": [{"id": "a"}, {"id": "b"}]})
+
+
+def with_box(box):
+    return json.dumps({**COCO, "annotations": [{"image_id": "a", "category_id": 7, "bbox": box}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.npy", "", "not a file of boxes"),
+        ("a.csv", "1,2", "choose from .npy, .json, .txt, .xml"),
+        ("a.json", "{", "cannot be read as COCO JSON"),
+        ("a.json", "[1]", "cannot be read as COCO JSON"),
+        ("a.json", without_times(), "no 't_us'"),
+        ("a.json", with_box([1, 2, 3]), "cannot be read as COCO JSON"),
+        ("a.json", with_box([1, 2, 3, float("nan")]), "not finite"),
+        ("a.json", with_box([1, 2, 3, "x"]), "cannot be read as COCO JSON"),
+        ("a.json", json.dumps({**COCO, "categories": [{"id": i, "name": "cat"} for i in (1, 7, 9)]}), "car, pedest"),
+        ("a.txt", "0 1 2 3", "line 1"),
+        ("a.txt", "0 .5 .5 .1 .1\ncar .5 .5 .1 .1", "line 2"),
+        ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "lines with a time and lines without"),
+        ("a.txt", "0 40 20 10 10", "divide by its width and height"),
+        ("a.txt", b"\xff\xfe\x00", "cannot be read as text"),
+        ("a.xml", "<annotation>", "cannot be read as Pascal VOC XML"),
+        ("a.xml", "<annotation><object><name>car</name></object></annotation>", "xmin, ymin, xmax, ymax"),
+        ("a.xml", VOC.format(width=640), "pictures of 640x48"),
+    ],
+)
+def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message) as error:
+        read_label_file(tmp_path / name, SPEC, END_US)
+    assert name in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", LABEL_READERS)
+def test_a_file_cut_anywhere_is_read_or_refused(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    WRITE[suffix](path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        try:
+            boxes = read_label_file(path, SPEC, END_US)
+        except ValueError as error:
+            assert path.name in str(error)
+        else:  # text that ends after a whole line, or within its last number
+            assert suffix in (".txt", ".json") and np.isin(boxes["class_id"], (0, 1)).all()

@@ -1,0 +1,143 @@
+"""Prophesee's files, damaged: a beginning of the events, or a ValueError that names the file; nothing else."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
+from ecf_encoder import MODES, encode_chunk, write_ecf
+from event_examples import HEIGHT, WIDTH, assert_same, random_events, write_hdf5
+from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
+from evt3_encoder import encode, write_words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.readers.ecf import _SLACK, _decode_chunk
+from rvtssm.events.readers.recording import EventBuffer
+from rvtssm.records import Events
+
+EVENTS = random_events(80, seed=3, span_us=20_000)
+WRITERS = {
+    "dat": lambda path: write_dat(path, EVENTS, HEIGHT, WIDTH),
+    "evt2": lambda path: write_evt2(path, encode_evt2(EVENTS), HEIGHT, WIDTH),
+    "evt21": lambda path: write_evt21(path, encode_evt21(EVENTS), HEIGHT, WIDTH),
+    "evt3": lambda path: write_words(path, encode(EVENTS), HEIGHT, WIDTH),
+    "ecf": lambda path: write_ecf(path, EVENTS, HEIGHT, WIDTH, chunk=64),
+    "rvt_hdf5": lambda path: write_hdf5(path, EVENTS),
+}
+BYTES = [name for name in WRITERS if name not in ("ecf", "rvt_hdf5")]
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def example(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("damage") / "a.dat"
+    WRITERS[request.param](path)
+    return path, path.read_bytes()
+
+
+def test_a_file_cut_at_any_byte_gives_a_beginning(example):
+    path, content = example
+    if len(content) > 10_000:  # the outer structure of HDF5: every 61st byte, and all at both ends
+        cuts = sorted({*range(0, len(content), 61), *range(100), *range(len(content) - 50, len(content))})
+        assert all(read_or_refuse(path, content[:cut]) is None for cut in cuts)
+    else:
+        assert_every_cut_is_noticed(path, content, EVENTS)
+
+
+@settings(max_examples=150)
+@given(flips=FLIPS)
+def test_flipped_bits_give_valid_events_or_an_error(example, flips):
+    path, content = example
+    read_or_refuse(path, flipped(content, flips))
+
+
+@pytest.mark.parametrize("name", BYTES)
+@settings(max_examples=150)
+@given(body=st.binary(max_size=400))
+def test_any_bytes_after_the_header_give_valid_events(tmp_path_factory, name, body):
+    path = tmp_path_factory.mktemp("bytes") / "a.dat"
+    WRITERS[name](path)
+    head = path.read_bytes()
+    head = head[: head.index(b"\x00\x08") + 2] if name == "dat" else head[: head.index(b"% end\n") + 6]
+    assert read_or_refuse(path, head + body) is not None
+
+
+@settings(max_examples=200)
+@given(content=st.binary(max_size=100), header=st.sampled_from([b"", b"% ", b"% evt 3.0\n", b"% Version 2\n% Height"]))
+def test_any_bytes_at_all_are_refused_or_read(tmp_path_factory, content, header):
+    path = tmp_path_factory.mktemp("bytes") / "a.dat"
+    read_or_refuse(path, header + content, HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_any_words_stay_within_the_block(tmp_path, name):
+    """Blocks of the smallest size, written before a guard that nothing may touch."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "a.dat"
+    WRITERS[name](path)
+    content = path.read_bytes()
+    head = content[: -(len(content) - 100) // 8 * 8]
+    path.write_bytes(head + rng.integers(0, 256, 40_000, dtype=np.uint8).tobytes())
+    recording = open_recording(path)
+    state, whole = recording._start(), EventBuffer(96)
+    for column in (whole.t, whole.x, whole.y, whole.p):
+        column[:] = 99
+    block = EventBuffer(0)
+    block.t, block.x, block.y, block.p = whole.t[:40], whole.x[:40], whole.y[:40], whole.p[:40]
+    while state[0] < recording._num_units:
+        assert recording._decode(state, block) <= 40
+    for column in (whole.t, whole.x, whole.y, whole.p):
+        assert np.all(column[40:] == 99)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_chunk_cut_or_changed_anywhere_stays_within_its_arrays(mode):
+    events = random_events(100, span_us=3000)
+    chunk = encode_chunk(events, mode)
+    rng = np.random.default_rng(mode)
+    columns = EventBuffer(65535 + _SLACK)
+
+    def decode(data: bytes) -> tuple[int, Events]:
+        found = _decode_chunk(np.frombuffer(data, np.uint8), 100, columns.t, columns.x, columns.y, columns.p)
+        return found, columns.events(100)
+
+    used, found = decode(chunk)
+    assert used == len(chunk)
+    assert_same(found, events)
+    for cut in range(len(chunk)):
+        used, _ = decode(chunk[:cut])
+        assert used < 0 and ~used <= cut
+    for _ in range(500):
+        damaged = bytearray(chunk)
+        for place in rng.integers(0, len(chunk), 3):
+            damaged[place] = rng.integers(0, 256)
+        used, _ = decode(bytes(damaged))
+        assert ~used <= len(chunk) and used <= len(chunk)
+
+
+def test_a_damaged_chunk_is_named_with_its_place(tmp_path):
+    path = write_ecf(tmp_path / "a.hdf5", EVENTS, HEIGHT, WIDTH, mode=0, chunk=32)
+    content = path.read_bytes()
+    second = encode_chunk(EVENTS.between(EVENTS.t[32], EVENTS.t[32] + 10**6), 0)[4:12]  # its first time
+    place = content.index(second) - 4
+    path.write_bytes(content[:place] + b"\xff\xff\xff\xff" + content[place + 4 :])
+    recording = open_recording(path)
+    with pytest.raises(ValueError, match=rf"a\.hdf5, events 32 to 64 .*at {place} is damaged at 0") as error:
+        recording.read()
+    assert str(path) in str(error.value)
+
+
+def test_hdf5_that_announces_more_than_it_stores_is_refused(tmp_path):
+    write_ecf(tmp_path / "a.hdf5", random_events(0), HEIGHT, WIDTH)
+    assert len(open_recording(tmp_path / "a.hdf5").read()) == 0
+    with h5py.File(tmp_path / "a.hdf5", "r+") as file:
+        file["CD/events"].resize((1 << 50,))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        for name in ("t", "x", "y", "p"):
+            file.create_dataset(f"events/{name}", (1 << 50,), np.uint32, chunks=(1024,))
+    for path in (tmp_path / "a.hdf5", tmp_path / "b.h5"):
+        with pytest.raises(ValueError, match=r"announces .* and stores 0; it is damaged"):
+            open_recording(path, HEIGHT, WIDTH)

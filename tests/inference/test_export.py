@@ -1,0 +1,203 @@
+"""An exported step is the step of the detector, carried on at changing rates, for any number of streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm import cli
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inference.export import METADATA_KEY, export_detector, format_of
+from rvtssm.inference.exported import is_exported, largest_difference, read_exported
+from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.schedule import FixedRate
+from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.step import DetectorStep
+from rvtssm.records import Events
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+
+TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
+
+
+def build(**temporal):
+    torch.manual_seed(0)
+    config = TemporalConfig(**{"dt_min": 0.2, "dt_max": 1.0, **temporal})
+    return build_detector(TINY, config, 32, 32, num_classes=2).eval()
+
+
+def every_variant():
+    for name in TEMPORAL_LAYERS:
+        methods = {"s4": ["bilinear"], "lstm": ["bilinear"]}.get(name, ["bilinear", "zoh", "dirac", "async"])
+        for method in methods:
+            yield {"name": name, "discretization": method}
+    yield {"name": "s5", "half_state": True}
+    yield {"name": "s7", "half_state": True}
+    for name in ("s5", "s4d"):
+        yield {"name": name, "bandlimit": 0.0}
+        yield {"name": name, "bandlimit": 0.3, "bandlimit_at": "current_step", "discretization": "zoh"}
+    yield {"name": "lstm", "dws_conv": True}
+
+
+@pytest.mark.parametrize("temporal", list(every_variant()), ids=lambda t: "-".join(map(str, t.values())))
+@torch.no_grad()
+def test_the_real_step_is_the_complex_step(temporal):
+    detector = build(**temporal)
+    step = DetectorStep(detector)
+    generator = torch.Generator().manual_seed(1)
+    state, flat = None, step.init_state(2)
+    for _ in range(12):
+        hist = torch.randint(0, 11, (2, 20, 32, 32), generator=generator, dtype=torch.uint8)
+        scale = 0.05 + 2 * torch.rand(2, generator=generator)
+        wanted, state = detector(hist[None], state, scale)
+        found, flat = step(hist, scale, flat)
+        torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max()))
+
+
+@torch.no_grad()
+def test_the_state_of_a_step_matters():
+    step = DetectorStep(build(name="s5"))
+    hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8)
+    fresh, state = step(hist, torch.ones(1), step.init_state(1))
+    carried, _ = step(hist, torch.ones(1), state)
+    slower, _ = step(hist, torch.full((1,), 0.1), state)
+    assert (fresh - carried).abs().max() > 1e-4 and (slower - carried).abs().max() > 1e-4
+
+
+@pytest.fixture(scope="module")
+def onnx_files(tmp_path_factory):
+    """A function: name of a temporal layer -> weights and what was exported from them, each made once."""
+    made = {}
+
+    def export(live_checkpoint, name):
+        if name not in made:
+            pytest.importorskip("onnxscript")
+            path = tmp_path_factory.mktemp("onnx") / f"{name}.onnx"
+            checkpoint = live_checkpoint(name)
+            export_detector(checkpoint, path, 32, 32)
+            made[name] = path, checkpoint
+        return made[name]
+
+    return export
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_onnx_equals_pytorch_over_two_hundred_steps(onnx_files, live_checkpoint, name):
+    path, checkpoint = onnx_files(live_checkpoint, name)
+    exported = read_exported(path)
+    for num_streams, num_steps in ((1, 200), (3, 5)):
+        boxes, scores = largest_difference(checkpoint, exported, num_steps, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+def test_a_file_says_what_it_is(onnx_files, live_checkpoint):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path, checkpoint = onnx_files(live_checkpoint, "s5")
+    session = onnxruntime.InferenceSession(str(path))
+    inputs = {each.name: (each.type, each.shape) for each in session.get_inputs()}
+    assert inputs["hist"] == ("tensor(uint8)", ["batch", 20, 32, 32])
+    assert inputs["step_scale"] == ("tensor(float)", ["batch"])
+    described = json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
+    assert described["checkpoint"]["spec"]["class_names"] == ["car", "pedestrian"]
+    assert described["checkpoint"]["windows"]["stride_us"] == 50_000
+    assert set(described["state"]) == set(inputs) - {"hist", "step_scale"}
+    exported = read_exported(path)
+    assert exported.spec == checkpoint.spec and exported.windows == checkpoint.windows
+
+
+def test_an_exported_detector_streams(onnx_files, live_checkpoint):
+    """At a rate that changes, and in the same words as PyTorch."""
+    path, checkpoint = onnx_files(live_checkpoint, "s5")
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.integers(0, 600_000, 5_000))
+    x, y = rng.integers(0, 32, (2, 5_000)).astype(np.uint16)
+    events = Events(t, x, y, rng.integers(0, 2, 5_000).astype(np.uint8))
+    found = []
+    for weights in (checkpoint, read_exported(path)):
+        live = StreamDetector(weights, 32, 32, downsample=1, start_us=0, config=PostprocessConfig(max_detections=5))
+        windows = live.push(events.between(0, 300_000))
+        live.schedule = FixedRate(200)
+        found.append(windows + live.push(events.between(300_000, 600_000)))
+    assert len(found[0]) == len(found[1]) > 50
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".aot.pt2"])
+def test_other_formats_equal_pytorch(live_checkpoint, tmp_path, suffix):
+    if suffix == ".aot.pt2" and shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("needs a C++ compiler")
+    checkpoint = live_checkpoint("s5")
+    path = tmp_path / f"model{suffix}"
+    export_detector(checkpoint, path, 32, 32)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    for num_streams in (1, 3):
+        boxes, scores = largest_difference(checkpoint, read_exported(path), 20, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys):
+    pytest.importorskip("onnxscript")
+    weights = live_checkpoint("s4d")
+    meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
+    write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
+    onnx = tmp_path / "model.onnx"
+    assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={onnx}", "check_steps=3"]) == 0
+    assert "frames of 64 x 48" in capsys.readouterr().out
+    t = np.arange(0, 200_000, 40)
+    zero = (t // 40 % 48).astype(np.uint16)
+    write_dat(tmp_path / "a.dat", Events(t, zero, zero, (t % 2).astype(np.uint8)), 48, 64)
+    scores = []
+    for name in ("model.ckpt", "model.onnx"):
+        arguments = [f"checkpoint={tmp_path / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
+        options = ["formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
+        assert cli.main(["predict", *arguments, *options]) == 0
+        lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
+        scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])
+    assert len(scores[0]) > 10
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+
+
+def test_other_frames_need_another_export(onnx_files, live_checkpoint):
+    path, _ = onnx_files(live_checkpoint, "s5")
+    with pytest.raises(ValueError, match=r"exported for frames of 32 x 32 pixels, needed are 64 x 48; export it again"):
+        detector_for_frame(read_exported(path), 48, 64)
+
+
+def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
+    for temporal in (
+        {"name": "s4", "discretization": "zoh"},
+        {"name": "s7", "s7_mode": "eq4"},
+        {"name": "s5", "bidirectional": True},
+    ):
+        with pytest.raises(ValueError, match="cannot be exported"):
+            DetectorStep(build(**temporal))
+    with pytest.raises(ValueError, match="forget every 3 steps"):
+        export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.aot.pt2"])
+def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
+    path = tmp_path / name
+    recording = tmp_path / "a.dat"
+    for content in (None, b"", b"not a model" * 100):
+        if content is not None:
+            path.write_bytes(content)
+        assert cli.main(["predict", f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_decide_the_format():
+    assert [format_of(f"x{end}") for end in (".onnx", ".pt2", ".aot.pt2")] == ["onnx", "export", "aot"]
+    assert is_exported("a.onnx") and not is_exported("a.ckpt")
+    with pytest.raises(ValueError, match=r"ends in .onnx, .pt2, .aot.pt2"):
+        format_of("model.engine")

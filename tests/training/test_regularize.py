@@ -1,0 +1,95 @@
+"""The H2 term: what it is a sum of, what it takes away and what it leaves, where it is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from test_module import build_module, draw_counts, make_batch
+
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.training.module import DetectionModule
+from rvtssm.training.optim import OptimConfig
+from rvtssm.training.regularize import h2_term
+
+BAND = OptimConfig().h2_band
+
+
+def build_layer(name: str) -> TemporalLayer:
+    torch.manual_seed(0)
+    config = TemporalConfig(name=name, bandlimit=None if name == "s4" else 0.0, state_size=16, dt_min=0.05, dt_max=0.8)
+    return build_temporal_layer(config, 8)
+
+
+def test_by_default_it_is_off_and_its_band_is_that_of_the_layers():
+    assert OptimConfig().h2_weight == 0
+    layers = [build_layer("s5"), build_layer("s4d")]
+    torch.testing.assert_close(h2_term(layers, BAND), layers[0].h2_norm() + layers[1].h2_norm())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("s4", {"log_real", "imag", "P", "B", "C", "log_step"}),
+        ("s4d", {"log_real", "imag", "C", "log_step"}),
+        ("s5", {"Lambda", "B", "C", "log_step"}),
+    ],
+)
+def test_alone_it_takes_what_lies_beyond_and_leaves_what_lies_below(name, parameters):
+    layer = build_layer(name)
+
+    def heard_below() -> float:
+        with torch.no_grad():
+            return float(layer.h2_norm(0.01 * math.pi, 0.1 * math.pi))
+
+    before, below, beyond = h2_term([layer], BAND).item(), heard_below(), math.inf
+    optimizer = torch.optim.SGD(layer.ssm.parameters(), lr=0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = h2_term([layer], BAND)
+        beyond = loss.item()
+        if beyond < before / 2:
+            break
+        loss.backward()
+        found = {n for n, p in layer.ssm.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+        assert found == parameters, "all but D, which passes all frequencies alike"
+        optimizer.step()
+    assert beyond < before / 2
+    assert 0.9 * below < heard_below() < 1.15 * below
+
+
+@pytest.mark.parametrize("name", ["s4", "s4d", "s5"])
+def test_it_is_part_of_the_loss_with_its_weight(name):
+    plain, batch = build_module(name), make_batch(draw_counts(2, 2), [0, 1], [True, True])
+    optim = OptimConfig(h2_weight=0.25)
+    module = DetectionModule(plain.detector, replace(plain.settings, optim=optim), {}, {}, [])
+    module.log_dict = lambda values, **options: logged.update(values)
+    logged: dict[str, torch.Tensor] = {}
+    loss = module.training_step(batch, 0)
+    detection = plain.training_step(batch, 0)
+    wanted = sum(stage.temporal.h2_norm() for stage in module.detector.backbone.stages)
+    torch.testing.assert_close(logged["train/h2"], wanted.detach())
+    torch.testing.assert_close(loss, detection + 0.25 * wanted)
+    torch.testing.assert_close(logged["train/total"], loss.detach())
+    assert "train/h2" not in plain.logged
+
+
+@pytest.mark.parametrize(("name", "mode"), [("lstm", "selective_dt"), ("s7", "selective_dt"), ("s7", "eq4")])
+def test_a_layer_without_the_norm_is_refused_before_training(name, mode):
+    settings = replace(build_module().settings, optim=OptimConfig(h2_weight=0.1))
+    detector = build_module(name).detector
+    if mode == "eq4":
+        layer = build_temporal_layer(TemporalConfig(name="s7", s7_mode="eq4"), 8)
+        detector.backbone.stages[0].temporal = layer
+    with pytest.raises(
+        ValueError, match=rf"optim.h2_weight=0.1: temporal.name={name} has no H2 norm.*; or set it to 0"
+    ):
+        DetectionModule(detector, settings, {}, {}, [])
+
+
+@pytest.mark.parametrize("wrong", [{"h2_weight": -1.0}, {"h2_band": (1.0, 0.5)}, {"h2_band": (0.0, 1.0)}])
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"optim.{next(iter(wrong))}"):
+        OptimConfig(**wrong)
