@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import sys
 from dataclasses import fields
 
@@ -39,6 +40,7 @@ VERBS = {
 
 JSON_VERBS = ("info", "inspect")
 PATH_VERBS = ("inspect",)  # their first word may be a path, which is `recording=PATH`
+PATH_KEYS = ("recording", "out", "checkpoint", "resume", "dataset.raw_dir", "dataset.prepared_dir")
 
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -48,6 +50,7 @@ SECTIONS = {
     "generate": "synthetic",
     "preprocess": "preprocess",
     "verify": "preprocess",
+    "inspect": "dataset",
     "train": "training",
     "evaluate": "evaluation",
     "predict": "predict",
@@ -85,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     verb, overrides = words[0], words[1:]
     try:
         path = overrides.pop(0) if verb in PATH_VERBS and overrides and _is_path(overrides[0]) else None
-        overrides = [_in_section(word, SECTIONS.get(verb)) for word in overrides]
+        overrides = [_literal_path(_in_section(word, SECTIONS.get(verb))) for word in overrides]
         if verb not in VERBS:
             raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
         unknown = [flag for flag in flags if flag not in ("--json", "--config")]
@@ -125,6 +128,16 @@ def _in_section(override: str, section: str | None) -> str:
     return f"{section}.{override}"
 
 
+def _literal_path(override: str) -> str:
+    """An override; a path is taken as it stands: brackets, commas and `=` mean nothing in it."""
+    key, _, value = override.partition("=")
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if key not in PATH_KEYS or is_quoted or value in ("", "null"):
+        return override
+    before_quotes = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), value)
+    return f"{key}='{before_quotes}'"
+
+
 def _run(verb: str, config: Config, as_json: bool) -> int:
     # only now: a verb imports torch, seconds that --help and a misspelt key need not wait for
     act = getattr(importlib.import_module(f"rvtssm.run.{verb}"), verb)
@@ -134,6 +147,8 @@ def _run(verb: str, config: Config, as_json: bool) -> int:
 
 def _one_line(error: BaseException) -> str:
     """An error on one line: what a user needs, without what only Hydra's own developers do."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, OverrideParseException):

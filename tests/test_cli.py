@@ -104,6 +104,7 @@ def test_the_composed_values_are_printed(capsys):
         ("train", "precision=bf16-mixed", "training", "precision"),
         ("evaluate", "split=val", "evaluation", "split"),
         ("predict", "min_score=0.5", "predict", "min_score"),
+        ("inspect", "height=48", "dataset", "height"),
     ],
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
@@ -269,6 +270,43 @@ def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
     assert prepare(raw, out, "splits=[train]") == 2
     assert prepare(raw, out, "splits=[train]", "labels=none") == 0
     assert open_sequence(out / "train" / "a.h5").meta["grid"] == "free"
+
+
+def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
+    raw = tmp_path / "raw"
+    path = write_recording(raw / "train", "a").with_name("a_bbox.npy")
+    boxes = np.load(path)
+    boxes["class_id"] = 7
+    np.save(path, boxes)
+    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("no recording of .* has a box that can be used: classes 0 car, 1 pedestrian, sensor 64x48", line)
+
+
+def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):
+    write_recording(tmp_path / "train", "a")
+    where = f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path}/train/.."
+    assert "holds the recordings; choose another folder" in refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert not list(tmp_path.rglob("*.h5"))
+
+
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path, refused):
+    path = write_recording(tmp_path / "raw/train", "a")
+    where = f"dataset.raw_dir={tmp_path / 'raw'}", "splits=[train]", f"dataset.prepared_dir={path}"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("a_td.dat.* is or lies below a file, and a folder is needed; choose another", line)
+
+
+@pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's", "[red]x[/]", "back\\", "true", "(x)", "a: #b"])
+def test_paths_are_taken_as_they_stand(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    raw = Path(name)
+    write_recording(raw / "train", name.replace("/", "-"))
+    assert prepare(raw, Path(f"{name}-out"), "splits=[train]") == 0
+    assert f"they are in {name}-out" in capsys.readouterr().out
+    assert [path.parent.parent for path in tmp_path.rglob("*.h5")] == [tmp_path / f"{name}-out"]
+    assert cli.main(["inspect", str(raw), "dataset=gen1", *SENSOR, f"out={name}"]) == 0
+    assert Path(f"{name}/{raw.name}.png").is_file()
 
 
 def test_a_folder_without_recordings_is_named(tmp_path, refused):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rvtssm import cli
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rvtssm", "scripts", "data_prep", "configs")
 
@@ -62,3 +64,22 @@ def test_every_file_is_in_the_tree(path: str):
 def test_modules_are_listed_one_by_one():
     patterns = [entry for entry in tree_of_the_readme() if entry.startswith("rvtssm/") and "*" in entry]
     assert not patterns, "a pattern says nothing of what each module is for"
+
+
+def commands() -> list[str]:
+    """Every `rvtssm ...` in the fenced blocks of the pages that users read."""
+    pages = [ROOT / "README.md", ROOT / "data_prep" / "README.md"]
+    blocks = [block for page in pages for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.M | re.S)]
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    found = [match.group() for line in lines if (match := re.search(r"\brvtssm [a-z]+ .*", line))]
+    assert len(found) > 15
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_pages_is_understood(command):
+    """Its verb and its keys exist and take such values; options in brackets and paths are left out."""
+    _, verb, *words = command.split()
+    assert verb in cli.VERBS
+    words = [word for word in words if "=" in word and not word.startswith("[")]
+    cli.compose([cli._in_section(word, cli.SECTIONS.get(verb)) for word in words])

@@ -35,8 +35,9 @@ import torch.nn.functional as F
 
 from rvtssm.datasets.synthetic import SyntheticConfig, synthetic_recording
 from rvtssm.events.compress import FrameCompressor, decompress_into
-from rvtssm.events.prepare import PreprocessConfig, prepare_recording
+from rvtssm.events.prepare import prepare_recording
 from rvtssm.events.preprocess import preprocess_dataset
+from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.store import open_sequence
 from rvtssm.events.tree import RawRecording
@@ -59,16 +60,18 @@ PACKINGS: dict[str, dict[str, Any]] = {
 }
 CODEC_FRAMES = 48
 PREPARE_AND_SAY_PEAK = """
-import re, sys
+import sys
 from pathlib import Path
-from rvtssm.events.prepare import PreprocessConfig, prepare_recording
+from rvtssm.events.prepare import prepare_recording
+from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.tree import RawRecording
 from rvtssm.records import DatasetSpec
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 spec = DatasetSpec("any", height, width, ("car",), 50_000, 1, 1, 1, 1)
 prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, PreprocessConfig(labels="none"))
 # not ru_maxrss, which begins with that of the process it was forked from
-print(int(re.search("VmHWM: *([0-9]+) kB", Path("/proc/self/status").read_text().replace("\\t", " "))[1]) // 1000)
+(peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak) // 1000)
 """
 
 

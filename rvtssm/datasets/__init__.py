@@ -15,6 +15,7 @@ DATASETS: dict[str, DatasetSpec] = {
     "custom": custom.SPEC,
 }
 SOURCES = ("raw", "prepared")
+_LARGEST_SENSOR = 1 << 16  # pixels; coordinates beyond belong to no sensor
 
 
 @dataclass
@@ -45,7 +46,14 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     spec = DATASETS[config.name]
     if not spec.class_names:  # it describes itself, in a file beside its recordings
         spec = custom.read_spec(*_folders(config))
-    return replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
+        raise ValueError(
+            f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "
+            f"times smaller; a frame needs a pixel and a sensor no side above {_LARGEST_SENSOR}, choose the size that "
+            "fits"
+        )
+    return spec
 
 
 def _folders(config: DatasetConfig) -> list[str]:

@@ -11,6 +11,7 @@ Every other key is a field of DatasetSpec.
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -87,18 +88,29 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return tuple(value)
         raise ValueError(f"{path} has {key}: {value}; write a list of different names, such as [car, person]")
     if key == "class_ids":
-        if isinstance(value, list) and all(type(number) is int and number >= 0 for number in value):
+        if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):
             return tuple(value)
         raise ValueError(f"{path} has {key}: {value}; write a list of numbers, such as [0, 2]")
     if key == "split_sources":
-        if isinstance(value, dict) and all(isinstance(patterns, list) for patterns in value.values()):
-            return {str(split): tuple(map(str, patterns)) for split, patterns in value.items()}
+        lists = list(value.values()) if isinstance(value, dict) else [None]
+        if all(isinstance(patterns, list) and patterns and all(map(_is_pattern, patterns)) for patterns in lists):
+            return {str(split): tuple(patterns) for split, patterns in value.items()}
         raise ValueError(f"{path} has {key}: {value}; write patterns by split, such as val: [train/day3_*]")
     if kind in (int, float):
         lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
-        if isinstance(value, int if kind is int else (int, float)) and value is not True and value >= lowest:
+        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        if is_number and lowest <= value < math.inf:
             return value
-        raise ValueError(f"{path} has {key}: {value}; write a number of at least {lowest}")
+        number = "whole number" if kind is int else "number"
+        raise ValueError(f"{path} has {key}: {value!r}; write a {number} of at least {lowest}")
     if isinstance(value, str) and value:
         return value
     raise ValueError(f"{path} has {key}: {value}; write a name")
+
+
+def _is_pattern(pattern: object) -> bool:
+    """Whether it names recordings in a folder of the dataset: `folder/name`, wildcards in the name only."""
+    if not isinstance(pattern, str):
+        return False
+    folder, _, name = pattern.partition("/")
+    return bool(folder and name) and not set("*?[") & set(folder) and not {"..", "**"} & set(pattern.split("/"))

@@ -105,7 +105,7 @@ def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: b
     num_workers = min(config.workers or num_usable_cores(), len(tasks))
     todo = iter([(task, _write, (config, raw_dir, *task)) for task in tasks])
     failed = []
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     try:
         with (
             closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,

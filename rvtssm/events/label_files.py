@@ -19,6 +19,7 @@ from rvtssm.records import DatasetSpec
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # of YOLO text; larger numbers are times in a line that was cut
+_BEYOND_ANY_US = 1 << 61
 _ROUNDING = 1e-3  # of numbers written with few digits
 
 Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
@@ -32,6 +33,8 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
     path = Path(path)
     if path.suffix not in LABEL_READERS:
         raise ValueError(f"{path} is no kind of label file that can be read; choose from {', '.join(LABEL_READERS)}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; label files are needed there, put one in its place")
     boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
@@ -52,7 +55,7 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             if not found.get("iscrowd") and names[found["category_id"]] in spec.class_names
         ]
         boxes = _to_boxes(rows)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         wanted = 'images with "id" and "t_us" (microseconds), annotations with "bbox" [x, y, w, h], categories by name'
         raise _damaged(path, f"COCO JSON ({_said(error)})", wanted) from None
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
@@ -81,8 +84,10 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
                 raise ValueError("lines with a time and lines without")
             t_us = int(words.pop(0)) if has_time else _known(end_us)
             class_id = int(words[0])
-            if class_id > _MOST_CLASSES:
+            if not 0 <= class_id <= _MOST_CLASSES:
                 raise ValueError(f"class {class_id}")
+            if abs(t_us) >= _BEYOND_ANY_US:
+                raise ValueError(f"time {t_us}")
             cx, cy, w, h = (float(word) for word in words[1:])
         except ValueError as error:
             form = "[time in us] class cx cy w h, coordinates from 0 to 1"
@@ -108,6 +113,7 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             x1, y1, x2, y2 = (float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES)
             if name in spec.class_names:
                 rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
+        boxes = _to_boxes(rows)
     except (ElementTree.ParseError, ValueError) as error:
         wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
         raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
@@ -117,7 +123,7 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             f"{path} labels pictures of {size['width']}x{size['height']} (width x height) pixels, the sensor of "
             f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
         )
-    return _to_boxes(rows)
+    return boxes
 
 
 LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {

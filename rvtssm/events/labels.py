@@ -48,7 +48,8 @@ def read_boxes(path: Path | str) -> Boxes:
     try:
         found = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a file of boxes ({error}); copy it again") from None
+        said = "no numpy array of numbers" if "pickle" in str(error) else error  # numpy would advise to run its code
+        raise ValueError(f"{path} is not a file of boxes ({said}); copy it again") from None
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
@@ -56,8 +57,9 @@ def read_boxes(path: Path | str) -> Boxes:
 def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     """A structured array from `path` as BOX_DTYPE, fields by name; ValueError where one is missing or no number."""
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
-    if missing := [name for name in BOX_DTYPE.names or () if name not in names and name not in _DEFAULTS]:
-        raise ValueError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(BOX_DTYPE.names or ())}")
+    needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
+    if missing := [name for name in needed if name not in names]:
+        raise ValueError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}")
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
         raise ValueError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")

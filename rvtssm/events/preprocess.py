@@ -6,8 +6,6 @@ pieces of consecutive windows that all workers count and compress, and written h
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import shutil
 from collections import deque
 from collections.abc import Iterator
@@ -16,24 +14,23 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rvtssm.events import pieces
 from rvtssm.events.aside import remove_abandoned
+from rvtssm.events.pieces import CutRecording, Job
 from rvtssm.events.prepare import (
     Outcome,
     Plan,
-    PreprocessConfig,
     count_piece,
     is_complete,
     plan_recording,
     prepare_recording,
 )
-from rvtssm.events.store import SequenceWriter, sequence_writer
-from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings
+from rvtssm.events.preprocess_config import PreprocessConfig
+from rvtssm.events.progress import PreparationBar
+from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.workers import (
     DaskCluster,
     Done,
@@ -49,9 +46,6 @@ from rvtssm.records import DatasetSpec
 
 __all__ = ["Outcome", "PreprocessConfig", "PreprocessSummary", "prepare_recording", "preprocess_dataset"]
 
-PIECE_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two pieces are never cut
-_PIECES_PER_WORKER = 32  # so many let all workers end together; every piece is sent what is known of the recording
-_PIECE_WINDOWS = 256  # at most, since the frames of a piece are in memory at once
 _WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
@@ -79,25 +73,6 @@ class PreprocessSummary:
             self.repaired[name] = outcome.backward_steps
 
 
-@dataclass(frozen=True)
-class _Job:
-    split: str
-    recording: RawRecording
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.split}/{self.recording.name}"
-
-    @property
-    def is_train(self) -> bool:
-        return self.split == "train"
-
-    @property
-    def num_bytes(self) -> int:
-        return self.recording.events_path.stat().st_size
-
-
 def preprocess_dataset(
     spec: DatasetSpec,
     raw_dir: Path | str,
@@ -117,7 +92,7 @@ def preprocess_dataset(
     for split in config.splits:
         folder = Path(prepared_dir) / split
         for recording in find_recordings(raw_dir, split, spec):
-            jobs.append(_Job(split, recording, folder / f"{recording.name}.h5"))
+            jobs.append(Job(split, recording, folder / f"{recording.name}.h5"))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
@@ -138,7 +113,7 @@ def preprocess_dataset(
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
-            bar = stack.enter_context(_Bar(jobs, progress))
+            bar = stack.enter_context(PreparationBar(jobs, progress))
             for job, outcome in _Run(jobs, spec, config, workers, bar).outcomes():
                 summary.add(job.name, outcome)
     finally:
@@ -150,10 +125,10 @@ def preprocess_dataset(
     return summary
 
 
-def _missing(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, summary: PreprocessSummary) -> list[_Job]:
+def _missing(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, summary: PreprocessSummary) -> list[Job]:
     """The recordings that have to be prepared; the others go into the summary."""
 
-    def outcome(job: _Job) -> Outcome | None:
+    def outcome(job: Job) -> Outcome | None:
         try:
             if is_complete(job.recording, job.path, spec, config, job.is_train):
                 return Outcome("skipped")
@@ -169,7 +144,7 @@ def _missing(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, summ
     return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
 
 
-def _check_disk(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, folder: Path) -> None:
+def _check_disk(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, folder: Path) -> None:
     """ValueError where the disk has less room than the recordings are likely to need."""
     overlap = max(1.0, (config.length_us or 0) / config.stride_us)
     stored = _STORED_BYTES[config.representation] * overlap / spec.downsample**2
@@ -185,12 +160,12 @@ def _check_disk(jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, f
         )
 
 
-def _build_workers(config: PreprocessConfig, jobs: list[_Job]) -> Workers:
+def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
     if config.scheduler is not None:
         return DaskCluster(config.scheduler)
     sizes = [job.num_bytes for job in jobs]
     num_workers = config.workers or min(num_usable_cores(), sum(sizes) // _WORTH_A_WORKER)
-    num_workers = min(num_workers, sum(max(1, size // PIECE_BYTES) for size in sizes))
+    num_workers = min(num_workers, sum(max(1, size // pieces.PIECE_BYTES) for size in sizes))
     return Processes(num_workers) if num_workers > 1 else SameProcess()
 
 
@@ -204,7 +179,7 @@ class _Run:
     """The jobs on their way through the workers: the longest first, pieces before other recordings."""
 
     def __init__(
-        self, jobs: list[_Job], spec: DatasetSpec, config: PreprocessConfig, workers: Workers, bar: _Bar
+        self, jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, workers: Workers, bar: PreparationBar
     ) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._spec = spec
@@ -213,14 +188,14 @@ class _Run:
         self._bar = bar
         # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
-        self._longest_whole = max(fair_share / 2, 2 * PIECE_BYTES) if workers.num_workers > 1 else float("inf")
-        self._cut: dict[_Job, _CutRecording] = {}
+        self._longest_whole = max(fair_share / 2, 2 * pieces.PIECE_BYTES) if workers.num_workers > 1 else float("inf")
+        self._cut: dict[Job, CutRecording] = {}
 
-    def outcomes(self) -> Iterator[tuple[_Job, Outcome]]:
+    def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
         """Every job with what became of it, in the order they end."""
         try:
             for done in finished(self._workers, self._next_task):
-                job: _Job = done.key[0]
+                job: Job = done.key[0]
                 outcome = self._advanced(job, done)
                 if outcome is not None:
                     self._bar.finish(job, outcome)
@@ -243,7 +218,7 @@ class _Run:
         report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
         return (job,), prepare_recording, (*arguments, report)
 
-    def _advanced(self, job: _Job, done: Done) -> Outcome | None:
+    def _advanced(self, job: Job, done: Done) -> Outcome | None:
         """What became of the job, None if more of it is to be done or nobody waits for this part any more."""
         is_piece = len(done.key) > 1
         if is_piece and job not in self._cut:  # it has failed
@@ -252,7 +227,7 @@ class _Run:
             if done.error is not None:
                 raise done.error
             if isinstance(done.result, Plan):
-                self._cut[job] = _CutRecording(job, done.result, self._workers.num_workers)
+                self._cut[job] = CutRecording(job, done.result, self._workers.num_workers)
             elif is_piece:
                 cut = self._cut[job]
                 self._bar.advance(job, cut.take(done.key[1], *done.result), cut.num_events)
@@ -267,101 +242,3 @@ class _Run:
                 self._cut.pop(job).abandon()
             return _failure(error)
         return None
-
-
-class _CutRecording:
-    """A recording that is counted in pieces and written here."""
-
-    def __init__(self, job: _Job, plan: Plan, num_workers: int) -> None:
-        self.plan = plan
-        self.num_events = 0
-        num_windows = len(plan.windows)
-        least = -(-num_windows // _PIECE_WINDOWS)
-        most = min(job.num_bytes // PIECE_BYTES, _PIECES_PER_WORKER * num_workers)
-        num_pieces = min(num_windows, max(least, most))
-        edges = [num_windows * i // num_pieces for i in range(num_pieces + 1)]
-        self.bounds = list(itertools.pairwise(edges))
-        self._begun = self._written = 0
-        self._waiting: dict[int, list[bytes]] = {}  # pieces that came before their turn
-        self._stack = ExitStack()
-        self._writer: SequenceWriter = self._stack.enter_context(
-            sequence_writer(job.path, plan.windows, plan.labels, plan.frame_shape, plan.counting.dtype)
-        )
-
-    @property
-    def is_written(self) -> bool:
-        return self._written == len(self.bounds)
-
-    def next_piece(self, most_ahead: int) -> int | None:
-        """A piece to count now; None where none is left, or one that is slow holds up too many that are ready."""
-        if self._begun == len(self.bounds) or self._begun >= self._written + most_ahead:
-            return None
-        self._begun += 1
-        return self._begun - 1
-
-    def take(self, piece: int, frames: list[bytes], num_events: int) -> float:
-        """Write the piece when its turn comes; returns the share of the windows that is written."""
-        self._waiting[piece] = frames
-        self.num_events += num_events
-        while self._written in self._waiting:
-            self._writer.append(self._waiting.pop(self._written))
-            self._written += 1
-        return self.bounds[self._written - 1][1] / len(self.plan.windows) if self._written else 0.0
-
-    def finish(self) -> Outcome:
-        self._writer.meta = self.plan.final_meta
-        self._stack.close()
-        return Outcome("written", "", self.plan.events.faults.backward_steps, self.num_events)
-
-    def abandon(self) -> None:
-        with contextlib.suppress(Exception):  # what HDF5 has to say about a file that is deleted
-            abandoned = RuntimeError("abandoned")
-            self._stack.__exit__(RuntimeError, abandoned, None)
-
-
-class _Bar:
-    """Recordings, bytes of their files, events, and the time left at the rate of the last minutes; on stderr."""
-
-    def __init__(self, jobs: list[_Job], is_shown: bool) -> None:
-        self._bytes = {job: job.num_bytes for job in jobs}
-        self._shares: dict[_Job, float] = {}
-        self._events: dict[_Job, int] = {}
-        self._num_finished = 0
-        columns = (
-            BarColumn(),
-            TextColumn("{task.fields[finished]}"),
-            DownloadColumn(),
-            TextColumn("{task.fields[events]}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._progress = Progress(
-            *columns, console=Console(stderr=True), disable=not is_shown, speed_estimate_period=120
-        )
-        self._id = self._progress.add_task("preparing", total=sum(self._bytes.values()), finished="", events="")
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        self._show("")
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._progress.stop()
-
-    def advance(self, job: _Job, share: float, num_events: int) -> None:
-        """So much of a recording is done: a share of its windows, a number of events."""
-        self._shares[job], self._events[job] = share, num_events
-        self._show(job.name)
-
-    def finish(self, job: _Job, outcome: Outcome) -> None:
-        self._num_finished += 1
-        self.advance(job, 1.0, outcome.num_events)
-
-    def _show(self, name: str) -> None:
-        self._progress.update(
-            self._id,
-            completed=sum(share * self._bytes[job] for job, share in self._shares.items()),
-            description=name,
-            finished=f"{self._num_finished}/{len(self._bytes)} recordings",
-            events=f"{sum(self._events.values()) / 1e6:.1f} M events",
-        )

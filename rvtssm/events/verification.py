@@ -57,7 +57,7 @@ def verify_dataset(
         raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
     remaining = iter(tasks)
     num_workers = min(config.workers or num_usable_cores(), max(len(tasks), 1))
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     with (
         closing(SameProcess() if num_workers == 1 else Processes(num_workers)) as workers,
         Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,

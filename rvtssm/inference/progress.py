@@ -15,7 +15,7 @@ def progress_bar(description: str | None, total: int | None) -> Iterator[Callabl
     if description is None:
         yield lambda steps: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *times, console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from rich.console import Console
 
-console = Console()
+console = Console(markup=False)  # names of files may hold brackets

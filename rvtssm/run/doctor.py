@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
 from rvtssm import doctor as examination
 from rvtssm.config import Config
@@ -14,6 +15,6 @@ def doctor(config: Config) -> int:
     checks = examination.examine()
     table = Table(show_header=False)
     for check in checks:
-        table.add_row("[green]ok[/]" if check.ok else "[red]broken[/]", check.name, check.detail)
+        table.add_row(Text("ok", "green") if check.ok else Text("broken", "red"), check.name, check.detail)
     console.print(table)
     return 0 if all(check.ok for check in checks) else 2

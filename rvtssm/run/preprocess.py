@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.preprocess import PreprocessSummary, preprocess_dataset
+from rvtssm.records import DatasetSpec
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed
 
@@ -16,11 +19,24 @@ def preprocess(config: Config) -> int:
     spec = build_spec(config.dataset)
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
+        raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for what is made of them")
     if spec.name == custom.SPEC.name:
         custom.copy_description(raw_dir, prepared_dir)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
     _print_summary(summary, prepared_dir)
+    is_useless = summary.dropped and not (summary.written or summary.skipped)
+    if is_useless and not summary.failed:
+        raise ValueError(
+            f"no recording of {raw_dir} has a box that can be used: classes {_numbered(spec)}, sensor {spec.width}x"
+            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, labels=none prepares "
+            "without"
+        )
     return 2 if summary.failed else 0
+
+
+def _numbered(spec: DatasetSpec) -> str:
+    return ", ".join(f"{number} {name}" for number, name in zip(spec.disk_class_ids, spec.class_names, strict=True))
 
 
 def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:

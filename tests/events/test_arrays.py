@@ -120,7 +120,11 @@ def test_named_columns_outside_the_sensor_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("t", [1, -2], r"time is negative or too late in rows 0 to 2 \(event 1"),
+        (
+            "t",
+            [1, -2],
+            r"time is negative or too late in rows 0 to 2 \(event 1 of those\); save times that count up from 0",
+        ),
         ("t", [1, 1 << 62], "time is negative or too late"),
         ("t_s", [1, np.nan], "time is not a number"),
         ("t_s", [1, 1e300], "time is negative or too late"),

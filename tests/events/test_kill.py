@@ -17,8 +17,8 @@ from event_examples import SPEC
 from test_preprocess import contents, write_recording
 
 from rvtssm.datasets.synthetic import SyntheticConfig, generate_synthetic
-from rvtssm.events.prepare import PreprocessConfig
 from rvtssm.events.preprocess import preprocess_dataset
+from rvtssm.events.preprocess_config import PreprocessConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 
@@ -26,7 +26,7 @@ RUN = """
 import pickle, sys
 sys.path[:0] = {path!r}
 import rvtssm.datasets.synthetic, rvtssm.events.preprocess
-rvtssm.events.preprocess.PIECE_BYTES = {piece_bytes}
+rvtssm.events.pieces.PIECE_BYTES = {piece_bytes}
 print("ready", flush=True)
 function, arguments = pickle.loads({task!r})
 function(*arguments, progress=False)

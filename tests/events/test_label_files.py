@@ -103,6 +103,10 @@ def with_box(box):
         ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "lines with a time and lines without"),
         ("a.txt", "0 40 20 10 10", "divide by its width and height"),
         ("a.txt", b"\xff\xfe\x00", "cannot be read as text"),
+        ("a.txt", "-1 .5 .5 .1 .1", "line 1: class -1"),
+        ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "line 1: time 1208"),
+        ("a.json", "[" * 100_000, "cannot be read as COCO JSON"),
+        ("a.xml", VOC.format(width=64).replace("24", "1e400"), "cannot be read as Pascal VOC XML .*not finite"),
         ("a.xml", "<annotation>", "cannot be read as Pascal VOC XML"),
         ("a.xml", "<annotation><object><name>car</name></object></annotation>", "xmin, ymin, xmax, ymax"),
         ("a.xml", VOC.format(width=640), "pictures of 640x48"),
@@ -128,3 +132,9 @@ def test_a_file_cut_anywhere_is_read_or_refused(tmp_path, suffix):
             assert path.name in str(error)
         else:  # text that ends after a whole line, or within its last number
             assert suffix in (".txt", ".json") and np.isin(boxes["class_id"], (0, 1)).all()
+
+
+def test_a_folder_is_no_label_file(tmp_path):
+    (tmp_path / "a.npy").mkdir()
+    with pytest.raises(ValueError, match=r"a\.npy is a folder; label files are needed"):
+        read_label_file(tmp_path / "a.npy", SPEC, END_US)

@@ -16,8 +16,9 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_even
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.prepare import PreprocessConfig, count_piece
+from rvtssm.events.prepare import count_piece
 from rvtssm.events.preprocess import preprocess_dataset
+from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.store import SequenceWriter, open_sequence
@@ -281,7 +282,7 @@ def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, su
     assert prepare(tmp_path, spec=spec, **changes).written == ["train/a"]
     whole = contents(tmp_path / "out")
     (tmp_path / "out" / "train" / "a.h5").unlink()
-    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 20_000)
+    monkeypatch.setattr("rvtssm.events.pieces.PIECE_BYTES", 20_000)
     workers = TwoHere()
     summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
     assert summary.written == ["train/a"] and workers.tasks.count("count_piece") >= 6
@@ -317,13 +318,13 @@ def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)
     assert len(prepare(tmp_path).written) == 2
     os.rename(tmp_path / "out", tmp_path / "alone")
-    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 100_000)
+    monkeypatch.setattr("rvtssm.events.pieces.PIECE_BYTES", 100_000)
     assert prepare(tmp_path, workers=2).written == ["train/long", "train/short"]
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 
 def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 100_000)
+    monkeypatch.setattr("rvtssm.events.pieces.PIECE_BYTES", 100_000)
     bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
     write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
     _short(bad)
@@ -406,7 +407,7 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     with distributed.LocalCluster(**options) as cluster:
         summary = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
         (tmp_path / "out" / "train" / "b.h5").unlink()
-        monkeypatch.setattr("rvtssm.events.preprocess.PIECE_BYTES", 10_000)  # now every recording is cut
+        monkeypatch.setattr("rvtssm.events.pieces.PIECE_BYTES", 10_000)  # now every recording is cut
         again = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
     assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
     assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]

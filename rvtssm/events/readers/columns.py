@@ -22,6 +22,7 @@ NAMES = ("t", "x", "y", "p")
 _BLOCK = 2048  # events that are either all in order or looked at one by one
 TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one
 LATEST_POSSIBLE_US = 1 << 61  # later times, and the sums of two of them, would not fit
+_FROM_ZERO = "; save times that count up from 0, in the unit the column names"
 _ALIASES = {
     "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
     "x": ("x", "xs"),
@@ -136,11 +137,12 @@ class EventColumns:
                     f"{self.path} has times of {t.dtype}, too coarse for the {in_us.max():.0f} us they reach {where}; "
                     "save them as float64 or as integer microseconds"
                 )
-            _check_all((in_us >= 0) & (in_us < LATEST_POSSIBLE_US), self.path, f"time is negative or too late {where}")
+            is_possible = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)
+            _check_all(is_possible, self.path, f"time is negative or too late {where}", _FROM_ZERO)
             return np.rint(in_us).astype(np.int64)
         factor = TIME_UNITS_US[unit or "us"]
         limit = min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024)
-        _check_all((t >= 0) & (t < limit), self.path, f"time is negative or too late {where}")
+        _check_all((t >= 0) & (t < limit), self.path, f"time is negative or too late {where}", _FROM_ZERO)
         whole: npt.NDArray[np.int64] = t.astype(np.int64)
         return whole * int(factor) if factor >= 1 else whole // round(1 / factor)
 
@@ -160,9 +162,9 @@ class EventColumns:
         return p > 0
 
 
-def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str) -> None:
+def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str, advice: str = "") -> None:
     if not is_valid.all():
-        raise ValueError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those)")
+        raise ValueError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those){advice}")
 
 
 def keep_events(

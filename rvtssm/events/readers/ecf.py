@@ -24,8 +24,8 @@ TABLE = "CD/events"
 _FILTER = 0x8ECF
 _MAX_CHUNK_EVENTS = 65535  # what the codec takes
 _SLACK = 128  # places after the last event, so that short runs can be written without counting
-_BYTES_PER_EVENT = 32  # a packed event never takes more
 _HEAD_BYTES = 12
+_MAX_SHIFT = 56  # bits of a step before its last four
 _PACKED_COLUMNS, _PACKED_ROWS = 1, 2  # flags of a chunk: columns with polarities; rows as well
 
 _Parts = tuple[Column, Column, Column, Column]
@@ -44,7 +44,6 @@ class EcfRecording(Recording):
         self._chunk_events = chunk_events
         self._is_packed = is_packed
         self._chunk: tuple[int, _Parts] | None = None  # the last chunk that was read: its number, its columns
-        self._bytes = np.empty(0, np.uint8)
         self._decoded: EventBuffer | None = None
 
     def _open(self) -> OpenDatasets:
@@ -75,13 +74,8 @@ class EcfRecording(Recording):
         return self._chunk[1]
 
     def _unpacked(self, table: h5py.Dataset, start: int, stop: int) -> _Parts:
-        stored = table.id.get_chunk_info_by_coord((start,))
-        if stored.byte_offset is None or stored.size > _BYTES_PER_EVENT * self._chunk_events + _HEAD_BYTES:
-            raise ValueError(f"a chunk of {stored.size} bytes at {stored.byte_offset}")
-        if len(self._bytes) < stored.size:
-            self._bytes = np.empty(_BYTES_PER_EVENT * self._chunk_events + _HEAD_BYTES, np.uint8)
-        data = self._bytes[: stored.size]
-        filter_mask, _ = table.id.read_direct_chunk((start,), out=data)
+        filter_mask, stored = table.id.read_direct_chunk((start,))
+        data = np.frombuffer(stored, np.uint8)
         if filter_mask:  # the filter is optional: what it could not pack is stored as it is
             return _fields(data.view(table.dtype)[: stop - start])
         if self._decoded is None:
@@ -89,12 +83,13 @@ class EcfRecording(Recording):
         columns = self._decoded
         position = _decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
-            raise ValueError(f"the chunk of {len(data)} bytes at {stored.byte_offset} is damaged at {~position}")
+            place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # looks at all chunks: only for the message
+            raise ValueError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_chunk": None, "_bytes": np.empty(0, np.uint8), "_decoded": None}
+        return {**super().__getstate__(), "_chunk": None, "_decoded": None}
 
 
 def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
@@ -169,30 +164,23 @@ def _number(data, position, num_bytes):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
-    """A start time, then a byte per run: 4 bits of step, 4 bits of length; long steps come before, 4 bits each."""
+    """A start time, then a byte per run: 4 bits of step, 4 bits of length; long steps come before, 4 bits each.
+
+    Which kind a byte is cannot be foreseen, so both are computed and one is taken, without a branch.
+    """
     time = _number(data, 4, 8)
     position = _HEAD_BYTES
-    shift = 0
-    filled = step = np.int64(0)
+    shift = filled = step = np.int64(0)
     while filled < in_chunk:
-        if position >= len(data) or time < 0 or time >= LATEST_POSSIBLE_US:
+        if position >= len(data) or shift > _MAX_SHIFT or time < 0 or time >= LATEST_POSSIBLE_US:
             return ~position
         upper, length = np.int64(data[position] >> 4), np.int64(data[position] & 0xF)
         position += 1
-        if upper == 15:
-            if shift >= 60:
-                return ~position
-            step |= length << shift
-            shift += 4
-            continue
-        if shift:
-            time += step
-            step, shift = np.int64(0), 0
-        time += upper
-        if length < 15:
-            for i in range(16):
-                t[filled + i] = time
-        else:
+        part = -np.int64(upper == 15)  # all bits for a part of a long step, none for a run
+        time += (step + upper) & ~part
+        step = (step | length << shift) & part
+        shift = (shift + 4) & part
+        if length == 15 and not part:
             if position + 2 > len(data):
                 return ~position
             length = _number(data, position, 2)
@@ -200,7 +188,10 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
             if filled + length > in_chunk:
                 return ~position
             t[filled : filled + length] = time
-        filled += length
+        else:
+            for i in range(16):
+                t[filled + i] = time
+        filled += length & ~part
     return position if filled == in_chunk and 0 <= time < LATEST_POSSIBLE_US else ~position
 
 

@@ -1,0 +1,41 @@
+"""Trees that RVT prepared are trained and evaluated on as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from rvtssm import cli
+
+TOY = (
+    "model=tiny",
+    "model.embed_dim=8",
+    "model.head_dim=8",
+    "sampling.batch_size=2",
+    "sampling.chunk_length=3",
+    "data.num_workers=0",
+    "data.eval_batch_size=1",
+    "data.eval_chunk_length=3",
+    "training.steps=2",
+    "training.accelerator=cpu",
+    "training.progress=false",
+)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("name", "folder"), [("gen1", "gen1"), ("onempx", "gen4")])
+def test_trained_and_scored_as_they_are(golden_dir, tmp_path, name, folder):
+    tree = golden_dir / "preprocess" / folder / "official"
+    before = sorted(path.relative_to(tree) for path in tree.rglob("*"))
+    where = (f"dataset={name}", f"dataset.prepared_dir={tree}")
+    assert cli.main(["train", *where, *TOY, f"out={tmp_path / 'run'}"]) == 0
+    weights = tmp_path / "moved.ckpt"
+    shutil.copy(tmp_path / "run" / "checkpoints" / "best.ckpt", weights)
+    arguments = (f"checkpoint={weights}", "data.num_workers=0", "split=test", "postprocess.min_score=0")
+    assert cli.main(["evaluate", *where, *arguments, f"out={tmp_path / 'scores'}"]) == 0
+    found = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
+    assert found["settings"]["windows"].startswith("shrink, counted from prepared data, convention rvt")
+    assert set(found["rates"]) == {"20"}
+    assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before
