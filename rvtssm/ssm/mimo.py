@@ -193,7 +193,7 @@ def _mimo(
 @torch.library.custom_op("rvtssm::mimo_backward", mutates_args=())
 def _mimo_backward(
     grad_y: Tensor,
-    grad_last: Tensor,
+    grad_last: Tensor | None,
     u: Tensor,
     state: Tensor,
     decay: Tensor,
@@ -206,9 +206,11 @@ def _mimo_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type)
-    grad_u, grad_state = torch.empty_like(u, memory_format=torch.contiguous_format), plain(grad_last).clone()
+    grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)
+    grad_state = torch.zeros_like(state) if grad_last is None else plain(grad_last).clone()
     grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(decay if gain is not None else decay[:0])
-    grad_w_in, grad_w_out, grad_d = torch.zeros_like(w_in), torch.zeros_like(w_out), torch.zeros_like(d)
+    grad_w_in, grad_w_out = (torch.empty_like(w, memory_format=torch.contiguous_format) for w in (w_in, w_out))
+    grad_d, beta = torch.zeros_like(d), 0  # the first products overwrite, the others add
     for block in _blocks(u, state, decay.shape[1]):
         driven = None
         if len(kept):
@@ -240,8 +242,9 @@ def _mimo_backward(
             if mask is not None:
                 _scale(x[steps], block.of(mask, steps), state)
             grad_x = grad.flatten(0, 1)
-            grad_w_out.addmm_(grad_rows.t(), x[steps].flatten(0, 1))
-            grad_w_in.addmm_(grad_x.t(), u_rows)
+            grad_w_out.addmm_(grad_rows.t(), x[steps].flatten(0, 1), beta=beta)
+            grad_w_in.addmm_(grad_x.t(), u_rows, beta=beta)
+            beta = 1
             grad_d += (grad_rows * u_rows).sum(0)
             block.project(grad_x, w_in, d, grad_y, grad_u, steps)
     return grad_u, grad_state, grad_decay, grad_gain, grad_w_in, grad_w_out, grad_d
@@ -266,7 +269,7 @@ def _(
 @_mimo_backward.register_fake
 def _(
     grad_y: Tensor,
-    grad_last: Tensor,
+    grad_last: Tensor | None,
     u: Tensor,
     state: Tensor,
     decay: Tensor,
@@ -290,9 +293,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _gradients(
     ctx: Any, grad_y: Tensor | None, grad_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    u, state, _, gain = ctx.saved_tensors[:4]
+    u, _, _, gain = ctx.saved_tensors[:4]
     grad_y = torch.zeros_like(u) if grad_y is None else grad_y
-    grad_last = torch.zeros_like(state) if grad_last is None else grad_last
     grad_u, grad_state, grad_decay, grad_gain, *rest = _mimo_backward(grad_y, grad_last, *ctx.saved_tensors)
     return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None
 
