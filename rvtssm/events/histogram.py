@@ -1,4 +1,4 @@
-"""Events to frames, many windows in one pass: at once, while a recording is read, or live, window by window.
+"""Events to frames, many windows in one pass; `stream` does the same while a recording is read.
 
 Convention `exact`: windows are half-open, bins are equal parts of the window, counts saturate.
 Convention `rvt` equals the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +20,15 @@ from rvtssm.records import Events, Windows
 
 __all__ = [
     "CONVENTIONS",
-    "SlidingWindows",
     "bin_events",
     "check_convention",
-    "count_stream",
+    "checked_pixels",
     "count_windows",
     "fill_frames",
     "shared_slices",
 ]
 
 Ints = npt.NDArray[np.int64]
-_FIRST_ROOM = 1 << 16  # events a new stream has room for
 
 
 def count_windows(
@@ -57,7 +53,7 @@ def count_windows(
     outside the sensor and for unknown settings.
     """
     counting = Counting(num_bins, count_cutoff, convention, representation)
-    pixels = pixels or _checked_pixels(height, width, downsample)
+    pixels = pixels or checked_pixels(height, width, downsample)
     shape = (len(windows), counting.num_channels, pixels.height, pixels.width)
     if out is None:
         out = np.empty(shape, counting.dtype)
@@ -67,157 +63,6 @@ def count_windows(
     ring = shared_slices(windows.bounds_us, counting, pixels.num_pixels)
     fill_frames(binned, counting, out, np.arange(len(windows)), ring)
     return out
-
-
-def count_stream(
-    blocks: Iterable[Events],
-    windows: Windows,
-    height: int,
-    width: int,
-    *,
-    num_bins: int = 10,
-    count_cutoff: int = 10,
-    downsample: int = 1,
-    convention: str = "exact",
-    representation: str = "histogram",
-    max_windows: int = 8,
-) -> Iterator[Frames]:
-    """Count a recording while it is read: the frames of all windows in order, at most `max_windows` at a time.
-
-    Arguments as for `count_windows`, which it equals. However long the recording, this holds one block, the events
-    of the windows it is in, and `max_windows` frames. Blocks may reuse their arrays.
-    """
-    counting = Counting(num_bins, count_cutoff, convention, representation)
-    pixels = _checked_pixels(height, width, downsample)
-    sliding = SlidingWindows(pixels, counting, shared_slices(windows.bounds_us, counting, pixels.num_pixels))
-    done = 0
-
-    def counted(stop: int) -> Iterator[Frames]:
-        for i in range(done, stop, max_windows):
-            bounds_us = windows.bounds_us[i : min(i + max_windows, stop)]
-            frames = np.empty((len(bounds_us), counting.num_channels, pixels.height, pixels.width), counting.dtype)
-            for frame, (start_us, end_us) in zip(frames, bounds_us.tolist(), strict=True):
-                sliding.take(start_us, end_us, frame)
-            yield frames
-
-    for block in blocks:
-        if not len(block) or done == len(windows):
-            continue
-        sliding.push(block.between(int(windows.bounds_us[done, 0]), int(block.t[-1]) + 1))
-        # No later event can enter a window that ended before the last one seen, whether its end is open or closed.
-        ready = int(np.searchsorted(windows.ends_us, block.t[-1]))
-        if ready > done:
-            yield from counted(ready)
-            done = ready
-    yield from counted(len(windows))
-
-
-class SlidingWindows:
-    """A live stream of events: push what arrives, take any window that does not begin before the last one taken.
-
-    Where the bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and
-    kept in a ring; all other bins are counted from their events. Both give what `count_windows` gives.
-    """
-
-    def __init__(self, pixels: FramePixels, counting: Counting, ring: SliceRing | None = None) -> None:
-        self.pixels = pixels
-        self.counting = counting
-        self._ring = ring
-        self._t = np.empty(_FIRST_ROOM, np.int64)
-        self._cells = np.empty(_FIRST_ROOM, np.int32)
-        self._before: Ints = np.zeros(_FIRST_ROOM + 1, np.int64)  # place of the first cell of each event
-        self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not kept
-        self._begin = self._end = 0  # of the events that are kept
-        self._num_forgotten = 0  # cells that were in front of the arrays before
-        self._begin_us: int | None = None  # events before this time may be forgotten
-
-    @classmethod
-    def of(
-        cls,
-        height: int,
-        width: int,
-        *,
-        length_us: int,
-        stride_us: float,
-        num_bins: int = 10,
-        count_cutoff: int = 10,
-        downsample: int = 1,
-        convention: str = "exact",
-        representation: str = "histogram",
-    ) -> SlidingWindows:
-        """For windows of a length, taken about every `stride_us`, which decides how many bins are kept."""
-        counting = Counting(num_bins, count_cutoff, convention, representation)
-        pixels = _checked_pixels(height, width, downsample)
-        bounds_us = np.array([[0, length_us], [round(stride_us), round(stride_us) + length_us]])
-        return cls(pixels, counting, shared_slices(bounds_us, counting, pixels.num_pixels))
-
-    def push(self, events: Events) -> None:
-        """Append events, which must not be earlier than those before; the arrays may be reused. ValueError if so."""
-        if not len(events):
-            return
-        check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
-        if self._begin < self._end and events.t[0] < self._t[self._end - 1]:
-            raise ValueError(f"events at {events.t[0]} us follow events at {self._t[self._end - 1]} us; push in order")
-        cells, before = pack(events, self.pixels)
-        self._make_room(len(events), len(cells))
-        start, stop = self._end, self._end + len(events)
-        self._t[start:stop] = events.t
-        place = self._place(start)
-        self._cells[place : place + len(cells)] = cells
-        if before is not None:
-            np.add(before, place, out=self._before[start : stop + 1])
-        self._end = stop
-
-    def take(self, start_us: int, end_us: int, out: Frames | None = None) -> Frames:
-        """The frame (C, h, w) of the events pushed so far with start_us <= t < end_us (`rvt`: t <= end_us).
-
-        Events before start_us may be forgotten; ValueError for a window that begins before an earlier one.
-        """
-        if self._begin_us is not None and start_us < self._begin_us:
-            raise ValueError(f"the window from {start_us} us begins before the last one taken, at {self._begin_us} us")
-        self._begin_us = start_us
-        if out is None:
-            out = np.empty((self.counting.num_channels, self.pixels.height, self.pixels.width), self.counting.dtype)
-        self._begin += int(np.searchsorted(self._t[self._begin : self._end], start_us))
-        bounds_us = np.array([[start_us, end_us]])
-        ranges = self.counting.ranges(self._t[self._begin : self._end], bounds_us)
-        ranges += self._begin
-        first, last = int(ranges.min()), int(ranges.max())
-        low, high = self._place(first), self._place(last)
-        times: Ints = np.empty(0, np.int64)
-        if self.counting.needs_time:
-            times = times_of_cells(self._t[first:last], None if self._is_whole else self._before[first : last + 1])
-        places = ranges if self._is_whole else self._before[ranges]
-        binned = Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
-        fill_frames(binned, self.counting, out[None], np.zeros(1, np.int64), self._ring)
-        return out
-
-    def _place(self, event: int) -> int:
-        """Where the cells of a kept event begin."""
-        return event if self._is_whole else int(self._before[event])
-
-    def _make_room(self, num_events: int, num_cells: int) -> None:
-        """Move what is kept to the front of the arrays, or into longer ones, where the new would not fit behind it."""
-        begin, end = self._begin, self._end
-        first, last = self._place(begin), self._place(end)
-        if end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
-            return
-        # twice as long as needed: what is moved was at most once pushed since it last moved
-        room, cell_room = 2 * (end - begin + num_events), 2 * (last - first + num_cells)
-        self._t = _moved(self._t, begin, end, room)
-        self._cells = _moved(self._cells, first, last, cell_room)
-        if not self._is_whole:
-            self._before = _moved(self._before, begin, end + 1, room + 1)
-            self._before[: end - begin + 1] -= first
-        self._num_forgotten += first
-        self._begin, self._end = 0, end - begin
-
-
-def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
-    """An array of at least `room` that begins with array[begin:end]: the same one if it is long enough."""
-    moved = array if len(array) >= room else np.empty(room, array.dtype)
-    moved[: end - begin] = array[begin:end]
-    return moved
 
 
 def bin_events(events: Events, bounds_us: Ints, pixels: FramePixels, counting: Counting) -> Binned:
@@ -267,7 +112,8 @@ def shared_slices(bounds_us: Ints, counting: Counting, num_pixels: int) -> Slice
 
 
 @functools.lru_cache
-def _checked_pixels(height: int, width: int, downsample: int) -> FramePixels:
+def checked_pixels(height: int, width: int, downsample: int) -> FramePixels:
+    """The frame of a sensor, of which one in downsample x downsample pixels is kept; ValueError below 1."""
     if downsample < 1:
         raise ValueError(f"cannot keep one pixel in {downsample=}; use at least 1")
     return frame_pixels(height, width, downsample)

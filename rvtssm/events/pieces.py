@@ -13,7 +13,7 @@ from rvtssm.events.store import SequenceWriter, sequence_writer
 from rvtssm.events.tree import RawRecording
 
 PIECE_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two pieces are never cut
-_PIECES_PER_WORKER = 32  # so many let all workers end together; every piece is sent what is known of the recording
+_PIECES_PER_WORKER = 32  # so many let all workers end together
 _PIECE_WINDOWS = 256  # at most, since the frames of a piece are in memory at once
 
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rvtssm.events.compress import FrameCompressor
-from rvtssm.events.histogram import count_stream
 from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
 from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.representations import Counting
 from rvtssm.events.store import Meta, read_meta, sequence_writer
+from rvtssm.events.stream import count_stream
 from rvtssm.events.tree import RawRecording
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import DatasetSpec, Events, Labels, Windows
@@ -41,6 +42,7 @@ __all__ = [
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
 _LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: objects can stand still at the end
+_kept = threading.local()
 _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
 
 
@@ -70,6 +72,13 @@ class Plan:
     @property
     def final_meta(self) -> Meta:
         return {**self.meta, "faults": asdict(self.events.faults)}
+
+    def piece(self, start: int, stop: int) -> Plan:
+        """What it takes to count the windows [start, stop) alone: little, however long the recording."""
+        windows = Windows(self.windows.bounds_us[start:stop], self.windows.dt_us[start:stop])
+        return replace(
+            self, events=self.events.part(*_span_us(windows)), windows=windows, labels=self.labels[:0], boxes=None
+        )
 
 
 def prepare_recording(
@@ -140,31 +149,42 @@ def plan_recording(
         )
 
 
-def count_piece(plan: Plan, start: int, stop: int) -> tuple[list[bytes], int]:
-    """The compressed frames of the windows [start, stop) of a recording that was planned cut, and how many events."""
-    windows = Windows(plan.windows.bounds_us[start:stop], plan.windows.dt_us[start:stop])
-    # one more microsecond, since windows of the convention `rvt` are closed
-    start_us, end_us = int(windows.bounds_us[:, 0].min()), int(windows.ends_us[-1]) + 1
+def count_piece(piece: Plan) -> tuple[list[bytes], int]:
+    """The compressed frames of a `Plan.piece` of a recording that was planned cut, and how many events it read."""
+    start_us, end_us = _span_us(piece.windows)
     num_events = 0
 
     def blocks() -> Iterator[Events]:
         nonlocal num_events
-        for block in plan.events.iterate(start_us=start_us, end_us=end_us):
+        for block in piece.events.iterate(start_us=start_us, end_us=end_us):
             num_events += len(block)
             yield block
 
-    with closing(plan.events):
-        frames = [frame for group in _compressed(plan, blocks(), windows) for frame in group]
+    with closing(piece.events):
+        frames = [frame for group in _compressed(piece, blocks(), piece.windows) for frame in group]
     return frames, num_events
 
 
+def _span_us(windows: Windows) -> tuple[int, int]:
+    """What the windows see, half-open; one more microsecond, since those of the convention `rvt` are closed."""
+    return int(windows.bounds_us[:, 0].min()), int(windows.ends_us[-1]) + 1
+
+
 def _compressed(plan: Plan, blocks: Iterable[Events], windows: Windows) -> Iterator[list[bytes]]:
-    compressor = FrameCompressor(math.prod(plan.frame_shape) * plan.counting.dtype.itemsize)
+    compressor = _compressor(math.prod(plan.frame_shape) * plan.counting.dtype.itemsize)
     counting: dict[str, Any] = asdict(plan.counting)
     size = plan.events.height, plan.events.width
     options = {**counting, "downsample": plan.downsample, "max_windows": _FRAMES_AT_ONCE}
     for frames in count_stream(blocks, windows, *size, **options):
         yield [compressor.compress(frame) for frame in frames]
+
+
+def _compressor(num_bytes: int) -> FrameCompressor:
+    """That of this thread, for frames of this size: a new one costs as much as several frames."""
+    if getattr(_kept, "num_bytes", None) != num_bytes:
+        _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
+    compressor: FrameCompressor = _kept.compressor
+    return compressor
 
 
 class _CheckedEvents:

@@ -208,7 +208,7 @@ class _Run:
         for job, cut in self._cut.items():
             piece = cut.next_piece(4 * self._workers.num_workers)
             if piece is not None:
-                return (job, piece), count_piece, (cut.plan, *cut.bounds[piece])
+                return (job, piece), count_piece, (cut.plan.piece(*cut.bounds[piece]),)
         if not self._jobs:
             return None
         job = self._jobs.popleft()

@@ -64,6 +64,11 @@ class Counting:
     def needs_time(self) -> bool:
         return REPRESENTATIONS[self.representation].needs_time
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the events of a window can be counted bin by bin as they come, without knowing the later ones."""
+        return self.representation == "histogram" and self.convention == "exact"
+
     def ranges(self, t: Ints, bounds_us: Ints) -> Ints:
         """Which events make which bin: (T, R, 2) index ranges into t (N,), for windows (T, 2)."""
         if self.convention == "rvt":

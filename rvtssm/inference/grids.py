@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rvtssm.events.histogram import count_stream, count_windows
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.stream import count_stream
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.records import Events, Windows, WindowSettings
 

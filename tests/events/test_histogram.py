@@ -8,7 +8,8 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.histogram import CONVENTIONS, count_stream, count_windows
+from rvtssm.events.histogram import CONVENTIONS, count_windows
+from rvtssm.events.stream import count_stream
 from rvtssm.records import Events, Windows
 
 

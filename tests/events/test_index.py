@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -52,6 +53,19 @@ def test_it_is_built_once_for_all_who_open_the_file(example, builds):
     check(path)
     assert len(builds) == 1
     assert sorted(p.name for p in path.parent.iterdir()) == [kept.name, path.name]
+
+
+def test_a_part_is_sent_without_the_rest_and_reads_the_same(example, builds):
+    path, _ = example
+    recording = open_recording(path)
+    assert recording.num_events == len(EVENTS)
+    sent = pickle.dumps(recording.part(1_000_000, 1_400_000))
+    assert len(sent) < len(pickle.dumps(recording)) / 1.2
+    part = pickle.loads(sent)
+    expected = EVENTS.between(1_000_000, 1_400_000)
+    assert_same(join_events([copy_events(block) for block in part.iterate(1000, 1_000_000, 1_400_000)]), expected)
+    assert_same(part.between(1_000_000, 1_400_000), expected)
+    assert len(builds) == 1
 
 
 def test_faults_come_with_it(example):

@@ -13,12 +13,12 @@ import pytest
 
 from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
-from rvtssm.events.histogram import count_stream
 from rvtssm.events.labels import clean_boxes, read_boxes
 from rvtssm.events.prepare import prepare_recording
 from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.readers import open_recording
 from rvtssm.events.store import StoredSequence, open_rvt_sequence, open_sequence
+from rvtssm.events.stream import count_stream
 from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
 from rvtssm.records import DatasetSpec, Windows
 

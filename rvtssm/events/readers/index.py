@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,12 @@ class RecordingIndex:
         first = int(np.searchsorted(self.latest_us, start_us))
         stop = min(int(np.searchsorted(self.latest_us, end_us)) + 1, len(self.latest_us))
         return first, max(first, stop)
+
+    def part(self, start_us: int, end_us: int) -> RecordingIndex:
+        """The blocks that may hold events with start_us <= t < end_us, and what is known of the whole."""
+        first, stop = self.blocks(start_us, end_us)
+        states, latest_us = self.states[first:stop], self.latest_us[first:stop]
+        return replace(self, states=states, latest_us=latest_us, num_before=self.num_before[first : stop + 1])
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:

@@ -7,6 +7,7 @@ pass and kept on disk, makes any file seekable, exactly, whatever its encoding.
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 from abc import ABC, abstractmethod
@@ -154,6 +155,13 @@ class Recording(ABC):
         while filled < wanted and state[POSITION] < self._num_units:
             filled += self._decode(state, buffer.after(filled))
         return buffer.events(filled).between(start_us, end_us)
+
+    def part(self, start_us: int, end_us: int) -> Recording:
+        """The recording for who reads no other times than start_us <= t < end_us: little to send elsewhere."""
+        part = copy.copy(self)
+        part._handle = None
+        part._index = self._index and self._index.part(start_us, end_us)
+        return part
 
     @property
     def time_range_us(self) -> tuple[int, int]:
