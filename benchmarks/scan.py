@@ -2,11 +2,12 @@
 
     python -m benchmarks.scan --json FILE [--threads T] [--device cuda]
 
-Every layer runs with its projections and the preparation of its matrices, forward without gradient, and forward plus
-backward through input and parameters, at the four stages of the base detector on Gen1 at batch 1: an image is 5120,
-1280, 320 and 80 sequences of 64, 128, 256 and 512 features. L = 21 is a training chunk, L = 1 a step of a stream. All
-layers take turns within each round, in one process and on the same threads; a ratio is the median over rounds of what
-the baseline took divided by what ours took, and that of a sum compares the sums of each round. On CPU, freed memory is
+Every layer runs with its projections: forward without gradient, our layer with its matrices prepared once, as streaming
+code holds them; and forward plus backward through input and parameters, the preparation included. The shapes are the
+four stages of the base detector on Gen1 at batch 1: an image is 5120, 1280, 320 and 80 sequences of 64, 128, 256 and
+512 features. L = 21 is a training chunk, L = 1 a step of a stream. All layers take turns within each round, in one
+process and on the same threads; a turn at L = 1 is five calls. A ratio is the median over rounds of what the baseline
+took divided by what ours took, and that of a sum compares the sums of each round. On CPU, freed memory is
 kept by the process (mallopt), which spares everybody page faults, the textbook form the most. Peak memory is that of
 forward plus backward above what stood before: resident memory of a process of its own on CPU, allocated memory on a
 GPU. `floor` is the least traffic (inputs, outputs, states, weights and their gradients, each moved once) at the speed
@@ -18,8 +19,9 @@ full state, forward / forward + backward:
     complex loop in place over blocks of the second-level cache, copied in and out          136 / 485
     input and output used where they lie, 512 rows per product, numba scan                  125 / 481
     the same with 1024 rows                                                                 113 / 421
-    the same with 2048 rows (in use)                                                        112 / 410
-    the matrix products alone                                                                80 / 280
+    the same with 2048 rows                                                                 112 / 410
+    the same, with up to 64 MiB of states kept for the backward (in use)                    112 / 357
+    the matrix products alone                                                                80 / 240
 
     the scan alone, first stage: complex `addcmul` 5.0, numba over separate real and imaginary parts 1.9,
     over complex numbers 2.1 (in use: no reordering of the matrices), over pairs of reals 2.1 to 7 by width
@@ -55,7 +57,8 @@ from rvtssm.ssm import LSTM, S5SSM, TemporalConfig
 Stage = tuple[int, int]  # sequences, features
 STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))
 LENGTHS = (21, 1)
-ROUNDS = {21: 7, 1: 41}
+ROUNDS = {21: 7, 1: 21}
+CALLS = {21: 1, 1: 5}  # timed together
 OURS, BASELINES = ("s5-full", "s5-half"), ("textbook", "lstm")
 PASSES = ("forward", "forward+backward")
 # (ours, baseline) -> how many times faster, in both passes, summed over the stages
@@ -102,11 +105,12 @@ class Case:
     x: Tensor
     state: Any
     grad: Tensor
+    prepared: Any  # what takes the place of the step scale
 
     def forward(self) -> None:
         """Without gradient."""
         with torch.no_grad():
-            self.layer(self.x, self.state)
+            self.layer(self.x, self.state, self.prepared)
 
     def both(self) -> None:
         """Gradients of input and parameters."""
@@ -127,7 +131,7 @@ def build_case(name: str, length: int, stage: Stage, device: str) -> Case:
     """The case of that name; the textbook form has sequences first, as it is usually written."""
     num_sequences, dim = stage
     torch.manual_seed(0)
-    layer: nn.Module
+    layer: LSTM | S5SSM | TextbookS5
     if name == "lstm":
         layer = LSTM(dim, TemporalConfig(name="lstm"))
     else:
@@ -137,7 +141,11 @@ def build_case(name: str, length: int, stage: Stage, device: str) -> Case:
     if name == "textbook":
         layer, shape = TextbookS5(layer), (num_sequences, length, dim)
     state = tuple(s.to(device) for s in state) if isinstance(state, tuple) else state.to(device)
-    return Case(layer.to(device), torch.randn(shape, device=device), state, torch.randn(shape, device=device))
+    layer = layer.to(device)
+    x, grad = torch.randn(2, *shape, device=device)
+    with torch.no_grad():
+        prepared = 1.0 if isinstance(layer, TextbookS5) else layer.prepare(1.0)
+    return Case(layer, x, state, grad, prepared)
 
 
 def measure_times(
@@ -152,7 +160,7 @@ def measure_times(
         for stage in stages:
             say(f"L = {length}, {stage[0]} sequences of {stage[1]} features")
             cases = {name: build_case(name, length, stage, device) for name in OURS + BASELINES}
-            for key, seconds in take_turns(cases, rounds[length], device).items():
+            for key, seconds in take_turns(cases, rounds[length], CALLS.get(length, 1), device).items():
                 taken.setdefault(key, []).append(seconds)
                 floor = cases[key[0]].floor_bytes(with_backward=key[1] == PASSES[1]) / bandwidth
                 floors.setdefault(key, []).append(floor)
@@ -165,18 +173,21 @@ def measure_times(
     return rows
 
 
-def take_turns(cases: dict[str, Case], num_rounds: int, device: str) -> dict[tuple[str, str], list[float]]:
-    """Seconds of each layer and pass in each round; two rounds before do not count."""
+def take_turns(
+    cases: dict[str, Case], num_rounds: int, num_calls: int, device: str
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds per call of each layer and pass in each round; two rounds before do not count."""
     taken: dict[tuple[str, str], list[float]] = {(name, pass_): [] for name in cases for pass_ in PASSES}
     for round_ in range(-2, num_rounds):
         for name, case in cases.items():
             for pass_, run in zip(PASSES, (case.forward, case.both), strict=True):
                 _wait(device)
                 start = time.perf_counter()
-                run()
+                for _ in range(num_calls):
+                    run()
                 _wait(device)
                 if round_ >= 0:
-                    taken[name, pass_].append(time.perf_counter() - start)
+                    taken[name, pass_].append((time.perf_counter() - start) / num_calls)
     return taken
 
 
@@ -233,12 +244,13 @@ def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
         case.both()
         return torch.cuda.max_memory_allocated() - before
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     case.both()
-    return _resident("VmHWM") - before
+    return resident("VmHWM") - before
 
 
-def _resident(key: str) -> int:
+def resident(key: str) -> int:
+    """Bytes of this process, by their name in /proc/self/status."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
     return int(line.split()[1]) * 1024
 

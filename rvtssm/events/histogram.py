@@ -72,12 +72,12 @@ def bin_events(events: Events, bounds_us: Ints, pixels: FramePixels, counting: C
     """
     check_inside(events, pixels.sensor_height, pixels.sensor_width)
     ranges = counting.ranges(events.t, bounds_us)
-    low, high = (int(ranges.min()), int(ranges.max())) if ranges.size else (0, 0)
-    part = events
+    part, flat = events, ranges.reshape(-1)
+    low, high = (int(flat[flat.argmin()]), int(flat[flat.argmax()])) if flat.size else (0, 0)
     if high - low < len(events):
         part = Events(events.t[low:high], events.x[low:high], events.y[low:high], events.p[low:high])
+        ranges -= low
     cells, before = pack(part, pixels)
-    ranges -= low
     if before is not None:
         ranges = before[ranges].astype(np.int64)
     times = times_of_cells(part.t, before) if counting.needs_time else np.empty(0, np.int64)

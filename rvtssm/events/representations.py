@@ -95,6 +95,9 @@ class SliceRing:
         self.planes = np.empty((self.num_slices, 2, self.num_pixels), np.uint8)
 
 
+_NO_RING = SliceRing(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Binned:
     """The events of T windows, ready to be counted. Times and bounds may count from any common zero."""
@@ -190,7 +193,7 @@ def _later_halves(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
 
 
 def _fill_histogram(binned: Binned, counting: Counting, out: Frames, places: Ints, ring: SliceRing | None) -> None:
-    ring = ring or SliceRing(0, 0)
+    ring = ring or _NO_RING
     wraps = counting.convention == "rvt"
     kept = (ring.keys, ring.used, ring.planes, binned.first)
     _count(binned.cells, binned.ranges, places, np.uint8(counting.count_cutoff), wraps, *kept, out)

@@ -102,7 +102,8 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
 def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
     """Decode the u64 in `words` into t, x, y, p (each at least as long); return the number of events kept.
 
-    One simple loop per column, which compile to vector instructions, then the few blocks with a fault again.
+    Faults are only looked for, without a branch, which compiles to vector instructions; a block that has one is decoded
+    again.
     """
     kept = 0
     for start in range(0, len(words), _BLOCK):
@@ -110,22 +111,20 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
         size = len(block)
         times, columns, rows = t[kept : kept + size], x[kept : kept + size], y[kept : kept + size]
         polarities, wrapped = p[kept : kept + size], state[_WRAPPED]
+        largest_column = largest_row = np.uint16(0)
+        step, before = np.int64(0), np.int64(block[0] & np.uint64(0xFFFFFFFF))
         for i in range(size):
-            times[i] = np.int64(block[i] & np.uint64(0xFFFFFFFF)) + wrapped
-        for i in range(size):
-            columns[i] = np.uint16((block[i] >> np.uint64(32)) & np.uint64(0x3FFF))
-        for i in range(size):
-            rows[i] = np.uint16((block[i] >> np.uint64(46)) & np.uint64(0x3FFF))
-        for i in range(size):
-            polarities[i] = np.uint8((block[i] >> np.uint64(60)) != np.uint64(0))
-        has_fault = times[0] < state[LATEST_US] or times[0] - wrapped < state[_PREVIOUS]
-        earlier, later = times[: size - 1], times[1:]
-        for i in range(size - 1):
-            has_fault |= later[i] < earlier[i]
-        for i in range(size):
-            has_fault |= columns[i] >= width
-        for i in range(size):
-            has_fault |= rows[i] >= height
+            word = block[i]
+            time = np.int64(word & np.uint64(0xFFFFFFFF))
+            times[i] = time + wrapped
+            column = np.uint16((word >> np.uint64(32)) & np.uint64(0x3FFF))
+            row = np.uint16((word >> np.uint64(46)) & np.uint64(0x3FFF))
+            columns[i], rows[i] = column, row
+            polarities[i] = np.uint8((word >> np.uint64(60)) != np.uint64(0))
+            largest_column, largest_row = max(largest_column, column), max(largest_row, row)
+            step, before = min(step, time - before), time
+        has_fault = step < 0 or largest_column >= width or largest_row >= height
+        has_fault |= times[0] < state[LATEST_US] or times[0] - wrapped < state[_PREVIOUS]
         if has_fault:
             kept = _decode_block(block, state, height, width, t, x, y, p, kept)
         else:

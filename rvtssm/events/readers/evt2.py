@@ -59,31 +59,36 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
     """Decode the u32 in `words` into t, x, y, p (each at least as long); return the number of events kept."""
     latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
     base = wrapped + (high << 6)
-    kept = 0
-    for word in words:
-        kind = word >> 28
-        if kind <= _LAST_EVENT:
-            time = base + np.int64((word >> 22) & 0x3F)
-            column, row = (word >> 11) & 0x7FF, word & 0x7FF
-            if high < 0:
-                continue
-            if column >= width or row >= height:
-                state[OUTSIDE] += 1
-                continue
-            if time < latest:
+    # what is wrong with an event is only asked when something is: one branch, that is guessed right
+    earliest = latest if high >= 0 else np.int64(np.iinfo(np.int64).max)
+    largest_column, largest_row = np.uint32(width - 1), np.uint32(height - 1)
+    kept = np.uint64(0)  # unsigned, as no index is counted from the end
+    for i in range(np.uint64(len(words))):
+        word = words[i]
+        kind = word >> np.uint32(28)
+        if kind <= np.uint32(_LAST_EVENT):
+            time = base + np.int64((word >> np.uint32(22)) & np.uint32(0x3F))
+            column, row = (word >> np.uint32(11)) & np.uint32(0x7FF), word & np.uint32(0x7FF)
+            if (column > largest_column) | (row > largest_row) | (time < earliest):
+                if high < 0:
+                    continue
+                if column > largest_column or row > largest_row:
+                    state[OUTSIDE] += 1
+                    continue
                 state[BACKWARD] += 1
                 time = latest
-            latest = time
+            earliest = latest = time
             t[kept] = time
-            x[kept] = column
-            y[kept] = row
-            p[kept] = kind
-            kept += 1
-        elif kind == _TIME_HIGH:
-            value = np.int64(word & 0xFFFFFFF)
+            x[kept] = np.uint16(column)
+            y[kept] = np.uint16(row)
+            p[kept] = np.uint8(kind)
+            kept += np.uint64(1)
+        elif kind == np.uint32(_TIME_HIGH):
+            value = np.int64(word & np.uint32(0xFFFFFFF))
             if high - value > 1 << (_HIGH_BITS - 1):  # a smaller step back is a glitch, not a wrap
                 wrapped += 1 << (_HIGH_BITS + 6)
             high = value
+            earliest = latest
             base = wrapped + (high << 6)
     state[POSITION] += len(words)
     state[LATEST_US], state[_HIGH], state[_WRAPPED] = latest, high, wrapped
