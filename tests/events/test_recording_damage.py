@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.readers.ecf import _SLACK, _decode_chunk
+from rvtssm.events.readers.ecf_codec import SLACK, decode_chunk
 from rvtssm.events.readers.recording import EventBuffer
 from rvtssm.records import Events
 
@@ -98,10 +98,10 @@ def test_a_chunk_cut_or_changed_anywhere_stays_within_its_arrays(mode):
     events = random_events(100, span_us=3000)
     chunk = encode_chunk(events, mode)
     rng = np.random.default_rng(mode)
-    columns = EventBuffer(65535 + _SLACK)
+    columns = EventBuffer(65535 + SLACK)
 
     def decode(data: bytes) -> tuple[int, Events]:
-        found = _decode_chunk(np.frombuffer(data, np.uint8), 100, columns.t, columns.x, columns.y, columns.p)
+        found = decode_chunk(np.frombuffer(data, np.uint8), 100, columns.t, columns.x, columns.y, columns.p)
         return found, columns.events(100)
 
     used, found = decode(chunk)

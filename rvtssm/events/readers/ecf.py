@@ -1,8 +1,7 @@
 """Metavision HDF5 files: a table `CD/events` in chunks that are packed with Prophesee's codec ECF.
 
-The codec's filter is in no package, so the chunks are read as they are stored and decoded here. A chunk holds times,
-then rows, then columns and polarities, each packed in runs, or rows, columns and polarities together where runs would
-not pay. Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
+The codec's filter is in no package, so the chunks are read as they are stored and decoded here. Tables that are stored
+in another way are read through the library. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
 """
 
 from __future__ import annotations
@@ -14,19 +13,14 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
+from rvtssm.events.readers.ecf_codec import MAX_CHUNK_EVENTS, SLACK, decode_chunk
 from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 
 TABLE = "CD/events"
 _FILTER = 0x8ECF
-_MAX_CHUNK_EVENTS = 65535  # what the codec takes
-_SLACK = 128  # places after the last event, so that short runs can be written without counting
-_HEAD_BYTES = 12
-_MAX_SHIFT = 56  # bits of a step before its last four
-_PACKED_COLUMNS, _PACKED_ROWS = 1, 2  # flags of a chunk: columns with polarities; rows as well
 
 _Parts = tuple[Column, Column, Column, Column]
 
@@ -79,9 +73,9 @@ class EcfRecording(Recording):
         if filter_mask:  # the filter is optional: what it could not pack is stored as it is
             return _fields(data.view(table.dtype)[: stop - start])
         if self._decoded is None:
-            self._decoded = EventBuffer(_MAX_CHUNK_EVENTS + _SLACK)
+            self._decoded = EventBuffer(MAX_CHUNK_EVENTS + SLACK)
         columns = self._decoded
-        position = _decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
+        position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
             place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # looks at all chunks: only for the message
             raise ValueError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
@@ -103,10 +97,8 @@ def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
         filters = table.id.get_create_plist()
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
-        if is_packed and chunk_events > _MAX_CHUNK_EVENTS:
-            raise ValueError(
-                f"{path} has chunks of {chunk_events} events, ECF packs {_MAX_CHUNK_EVENTS}; copy it again"
-            )
+        if is_packed and chunk_events > MAX_CHUNK_EVENTS:
+            raise ValueError(f"{path} has chunks of {chunk_events} events, ECF packs {MAX_CHUNK_EVENTS}; copy it again")
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (height, width))
     return EcfRecording(path, height, width, num_events, chunk_events, is_packed)
@@ -130,178 +122,3 @@ def _fields(rows: npt.NDArray[np.void]) -> _Parts:
     if np.any((t < 0) | (t >= LATEST_POSSIBLE_US)):
         raise ValueError("times that cannot be")
     return t, rows["x"].astype(np.int64), rows["y"].astype(np.int64), rows["p"].astype(np.int64)
-
-
-@jit
-def _decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode a chunk into t, x, y, p, which have room for _SLACK events more than the codec packs.
-
-    Returns the bytes used, or ~position of the first byte that cannot be; a chunk may hold more than `num_events`.
-    """
-    if len(data) < _HEAD_BYTES:
-        return ~len(data)
-    head = _number(data, 0, 4)
-    in_chunk = head >> 2
-    if in_chunk < num_events or in_chunk > _MAX_CHUNK_EVENTS:
-        return ~0
-    position = _decode_times(data, in_chunk, t)
-    if head & _PACKED_ROWS:
-        return _decode_packed(data, position, in_chunk, y, x, p)
-    position = _decode_rows(data, position, in_chunk, y)
-    if head & _PACKED_COLUMNS:
-        return _decode_packed_columns(data, position, in_chunk, x, p)
-    position = _decode_columns(data, position, in_chunk, x)
-    return _decode_polarities(data, position, in_chunk, p)
-
-
-@jit
-def _number(data, position, num_bytes):  # type: ignore[no-untyped-def]
-    value = np.int64(0)
-    for i in range(num_bytes):
-        value |= np.int64(data[position + i]) << (8 * i)
-    return value
-
-
-@jit
-def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
-    """A start time, then a byte per run: 4 bits of step, 4 bits of length; long steps come before, 4 bits each.
-
-    Which kind a byte is cannot be foreseen, so both are computed and one is taken, without a branch.
-    """
-    time = _number(data, 4, 8)
-    position = _HEAD_BYTES
-    shift = filled = step = np.int64(0)
-    while filled < in_chunk:
-        if position >= len(data) or shift > _MAX_SHIFT or time < 0 or time >= LATEST_POSSIBLE_US:
-            return ~position
-        upper, length = np.int64(data[position] >> 4), np.int64(data[position] & 0xF)
-        position += 1
-        part = -np.int64(upper == 15)  # all bits for a part of a long step, none for a run
-        time += (step + upper) & ~part
-        step = (step | length << shift) & part
-        shift = (shift + 4) & part
-        if length == 15 and not part:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
-            t[filled : filled + length] = time
-        else:
-            for i in range(16):
-                t[filled + i] = time
-        filled += length & ~part
-    return position if filled == in_chunk and 0 <= time < LATEST_POSSIBLE_US else ~position
-
-
-@jit
-def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
-    """Two bytes per run: 11 bits of row, 5 bits of length; 31 stands for a length in the next two bytes."""
-    filled = np.int64(0)
-    while position >= 0 and filled < in_chunk:
-        if position + 2 > len(data):
-            return ~position
-        value = _number(data, position, 2)
-        position += 2
-        row, length = value >> 5, value & 0x1F
-        if length < 31:
-            for i in range(32):
-                y[filled + i] = row
-        else:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
-            y[filled : filled + length] = row
-        filled += length
-    return position if filled <= in_chunk or position < 0 else ~position
-
-
-@jit
-def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def]
-    """Two bytes per group: 11 bits of column, then a bit for each of the next five columns.
-
-    The last group may go beyond the chunk: the codec looks at what its buffer held before.
-    """
-    filled = np.int64(0)
-    while position >= 0 and filled < in_chunk:
-        if position + 2 > len(data):
-            return ~position
-        value = _number(data, position, 2)
-        position += 2
-        column = value >> 5
-        x[filled] = column
-        filled += 1
-        for i in range(5):
-            x[filled] = column + i + 1
-            filled += (value >> (4 - i)) & 1
-    return position
-
-
-@jit
-def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-def]
-    """A byte per run: polarity, 7 bits of length; 127 stands for a length in the next two bytes."""
-    filled = np.int64(0)
-    while position >= 0 and filled < in_chunk:
-        if position >= len(data):
-            return ~position
-        polarity, length = data[position] >> 7, np.int64(data[position] & 0x7F)
-        position += 1
-        if length <= 16:
-            for i in range(16):
-                p[filled + i] = polarity
-        elif length < 127:
-            for i in range(length):
-                p[filled + i] = polarity
-        else:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
-            p[filled : filled + length] = polarity
-        filled += length
-    return position if filled <= in_chunk or position < 0 else ~position
-
-
-@jit
-def _decode_packed_columns(data, position, in_chunk, x, p):  # type: ignore[no-untyped-def]
-    """Four events in three numbers of 16 bits: 11 bits of column, one of polarity."""
-    end = position + (in_chunk + 3) // 4 * 6
-    if position < 0:
-        return position
-    if end > len(data):
-        return ~len(data)
-    for i in range(0, in_chunk, 4):
-        a, b = _number(data, position, 2), _number(data, position + 2, 2)
-        c = _number(data, position + 4, 2)
-        position += 6
-        values = (a >> 4, (a & 0xF) | (b >> 8) << 4, (b & 0xFF) | (c >> 12) << 8, c & 0xFFF)
-        for j in range(4):
-            x[i + j] = values[j] >> 1
-            p[i + j] = values[j] & 1
-    return end
-
-
-@jit
-def _decode_packed(data, position, in_chunk, y, x, p):  # type: ignore[no-untyped-def]
-    """Four events in three numbers of 32 bits: 11 bits of row, 11 bits of column, one of polarity."""
-    end = position + (in_chunk + 3) // 4 * 12
-    if position < 0:
-        return position
-    if end > len(data):
-        return ~len(data)
-    for i in range(0, in_chunk, 4):
-        a, b = _number(data, position, 4), _number(data, position + 4, 4)
-        c = _number(data, position + 8, 4)
-        position += 12
-        values = (a >> 8, (a & 0xFF) | (b >> 16) << 8, (b & 0xFFFF) | (c >> 24) << 16, c & 0xFFFFFF)
-        for j in range(4):
-            y[i + j] = (values[j] >> 12) & 0x7FF
-            x[i + j] = (values[j] >> 1) & 0x7FF
-            p[i + j] = values[j] & 1
-    return end
