@@ -1,10 +1,10 @@
-"""S7, state-space layers whose recurrence follows the input (Soydan et al. 2024), in two readings of a paper that
-leaves both open.
+"""S7, state-space layers whose recurrence follows the input (Soydan et al. 2024), in two readings of the paper.
 
-Theirs: a diagonal recurrence whose factor is computed from the input, the stable reparameterisation f of eq. 4, and the
-gate sigmoid(W gelu(y)). The paper does not say how the factor is computed, has no step in it, and disagrees with itself
-on whether B, C and D follow the input as well (eqs. 3 and 5). Ours in both readings: B, C and D do not, which would
-take P times the memory, and the factor follows the input through one linear layer.
+The paper leaves both open. Theirs: a diagonal recurrence whose factor is computed from the input, the stable
+reparameterisation f of eq. 4, and the gate sigmoid(W gelu(y)). The paper does not say how the factor is computed, has
+no step in it, and disagrees with itself on whether B, C and D follow the input as well (eqs. 3 and 5). Ours in both
+readings: B, C and D do not, which would take P times the memory, and the factor follows the input through one linear
+layer.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class SelectiveSSM(TemporalLayer):
         assert isinstance(state, Tensor)
         system = step_scale if isinstance(step_scale, Selective) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
-        driven, dt = F.linear(inputs, system.w_in), self.to_step(inputs).to(self.D.dtype)
+        driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):
-            dt, rows, groups = F.softplus(dt), system.rows, 1
+            dt, rows, groups = F.softplus(self.to_step(inputs)), system.rows, 1
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])
                 rows, groups = rows[:, :, None], rows.shape[1]
@@ -144,7 +144,9 @@ class Eq4SSM(TemporalLayer):
         assert isinstance(state, Tensor)
         self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
-        w, drive = self.to_w(inputs).to(state.dtype), F.linear(inputs, self.B).to(state.dtype)
+        drive = F.linear(inputs, self.B).to(state.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            w = self.to_w(inputs)
         states, last = scan(1 - 1 / (_A * w * w + _B), drive, state)
         return (F.linear(states, self.C) + self.D * inputs).to(x.dtype), last
 
