@@ -32,15 +32,17 @@ VERBS = {
     "evaluate": "average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
     "predict": "detections and pictures; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
     "export": "a detector as one file for other programs; checkpoint=FILE out=model.onnx",
+    "audit": "what memory and time step of a detector do; checkpoint=FILE [recording=FILE] out=DIR [--json]",
     "verify": "check a dataset completely; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR",
     "inspect": "what a recording or a dataset contains; PATH [dataset=NAME] [out=DIR] [--json]",
     "info": "parameters of a model by room; model=base dataset=gen1 temporal=s5 [--json]",
     "doctor": "what of this installation works",
 }
 
-JSON_VERBS = ("info", "inspect")
+JSON_VERBS = ("audit", "info", "inspect")
 PATH_VERBS = ("inspect",)  # their first word may be a path, which is `recording=PATH`
-PATH_KEYS = ("recording", "out", "checkpoint", "resume", "dataset.raw_dir", "dataset.prepared_dir")
+FOLDER_KEYS = ("dataset.raw_dir", "dataset.prepared_dir")
+PATH_KEYS = ("recording", "out", "checkpoint", "resume", "training.init_from", *FOLDER_KEYS)
 
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -55,6 +57,7 @@ SECTIONS = {
     "evaluate": "evaluation",
     "predict": "predict",
     "export": "export",
+    "audit": "audit",
 }
 
 

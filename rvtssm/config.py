@@ -15,6 +15,7 @@ from rvtssm.datasets.datamodule import DataConfig
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.datasets.synthetic import SyntheticConfig
 from rvtssm.events.preprocess import PreprocessConfig
+from rvtssm.inference.audit import AuditConfig
 from rvtssm.inference.export import ExportConfig
 from rvtssm.inference.predict import PredictConfig
 from rvtssm.models.detector import ModelConfig
@@ -71,11 +72,16 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
     recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
 def register_schema() -> None:

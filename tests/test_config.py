@@ -15,6 +15,7 @@ from rvtssm.cli import SECTIONS, VERBS, compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.models.detector import MODEL_SIZES, build_detector
+from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.ssm import TEMPORAL_LAYERS
 from rvtssm.training.fit import TrainingConfig
 
@@ -22,7 +23,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
 # a table of the code and the group of files that names its entries
-TABLES = {"dataset": DATASETS, "model": MODEL_SIZES, "temporal": TEMPORAL_LAYERS}
+TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "model": MODEL_SIZES, "temporal": TEMPORAL_LAYERS}
 
 
 def test_the_checkout_has_the_configs():

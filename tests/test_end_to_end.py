@@ -128,7 +128,11 @@ def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
                 assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
     assert "objectness_times_class, from 0.001" in found["settings"]["score"]
     assert "0.5 s" in found["settings"]["scored"]
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png", ".html"}
+    groups = found["breakdown"]["groups"]
+    assert set(groups) == {"size", "time since last motion", "speed"}  # raw labels have tracks
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 2 + len(found["breakdown"]["worst_frames"]) > 2
 
 
 def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):

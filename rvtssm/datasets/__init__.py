@@ -30,6 +30,8 @@ class DatasetConfig:
     source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
 
     def __post_init__(self) -> None:
+        if self.name and self.name not in DATASETS:
+            raise ValueError(f"dataset.name={self.name!r}; choose from {', '.join(DATASETS)}")
         for name in ("height", "width"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -40,9 +42,8 @@ class DatasetConfig:
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
     """The spec of the named dataset at the named sensor size; ValueError lists the names."""
-    if config.name not in DATASETS:
-        found = f"dataset.name={config.name!r}" if config.name else "dataset=NAME is needed"
-        raise ValueError(f"{found}; choose from {', '.join(DATASETS)}")
+    if not config.name:
+        raise ValueError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
     if not spec.class_names:  # it describes itself, in a file beside its recordings
         spec = custom.read_spec(*_folders(config))

@@ -7,6 +7,7 @@ the frame ends at width - 1; they are clipped to what is visible and dropped whe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from rvtssm.events.jit import jit
 from rvtssm.records import Labels
 
 Frames = npt.NDArray[np.generic]
+RATE_WINDOWS = ("shrink", "slide", "random")
 
 
 @dataclass
@@ -35,26 +37,45 @@ class FlipZoomConfig:
         """ValueError for values that describe no augmentation."""
         if not (0 <= self.flip_prob <= 1 and 0 <= self.zoom_prob <= 1):
             raise ValueError(f"flip_prob={self.flip_prob} and zoom_prob={self.zoom_prob} must lie between 0 and 1")
-        if min(self.zoom_in_weight, self.zoom_out_weight) < 0 or self.zoom_in_weight + self.zoom_out_weight <= 0:
+        weights = self.zoom_in_weight, self.zoom_out_weight
+        if not (all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0):
             raise ValueError(
-                "zoom_in_weight and zoom_out_weight must not be negative, nor both 0; zoom_prob=0 is no zoom"
+                f"zoom_in_weight={weights[0]} and zoom_out_weight={weights[1]} must be at least 0 and not both 0; "
+                "zoom_prob=0 is no zoom"
             )
-        if not (1 <= self.zoom_in_min <= self.zoom_in_max and 1 <= self.zoom_out_min <= self.zoom_out_max):
-            raise ValueError("zoom factors must be at least 1, and min at most max")
+        for kind in ("zoom_in", "zoom_out"):
+            least, most = getattr(self, f"{kind}_min"), getattr(self, f"{kind}_max")
+            if not 1 <= least <= most < math.inf:
+                raise ValueError(f"{kind}_min={least} and {kind}_max={most}; needed is 1 <= min <= max")
 
 
 @dataclass
 class AugmentConfig:
-    """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels."""
+    """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
+
+    Chunks have the same number of steps at every rate, and so are shorter in time at high ones; a labelled frame is the
+    end of a window at each of them.
+    """
 
     random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
     stream: FlipZoomConfig = field(
         default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
     )
+    # from raw events: every random chunk, and every recording in a stream, is counted at one of them; null: as trained
+    rates_hz: list[float] | None = None
+    rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
 
     def check(self) -> None:
-        self.random.check()
-        self.stream.check()
+        """ValueError for values that describe no augmentation."""
+        for name in ("random", "stream"):
+            try:
+                getattr(self, name).check()
+            except ValueError as error:
+                raise ValueError(f"augment.{name}: {error}") from None
+        if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
+            raise ValueError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
+        if self.rate_window not in RATE_WINDOWS:
+            raise ValueError(f"augment.rate_window={self.rate_window!r}; choose from {', '.join(RATE_WINDOWS)}")
         if self.stream.zoom_in_weight:
             raise ValueError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "

@@ -30,7 +30,8 @@ class Chunk:
 class ChunkDataset(Dataset[Chunk]):
     """The sequences of a split, read by request; what a request gives does not depend on what was read before.
 
-    At most `max_open` sequences keep their files open, per loader worker. Without `augment` chunks are as stored.
+    At most `max_open` sequences keep their files open, per loader worker. Without `augment` chunks are as stored. With
+    `num_rates` > 1 all recordings are given at the first rate, then all at the second, ...
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class ChunkDataset(Dataset[Chunk]):
         augment: AugmentConfig | None = None,
         frames_per_chunk: int | None = None,
         max_open: int = 32,
+        num_rates: int = 1,
     ) -> None:
         if not sequences:
             raise ValueError("a dataset needs at least one sequence")
@@ -56,16 +58,17 @@ class ChunkDataset(Dataset[Chunk]):
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
         self.max_open = max_open
+        self.num_recordings = len(self.sequences) // num_rates
         self._open: OrderedDict[int, Sequence] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
         """The number of recordings."""
-        return len(self.sequences)
+        return self.num_recordings
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         if request.is_empty:
             return Chunk(request, self._empty(), np.zeros(0, np.int64), self.sequences[0].labels[:0])
-        sequence = self._sequence(request.recording)
+        sequence = self._sequence(request.recording, request.rate)
         labels = _within(sequence.labels, request.start, request.stop)
         placement = None
         if self.augment is not None:
@@ -88,8 +91,8 @@ class ChunkDataset(Dataset[Chunk]):
             return first.source.events(0, 0)
         return np.zeros((0, *first.frame_shape), to_counting(first.settings).dtype)
 
-    def _sequence(self, recording: int) -> Sequence:
-        sequence = self.sequences[recording]
+    def _sequence(self, recording: int, rate: int) -> Sequence:
+        sequence = self.sequences[rate * self.num_recordings + recording]
         self._open[recording] = sequence
         self._open.move_to_end(recording)
         if len(self._open) > self.max_open:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import lightning as L
@@ -21,6 +22,9 @@ from rvtssm.datasets.packed import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
 from rvtssm.datasets.sequence import RawSplit, Sequence, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
+
+# what asks a run to end
+FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
 
@@ -50,7 +54,13 @@ class SequenceLoader(DataLoader[SequenceBatch]):
     count_on = torch.device("cpu")
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
-        for batch in super().__iter__():
+        # a worker is born deaf to what would kill it before it can see to that itself
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+        try:
+            batches = super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        for batch in batches:
             yield batch.counted(self.count_on, self.pin_memory) if isinstance(batch, PackedBatch) else batch
 
 
@@ -88,7 +98,8 @@ class SequenceDataModule(L.LightningDataModule):
     ) -> None:
         """`augment=None` leaves training chunks as they are; `windows` is what raw recordings are counted into.
 
-        By default those are 50 ms at 20 Hz. ValueError for a source that is neither raw nor prepared.
+        By default those are 50 ms at 20 Hz. ValueError for a source that is neither raw nor prepared, and for prepared
+        ones that `augment` would count at other rates.
         """
         super().__init__()
         self.config = dataset
@@ -100,6 +111,11 @@ class SequenceDataModule(L.LightningDataModule):
         self.windows = windows or WindowSettings(50_000, None, "exact", 10, 10)
         self._sequences: dict[tuple[str, str], list[Sequence]] = {}
         self._raw: dict[str, RawSplit] = {}
+        if augment is not None and augment.rates_hz is not None and self.source != "raw":
+            raise ValueError(
+                f"augment.rates_hz={augment.rates_hz} with dataset.source={self.source}: only raw events can be "
+                "counted at any rate; set dataset.source=raw and dataset.raw_dir, or augment.rates_hz=null"
+            )
 
     @functools.cached_property
     def source(self) -> str:
@@ -126,8 +142,16 @@ class SequenceDataModule(L.LightningDataModule):
         """How the training histograms were counted."""
         return self.sequences("train")[0].settings
 
+    def sequences_at_rates(self) -> tuple[list[Sequence], int]:
+        """The training sequences, all at the first rate of the augmentation, then all at the second, ..., and how many
+        rates there are; those of `sequences` where there is no such augmentation."""
+        if self.augment is None or self.augment.rates_hz is None:
+            return self.sequences("train"), 1
+        settings = at_rates(self.windows, self.augment)
+        return [sequence for one in settings for sequence in self._raw_split("train").sequences(one)], len(settings)
+
     def train_dataloader(self) -> ResumableLoader:
-        sequences = self.sequences("train")
+        sequences, num_rates = self.sequences_at_rates()
         rank, world_size = self._place()
         sampler = MixedBatchSampler(
             [sequence.num_steps for sequence in sequences],
@@ -136,8 +160,10 @@ class SequenceDataModule(L.LightningDataModule):
             self.seed,
             rank,
             world_size,
+            num_rates,
         )
-        dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, self.data.max_open_recordings)
+        thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
+        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_rates)
         return self._counting(ResumableLoader(**self._options(dataset, sampler, self.sampling.chunk_length)))
 
     def val_dataloader(self) -> SequenceLoader:
@@ -221,15 +247,32 @@ class SequenceDataModule(L.LightningDataModule):
             "num_workers": self.data.num_workers,
             "prefetch_factor": self.data.prefetch_factor if self.data.num_workers else None,
             "pin_memory": self.data.pin_memory,
-            "worker_init_fn": _leave_interrupts_to_the_parent,
+            "worker_init_fn": leave_signals_to_the_parent,
             # of its own: a loader draws a seed for its workers, and would move on the random numbers of the training
             "generator": torch.Generator(),
         }
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
-    """Ctrl-C reaches all processes; the parent may need one more batch of its workers to end well."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ctrl-C and the signals of a cluster reach all processes; the parent needs its workers to end well."""
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    # by SIGTERM the parent ends a worker, and nobody else: others send it to groups of processes
+    os.setpgid(0, 0)
+    while signal.SIGTERM in signal.sigpending():
+        signal.sigwait({signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
+
+
+def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
+    """The windows of training at each rate of the augmentation, of each length that `rate_window` allows."""
+    trained = windows.length_us or round(windows.stride_us)
+    lengths: dict[str, list[int | None]] = {"shrink": [None], "slide": [trained], "random": [None, trained]}
+    return [
+        replace(windows, stride_us=1e6 / hz, length_us=length)
+        for hz in augment.rates_hz or []
+        for length in lengths[augment.rate_window]
+    ]
 
 
 def _given(folder: str | None, key: str) -> str:

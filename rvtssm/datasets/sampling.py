@@ -16,7 +16,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 # the purposes of random numbers, kept apart so that one does not follow from another
-_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT = range(4)
+_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _RATE = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class ChunkRequest:
     slot: int  # stream slot of this process, -1 for a random chunk
     augment_seed: int  # equal for all chunks of a recording in a stream
     kind: str  # "random" or "stream"
+    rate: int = 0  # which of the rates that the recordings are counted at
 
     @property
     def is_empty(self) -> bool:
@@ -103,6 +104,10 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     that end one batch early get an empty request. Random chunks end at a labelled step; labelled steps are drawn
     without replacement across epochs and processes, and shuffled again when exhausted.
 
+    Recordings may be given at several rates, all at the first, then all at the second, ..., with the same labels at
+    each. The augment seed decides the rate of a random chunk, and of a recording in the streams of an epoch, whose
+    length then differs from that of others.
+
     Iterating does not move the sampler: whoever consumes batches calls `advance` for each.
     """
 
@@ -114,50 +119,50 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        num_rates: int = 1,
     ) -> None:
         config.check()
         self.config = config
-        self.num_steps = list(num_steps)
+        self.num_rates, self.num_recordings = num_rates, len(num_steps) // num_rates
+        self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.num_streams = config.num_streams
         self.num_random = config.batch_size - self.num_streams
-        # (N, 2) recording, step of every labelled step
+        # (N, 2) recording, number in it of every labelled step
         self._labelled = np.concatenate(
             [np.zeros((0, 2), np.int64)]
-            + [np.stack([np.full(len(steps), r), steps], axis=1) for r, steps in enumerate(label_steps)]
+            + [
+                np.stack([np.full(len(steps), r), np.arange(len(steps))], axis=1)
+                for r, steps in enumerate(self.label_steps[: self.num_recordings])
+            ]
         )
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
         self.epoch, self.batch = 0, 0
         if self.num_random and not len(self._labelled):
             raise ValueError(
-                f"none of the {len(self.num_steps)} training recordings has a label; random chunks need one"
+                f"none of the {self.num_recordings} training recordings has a label; random chunks need one"
             )
-        num_chunks = sum(len(chunks_of(n, config.chunk_length)) for n in self.num_steps)
-        if self.num_streams:
-            if not num_chunks:
-                raise ValueError(f"none of the {len(self.num_steps)} training recordings has a step to stream")
-            self._length = math.ceil(num_chunks / (self.num_streams * world_size))
-        else:
-            drawn = self.num_random * world_size
-            self._length = config.batches_per_epoch or math.ceil(len(self._labelled) / drawn)
+        if self.num_streams and not any(self.num_steps):
+            raise ValueError(f"none of the {self.num_recordings} training recordings has a step to stream")
+        self._first = [0]  # batch of each epoch, as far as they have been asked for
 
     def __len__(self) -> int:
-        """Batches per epoch, the same for every process."""
-        return self._length
+        """Batches of this epoch, the same for every process."""
+        return self._length(self.epoch)
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         """The batches from the current place to the end of the epoch."""
         epoch, first = self.epoch, self.batch
-        slots = self._slots(epoch)
+        slots, before = self._slots(epoch), self._first_batch(epoch)
         return (
-            self._random_requests(epoch * self._length + batch) + [slot[batch] for slot in slots]
-            for batch in range(first, self._length)
+            self._random_requests(before + batch) + [slot[batch] for slot in slots]
+            for batch in range(first, self._length(epoch))
         )
 
     def advance(self) -> None:
         """One batch has been consumed."""
         self.batch += 1
-        if self.batch == self._length:
+        if self.batch == self._length(self.epoch):
             self.epoch, self.batch = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
@@ -165,21 +170,52 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to a stored place; ValueError when it does not exist in these data."""
-        if not 0 <= state["batch"] < self._length:
+        length = self._length(state["epoch"])
+        if not 0 <= state["batch"] < length:
             raise ValueError(
-                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {self._length} batches now; "
+                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
                 "resume with the data, batch size and number of processes of the interrupted run"
             )
         self.epoch, self.batch = state["epoch"], state["batch"]
+
+    def _length(self, epoch: int) -> int:
+        return self._first_batch(epoch + 1) - self._first_batch(epoch)
+
+    def _first_batch(self, epoch: int) -> int:
+        """The number of batches before an epoch."""
+        while len(self._first) <= epoch:
+            self._first.append(self._first[-1] + self._num_batches(len(self._first) - 1))
+        return self._first[epoch]
+
+    def _num_batches(self, epoch: int) -> int:
+        if not self.num_streams:
+            return self.config.batches_per_epoch or math.ceil(len(self._labelled) / (self.num_random * self.world_size))
+        rates = self._stream_rates(epoch)
+        num_chunks = sum(len(self._chunks(r, rate)) for r, rate in enumerate(rates))
+        return math.ceil(num_chunks / (self.num_streams * self.world_size))
+
+    def _chunks(self, recording: int, rate: int) -> list[tuple[int, int]]:
+        return chunks_of(self.num_steps[rate * self.num_recordings + recording], self.config.chunk_length)
+
+    def _stream_seeds(self, epoch: int) -> list[int]:
+        return [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
+
+    def _stream_rates(self, epoch: int) -> list[int]:
+        """The rate of each recording in the streams of an epoch."""
+        if self.num_rates == 1:
+            return [0] * self.num_recordings
+        return [self._rate(seed) for seed in self._stream_seeds(epoch)]
+
+    def _rate(self, augment_seed: int) -> int:
+        return _seed(augment_seed, _RATE) % self.num_rates
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
         """The requests of each slot of this process, all of one length."""
         if not self.num_streams:
             return []
-        order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(len(self.num_steps)).tolist()
-        length = self.config.chunk_length
-        line = [(r, start, stop) for r in order for start, stop in chunks_of(self.num_steps[r], length)]
-        seeds = [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(len(self.num_steps))]
+        order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
+        seeds, rates = self._stream_seeds(epoch), self._stream_rates(epoch)
+        line = [(r, start, stop) for r in order for start, stop in self._chunks(r, rates[r])]
         num_slots = self.num_streams * self.world_size
         cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]
         slots = []
@@ -194,10 +230,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
                     slot=slot,
                     augment_seed=seeds[r],
                     kind="stream",
+                    rate=rates[r],
                 )
                 for i, (r, start, stop) in enumerate(line[begin:end])
             ]
-            slots.append(requests + [_empty(slot)] * (self._length - len(requests)))
+            slots.append(requests + [_empty(slot)] * (self._length(epoch) - len(requests)))
         return slots
 
     def _random_requests(self, batch: int) -> list[ChunkRequest]:
@@ -206,10 +243,13 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         requests = []
         for draw in range(first, first + self.num_random):
             again, place = divmod(draw, len(self._labelled))
-            recording, step = self._labelled[self._shuffled(again)[place]].tolist()
-            start, stop = random_chunk(step, self.num_steps[recording], self.config.chunk_length)
+            recording, number = self._labelled[self._shuffled(again)[place]].tolist()
             seed = _seed(self.seed, _RANDOM_AUGMENT, draw)
-            requests.append(ChunkRequest(recording, start, stop, True, slot=-1, augment_seed=seed, kind="random"))
+            rate = self._rate(seed)
+            sequence = rate * self.num_recordings + recording
+            step = int(self.label_steps[sequence][number])
+            start, stop = random_chunk(step, self.num_steps[sequence], self.config.chunk_length)
+            requests.append(ChunkRequest(recording, start, stop, True, -1, seed, kind="random", rate=rate))
         return requests
 
     def _shuffled(self, again: int) -> npt.NDArray[np.int64]:

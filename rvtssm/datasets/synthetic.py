@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -63,16 +64,31 @@ class SyntheticConfig:
 
     def check(self) -> None:
         """ValueError for what cannot be generated."""
-        if min(self.num_train, self.num_val, self.num_test) < 0:
-            raise ValueError("synthetic.num_train, num_val and num_test must not be negative")
-        if self.duration_s * 1e6 < FIRST_LABEL_US:
+        if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
             raise ValueError(
-                f"synthetic.duration_s={self.duration_s:g} ends before the first label at {FIRST_LABEL_US / 1e6:g} s"
+                f"synthetic.duration_s={self.duration_s:g} must be a time that does not end before the first label at "
+                f"{FIRST_LABEL_US / 1e6:g} s"
             )
-        if self.label_interval_us < 1:
-            raise ValueError(f"synthetic.label_interval_us={self.label_interval_us} must be positive")
-        if not 0 <= self.ego_motion_share <= 1:
-            raise ValueError(f"synthetic.ego_motion_share={self.ego_motion_share:g} must lie between 0 and 1")
+        camera, scene = self.camera, self.scene
+        _check_values("synthetic", self, 0, math.inf, "seed", "num_train", "num_val", "num_test")
+        _check_values("synthetic", self, 1, math.inf, "label_interval_us", "height", "width", "workers")
+        _check_values("synthetic", self, 0, 1, "ego_motion_share")
+        _check_values("synthetic.camera", camera, 1e-3, math.inf, "threshold", "dark_intensity")
+        _check_values("synthetic.camera", camera, 0, math.inf, "threshold_mismatch", "refractory_us")
+        _check_values("synthetic.camera", camera, 0, math.inf, "background_rate_hz", "hot_pixel_rate_hz")
+        _check_values("synthetic.camera", camera, 0, 1, "hot_pixel_share")
+        _check_values("synthetic.scene", scene, 0, math.inf, "min_actors")
+        _check_values("synthetic.scene", scene, scene.min_actors, math.inf, "max_actors")
+        _check_values("synthetic.scene", scene, 0, 1, "car_share", "stopping_share")
+
+
+def _check_values(section: str, config: object, least: float, most: float, *names: str) -> None:
+    """ValueError for the first of the keys whose value is a number outside [least, most]; infinite is none."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (least <= value <= most and value < math.inf):
+            wanted = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+            raise ValueError(f"{section}.{name}={value:g} must be {wanted}")
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.evaluation.protocol import scored_detections, scored_labels
+from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.records import DatasetSpec, Detections, Labels
 
+Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
 METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 
 
@@ -41,28 +42,49 @@ def evaluate_detections(
     recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
     spec: DatasetSpec,
     *,
-    only: Callable[[Labels], np.ndarray] | None = None,
+    only: Only | None = None,
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
 ) -> dict[str, float]:
     """AP over all recordings at once: {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1].
 
+    See `match_detections`. A number that has no ground truth is NaN.
+    """
+    matched = match_detections(
+        recordings, spec, only=only, is_filtered=is_filtered, time_tolerance_us=time_tolerance_us
+    )
+    return average_precisions(matched, spec)
+
+
+def match_detections(
+    recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
+    spec: DatasetSpec,
+    *,
+    only: Only | None = None,
+    is_filtered: bool = True,
+    time_tolerance_us: int = 0,
+) -> COCOeval:
+    """Detections against labels at ten thresholds of overlap, over all recordings at once.
+
     The images are the label times that keep a box after filtering. A detection belongs to every image at most
     `time_tolerance_us` away; with 0, detections are made exactly at label times. `only` maps labels (N,) to the
-    (N,) bool of those to find; the others are ignored: neither missed when not found nor a fault when found.
-    A recording handed in twice (samplers pad ranks by repeating) counts once. A number that has no ground truth
-    is NaN.
+    (N,) bool of those to find, or holds it by the name of the recording; the others are ignored: neither missed when
+    not found nor a fault when found. A recording handed in twice (samplers pad ranks by repeating) counts once.
     """
     images: list[dict[str, int]] = []
     truths: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
     for name, (labels, detections) in by_name.items():
+        is_wanted = np.ones(len(labels), bool)
+        if only is not None:
+            is_wanted = np.asarray(only[name] if isinstance(only, Mapping) else only(labels), bool)
         if is_filtered:
-            labels = scored_labels(labels, spec)
+            is_kept = is_scored(labels.boxes_ltwh, labels.t_us, spec)
+            labels, is_wanted = labels[is_kept], is_wanted[is_kept]
             detections = [scored_detections(frame, spec) for frame in detections]
         _check_times(name, labels, detections, time_tolerance_us)
-        is_ignored = np.zeros(len(labels), bool) if only is None else ~np.asarray(only(labels), bool)
+        is_ignored = ~is_wanted
         detections = sorted(detections, key=lambda frame: frame.t_us)
         frame_us = np.array([frame.t_us for frame in detections], np.int64)
         for t_us in np.unique(labels.t_us):
@@ -74,7 +96,7 @@ def evaluate_detections(
             for frame in detections[first:last]:
                 ltwh = xyxy_to_ltwh(frame.xyxy)
                 found += _annotations(image, len(found), ltwh, frame.class_id, np.zeros(len(frame)), frame.score)
-    return _average_precision(images, truths, found, spec)
+    return _matched(images, truths, found, spec)
 
 
 def _check_times(name: str, labels: Labels, detections: Sequence[Detections], tolerance_us: int) -> None:
@@ -114,9 +136,30 @@ def _annotations(
     ]
 
 
-def _average_precision(
+def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]:
+    """The numbers of `evaluate_detections`."""
+    metrics = dict(zip(METRICS, map(float, matched.stats), strict=False))
+    precision = _all_sizes(matched)
+    for k, name in enumerate(spec.class_names):
+        metrics[f"AP/{name}"] = float(precision[:, :, k].mean())
+    return {name: math.nan if value < 0 else value for name, value in metrics.items()}
+
+
+def precision_curves(matched: COCOeval, spec: DatasetSpec) -> dict[str, np.ndarray]:
+    """By class, the precision (101,) at an overlap of 0.5 and a recall of 0, 0.01, ..., 1; NaN without ground truth."""
+    precision = _all_sizes(matched)[0]
+    return {name: np.where(precision[:, k] < 0, np.nan, precision[:, k]) for k, name in enumerate(spec.class_names)}
+
+
+def _all_sizes(matched: COCOeval) -> np.ndarray:
+    """Precision by threshold, recall and class, of boxes of all sizes and the most detections."""
+    precision: np.ndarray = matched.eval["precision"][:, :, :, 0, -1]
+    return precision
+
+
+def _matched(
     images: list[dict[str, int]], truths: list[dict[str, Any]], found: list[dict[str, Any]], spec: DatasetSpec
-) -> dict[str, float]:
+) -> COCOeval:
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(spec.class_names)]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         sides = []
@@ -125,12 +168,8 @@ def _average_precision(
             side.dataset = {"images": images, "annotations": annotations, "categories": categories}
             side.createIndex()
             sides.append(side)
-        coco = _BoxEval(*sides, "bbox")
-        coco.evaluate()
-        coco.accumulate()
-        coco.summarize()
-    metrics = dict(zip(METRICS, map(float, coco.stats), strict=False))
-    precision = coco.eval["precision"][:, :, :, 0, -1]  # threshold, recall, class; all sizes, most detections
-    for k, name in enumerate(spec.class_names):
-        metrics[f"AP/{name}"] = float(precision[:, :, k].mean())
-    return {name: math.nan if value < 0 else value for name, value in metrics.items()}
+        matched = _BoxEval(*sides, "bbox")
+        matched.evaluate()
+        matched.accumulate()
+        matched.summarize()
+    return matched

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.evaluation.frequency import performance_drop, published_rows
-from rvtssm.evaluation.report import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, percent, to_json
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:

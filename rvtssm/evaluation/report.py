@@ -1,4 +1,4 @@
-"""The result of an evaluation for people and machines: console table, JSON, CSV, Markdown, plot."""
+"""The result of an evaluation for people and machines: console table, JSON, CSV, Markdown, plot, HTML page."""
 
 from __future__ import annotations
 
@@ -7,43 +7,15 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from rvtssm.evaluation.coco import METRICS
-from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, drop_of_rows, published_rows
-
-NO_VALUE = "–"  # a number without ground truth
-
-
-@dataclass(frozen=True)
-class EvaluationReport:
-    """Everything an evaluation has to say; nothing in it needs the model any more."""
-
-    title: str  # which weights on which recordings
-    dataset: str
-    rows: tuple[RateRow, ...]  # by rate, at least one
-    settings: Mapping[str, str]  # what decides the numbers: score, thresholds, rules of filtering, windows, memory
-    reference_hz: float = REFERENCE_HZ  # the rate the drop is counted from
-    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by memory, such as carried and reset
-
-    def __post_init__(self) -> None:
-        if not self.rows:
-            raise ValueError("a report needs at least one rate; name some in evaluation.frequencies_hz")
-
-    @property
-    def metric_names(self) -> list[str]:
-        """The common names first, then one per class."""
-        return [*METRICS, *(name for name in self.rows[0].metrics if name not in METRICS)]
-
-    @property
-    def performance_drop(self) -> float:
-        """AP at the reference rate minus the mean AP at the other rates, in [-1, 1]; NaN with a single rate."""
-        return drop_of_rows(self.rows, "AP", self.reference_hz)
+from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.page import Picture, to_html
+from rvtssm.evaluation.plots import rates_png
+from rvtssm.evaluation.result import EvaluationReport, percent, to_json
 
 
 def console_table(report: EvaluationReport) -> Table:
@@ -58,22 +30,6 @@ def console_table(report: EvaluationReport) -> Table:
         table.add_section()
         table.add_row("drop", percent(report.performance_drop))
     return table
-
-
-def to_json(report: EvaluationReport) -> dict[str, Any]:
-    """Plain values for json.dump: fractions, None where there was no ground truth."""
-    return {
-        "title": report.title,
-        "dataset": report.dataset,
-        "settings": dict(report.settings),
-        "rates": {
-            f"{row.hz:g}": {name: _json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
-            for row in report.rows
-        },
-        "reference_hz": report.reference_hz,
-        "performance_drop": _json_number(report.performance_drop),
-        "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
-    }
 
 
 def to_csv(report: EvaluationReport) -> str:
@@ -110,68 +66,30 @@ def to_markdown(report: EvaluationReport) -> str:
     return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in report.settings.items()), ""])
 
 
-def write_report(report: EvaluationReport, out_dir: Path | str, name: str = "evaluation") -> dict[str, Path]:
-    """Write `<name>.json`, `.csv`, `.md` and `.png` to a folder; returns their paths by kind."""
+def write_report(
+    report: EvaluationReport, out_dir: Path | str, pictures: Sequence[Picture] = (), name: str = "evaluation"
+) -> dict[str, Path]:
+    """Write `<name>.json`, `.csv`, `.md` and `.png` and the page `report.html`; returns their paths by kind.
+
+    `pictures` of the worst frames go into the page.
+    """
     out_dir = Path(out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     content = {
-        "json": (json.dumps(to_json(report), indent=2) + "\n").encode(),
-        "csv": to_csv(report).encode(),
-        "md": to_markdown(report).encode(),
-        "png": _plot_png(report),
+        f"{name}.json": (json.dumps(to_json(report), indent=2) + "\n").encode(),
+        f"{name}.csv": to_csv(report).encode(),
+        f"{name}.md": to_markdown(report).encode(),
+        f"{name}.png": rates_png(report.title, report.dataset, report.rows),
+        "report.html": to_html(report, pictures).encode(),
     }
-    paths = {}
-    for kind, data in content.items():
-        path = out_dir / f"{name}.{kind}"
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for file, data in content.items():
+        aside = out_dir / f".{file}.{os.getpid()}.tmp"
         aside.write_bytes(data)
-        os.replace(aside, path)
-        paths[kind] = path
-    return paths
-
-
-def _plot_png(report: EvaluationReport) -> bytes:
-    """AP and AP50 over the rate, with the published models in grey."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # seconds to import, and only wanted here
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.4), dpi=144, layout="constrained")
-    axes = figure.add_subplot()
-    for model, ap_by_hz in published_rows(report.dataset).items():
-        hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
-        axes.plot(hz, ap, "--", color="0.7", linewidth=1.2, zorder=1)
-        at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
-        axes.annotate(f"{model} AP (published)", (hz[-1], ap[-1]), (4, 0), **at)
-    rows = sorted(report.rows, key=lambda row: row.hz)
-    hz = [row.hz for row in rows]
-    for name, color in (("AP50", "#8fb8de"), ("AP", "#1f4e8c")):
-        values = [100 * row.metrics[name] for row in rows]
-        axes.plot(hz, values, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
-        for x, y in zip(hz, values, strict=True):
-            axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
-    axes.set_xscale("log")
-    axes.set_xticks(hz, [f"{x:g}" for x in hz])
-    axes.minorticks_off()
-    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]", title=report.title)
-    axes.set_ylim(0, max(10.0, axes.dataLim.ymax * 1.15))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="best")
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
+        os.replace(aside, out_dir / file)
+    return {file.rpartition(".")[2]: out_dir / file for file in content}
 
 
 def _plain_settings(report: EvaluationReport) -> str:
     lines = [f"{name}: {value}" for name, value in report.settings.items()]
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     return "\n".join(lines)
-
-
-def percent(value: float) -> str:
-    """A fraction as a person reads it, a dash where there was no ground truth."""
-    return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _json_number(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -154,13 +154,18 @@ def write_video(path: Path | str, frames: Iterable[np.ndarray], fps: float) -> N
             write(frame)
 
 
+def to_png(image: np.ndarray) -> bytes:
+    """An RGB picture (h, w, 3) uint8 as the bytes of a PNG file."""
+    _, data = cv2.imencode(".png", image[..., ::-1])
+    return data.tobytes()
+
+
 def write_png(path: Path | str, image: np.ndarray) -> None:
     """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _, data = cv2.imencode(".png", image[..., ::-1])
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_bytes(data.tobytes())
+    aside.write_bytes(to_png(image))
     os.replace(aside, path)
 
 

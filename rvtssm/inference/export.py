@@ -16,12 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rvtssm.events.aside import written_aside
+from rvtssm.events.representations import Counting
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.step import DetectorStep
+from rvtssm.records import WindowSettings
 
 FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
@@ -58,8 +61,9 @@ def export_detector(
 ) -> dict[str, Any]:
     """Write the step of a detector for frames of height x width pixels, default: those of training.
 
-    Inputs: hist (B, C, H, W) uint8, step_scale (B,) float32, then the state tensors (B, n, ...); outputs: predictions
-    (B, A, 5 + K) as in `Detector`, then the state afterwards. Returns the description that is stored in the file.
+    Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
+    (B,) float32, then the state tensors (B, n, ...); outputs: predictions (B, A, 5 + K) as in `Detector`, then the
+    state afterwards. Returns the description that is stored in the file.
     ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`).
     """
     kind = format_of(path)
@@ -75,7 +79,8 @@ def export_detector(
     streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
     state = step.init_state(2)
     geometry = step.detector.geometry
-    hist = torch.zeros(2, step.detector.in_channels, geometry.height, geometry.width, dtype=torch.uint8)
+    size = (2, step.detector.in_channels, geometry.height, geometry.width)
+    hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
     with written_aside(Path(path)) as aside, torch.no_grad(), quiet():
@@ -93,6 +98,12 @@ def export_detector(
                 torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
                 package.replace(aside)
     return description
+
+
+def frame_dtype(windows: WindowSettings) -> torch.dtype:
+    """Of the frames that events become in such windows."""
+    counting = Counting(windows.num_bins, windows.count_cutoff, windows.convention, windows.representation)
+    return torch.from_numpy(np.empty(0, counting.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:

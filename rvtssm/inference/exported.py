@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rvtssm.inference.export import FORMATS, METADATA_KEY, format_of, quiet, read_description
+from rvtssm.inference.export import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import InputGeometry, derive_geometry
@@ -35,7 +35,7 @@ def largest_difference(
     boxes = scores = 0.0
     for _ in range(num_steps):
         size = (1, num_streams, reference.in_channels, height, width)
-        hist = torch.randint(0, 11, size, generator=generator, dtype=torch.uint8)
+        hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
         scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
         found = []
         for i, detector in enumerate((reference, exported.detector)):

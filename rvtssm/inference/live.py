@@ -207,6 +207,7 @@ class StreamDetector:
             count_cutoff=self.windows.count_cutoff,
             downsample=self.downsample,
             convention=self.windows.convention,
+            representation=self.windows.representation,
         )
 
 

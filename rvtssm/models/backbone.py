@@ -17,7 +17,8 @@ STAGE_STRIDES = (4, 8, 16, 32)
 class Backbone(nn.Module):
     """Runs L steps of B streams through the stages, each with its own temporal layer.
 
-    `temporal` holds one layer per stage, of widths `dims`; see `rvtssm.ssm` for what it must do.
+    `temporal` holds one layer per stage, of widths `dims`; see `rvtssm.ssm` for what it must do. `remembering` lists
+    the stages, 1 to 4, whose state is carried from step to step; None: all.
     """
 
     def __init__(
@@ -31,6 +32,8 @@ class Backbone(nn.Module):
         *,
         layer_scale: float = 1e-5,
         drop_path: float = 0.0,
+        mixer: str = "attention",
+        remembering: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.dims = tuple(dims)
@@ -45,9 +48,11 @@ class Backbone(nn.Module):
                 layer,
                 layer_scale=layer_scale,
                 drop_path=drop_path,
+                mixer=mixer,
+                remembers=remembering is None or number in remembering,
             )
-            for before, dim, factor, blocks, layer in zip(
-                (in_channels, *dims[:-1]), dims, STAGE_FACTORS, num_blocks, temporal, strict=True
+            for number, (before, dim, factor, blocks, layer) in enumerate(
+                zip((in_channels, *dims[:-1]), dims, STAGE_FACTORS, num_blocks, temporal, strict=True), start=1
             )
         )
 

@@ -6,7 +6,7 @@ Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Camer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rvtssm.models.backbone import STAGE_STRIDES, Backbone
+from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.pafpn import Pafpn
 from rvtssm.models.yolox_head import YoloxHead, locate
 from rvtssm.ssm import TemporalConfig, build_temporal_layer
@@ -29,16 +30,19 @@ class ModelConfig:
     size: str = "base"  # what these numbers are called in reports
     embed_dim: int = 64  # channels of the first stage
     dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, in embed_dim
-    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # pairs of block and grid attention per stage
+    mixer: str = "attention"  # one of rvtssm.models.mixers.SPATIAL_MIXERS
+    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage, of which attention is a pair: block and grid
     head_dim: int = 32  # channels per attention head
     fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck
-    layer_scale: float = 1e-5  # initial weight of the attention branches
+    layer_scale: float = 1e-5  # initial weight of the branches of a mixer
     drop_path: float = 0.0
     memory: str = "carried"  # or chunk: forget after every `memory_chunk` steps, as the released SSM weights expect
     memory_chunk: int | None = None  # steps
 
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
+        if self.mixer not in SPATIAL_MIXERS:
+            raise ValueError(f"model.mixer={self.mixer!r}; choose from {', '.join(SPATIAL_MIXERS)}")
         if len(self.dim_multiplier) != len(STAGE_STRIDES) or len(self.num_blocks) != len(STAGE_STRIDES):
             raise ValueError(
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
@@ -50,6 +54,8 @@ class ModelConfig:
                 f"model.embed_dim={self.embed_dim}, head_dim={self.head_dim} and dim_multiplier={self.dim_multiplier} "
                 f"must be at least 1, num_blocks={self.num_blocks} and fpn_blocks={self.fpn_blocks} at least 0"
             )
+        if not 0 <= self.layer_scale < inf:
+            raise ValueError(f"model.layer_scale={self.layer_scale:g} must be at least 0, and finite")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"model.drop_path={self.drop_path:g} must be at least 0 and less than 1")
         if self.memory not in ("carried", "chunk"):
@@ -132,6 +138,8 @@ class Detector(nn.Module):
             [build_temporal_layer(temporal, dim) for dim in dims],
             layer_scale=model.layer_scale,
             drop_path=model.drop_path,
+            mixer=model.mixer,
+            remembering=temporal.stages,
         )
         self.neck = Pafpn(dims[1:], model.fpn_blocks)
         self.head = YoloxHead(dims[1:], num_classes)
@@ -142,7 +150,7 @@ class Detector(nn.Module):
         """The zero state of B streams: one per stage, of B * H * W / s**2 sequences, stream-major."""
         padded = self.geometry.padded_height * self.geometry.padded_width
         return tuple(
-            stage.temporal.init_state(num_streams * padded // stride**2)
+            stage.init_state(num_streams * padded // stride**2)
             for stage, stride in zip(self.backbone.stages, STAGE_STRIDES, strict=True)
         )
 
@@ -178,7 +186,8 @@ class Detector(nn.Module):
         else:
             rows = frame_index[:, 0] * num_streams + frame_index[:, 1]
             chosen = [features.flatten(0, 1)[rows] for features in maps[1:]]
-        if chosen[0].shape[0] == 0:  # batch norm refuses an empty batch
+        if chosen[0].shape[0] == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
+            # batch norm refuses an empty batch; one over all processes waits for every one of them
             return chosen[0].new_zeros(0, len(self.locations), 5 + self.num_classes, dtype=torch.float32), state
         channels_first = [features.permute(0, 3, 1, 2) for features in chosen]
         return self.head(self.neck(channels_first), self.locations), state
@@ -210,16 +219,19 @@ def build_detector(
     return Detector(model, temporal, derive_geometry(height, width), num_classes, in_channels)
 
 
+def parameters_by_room(detector: Detector) -> dict[str, list[nn.Parameter]]:
+    """The parameters of a detector, apart: spatial and temporal parts of the backbone, neck, head."""
+    temporal = [p for stage in detector.backbone.stages for p in stage.temporal.parameters()]
+    is_temporal = {id(p) for p in temporal}
+    return {
+        "spatial": [p for p in detector.backbone.parameters() if id(p) not in is_temporal],
+        "temporal": temporal,
+        "neck": list(detector.neck.parameters()),
+        "head": list(detector.head.parameters()),
+    }
+
+
 def count_parameters(detector: Detector) -> dict[str, int]:
     """Numbers of parameters by room, and their `total`."""
-    temporal = sum(p.numel() for stage in detector.backbone.stages for p in stage.temporal.parameters())
-    backbone = sum(p.numel() for p in detector.backbone.parameters())
-    neck = sum(p.numel() for p in detector.neck.parameters())
-    head = sum(p.numel() for p in detector.head.parameters())
-    return {
-        "spatial": backbone - temporal,
-        "temporal": temporal,
-        "neck": neck,
-        "head": head,
-        "total": backbone + neck + head,
-    }
+    counts = {room: sum(p.numel() for p in found) for room, found in parameters_by_room(detector).items()}
+    return {**counts, "total": sum(counts.values())}

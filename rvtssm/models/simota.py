@@ -64,6 +64,6 @@ def _class_cost(predictions: Tensor, class_id: Tensor) -> Tensor:
     probability = (predictions[..., 4:5].sigmoid() * predictions[..., 5:].sigmoid()).sqrt()
     is_class = -probability.log().clamp(min=-100)
     is_not = -torch.log1p(-probability).clamp(min=-100)
-    others = 1 - torch.eye(probability.shape[-1], device=probability.device)
+    others = 1 - torch.eye(probability.shape[-1], dtype=probability.dtype, device=probability.device)
     by_class = (is_class + is_not @ others).transpose(1, 2)  # (M, K, A)
     return by_class.gather(1, class_id[..., None].expand(-1, -1, by_class.shape[-1]))

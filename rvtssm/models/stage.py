@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from rvtssm.models.attention import AttentionPair
+from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.ssm import TemporalLayer
 
 
@@ -31,7 +33,8 @@ class Downsample(nn.Module):
 class Stage(nn.Module):
     """L steps of B streams: (L, B, C, H, W) -> (L, B, H / factor, W / factor, dim), and the state after step L.
 
-    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major.
+    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major. Where it does not
+    `remember`, every step starts from the zero state, and the state that is handed on is empty, ().
     """
 
     def __init__(
@@ -46,12 +49,16 @@ class Stage(nn.Module):
         *,
         layer_scale: float = 1e-5,
         drop_path: float = 0.0,
+        mixer: str = "attention",
+        remembers: bool = True,
     ) -> None:
         super().__init__()
+        self.remembers = remembers
+        self.recomputes = False  # in the backward, instead of keeping what it needs: less memory, more time
         self.downsample = Downsample(in_channels, dim, factor)
         self.blocks = nn.Sequential(
             *(
-                AttentionPair(
+                SPATIAL_MIXERS[mixer](
                     dim,
                     partition,
                     head_dim,
@@ -64,12 +71,25 @@ class Stage(nn.Module):
         )
         self.temporal = temporal
 
+    def init_state(self, num_sequences: int) -> Any:
+        """The state before any input."""
+        return self.temporal.init_state(num_sequences) if self.remembers else ()
+
     def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
         """`step_scale`: a number, (B,) or (L, B), relative to training, or what the temporal layer prepared."""
+        if self.recomputes and torch.is_grad_enabled():
+            return checkpoint(self._run, x, state, step_scale, use_reentrant=False)
+        return self._run(x, state, step_scale)
+
+    def _run(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
         num_steps, num_streams = x.shape[:2]
         x = self.blocks(self.downsample(x.flatten(0, 1)))  # (L B, H, W, dim)
         height, width, dim = x.shape[1:]
         # (L B) H W D -> L (B H W) D: a view
         where = {"grid": (height, width)} if self.temporal.takes_grid else {}
-        y, state = self.temporal(x.reshape(num_steps, num_streams * height * width, dim), state, step_scale, **where)
+        pixels = x.reshape(num_steps, num_streams * height * width, dim)
+        if self.remembers:
+            y, state = self.temporal(pixels, state, step_scale, **where)
+        else:
+            y = self.temporal.alone(pixels, step_scale, **where)
         return y.view(num_steps, num_streams, height, width, dim), state

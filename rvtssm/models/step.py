@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rvtssm.models.backbone import STAGE_STRIDES
 from rvtssm.models.detector import Detector, PreparedStep
+from rvtssm.models.ssm2d import SSM2D, RealSSM2D, SSM2DBlock
 from rvtssm.ssm.real_step import real_step
 
 
@@ -23,7 +24,12 @@ class DetectorStep(nn.Module):
     def __init__(self, detector: Detector) -> None:
         super().__init__()
         self.detector = copy.deepcopy(detector).eval()
-        for stage in self.detector.backbone.stages:
+        geometry = detector.geometry
+        for stage, stride in zip(self.detector.backbone.stages, STAGE_STRIDES, strict=True):
+            for mixer in stage.blocks.modules():
+                if isinstance(mixer, SSM2DBlock) and isinstance(mixer.ssm, SSM2D):
+                    size = geometry.padded_height // stride, geometry.padded_width // stride
+                    mixer.ssm = RealSSM2D(mixer.ssm, *size)
             block: Any = stage.temporal
             if hasattr(block, "ssm"):
                 block.ssm = real_step(block.ssm)

@@ -51,7 +51,8 @@ class YoloxHead(nn.Module):
         self.levels = nn.ModuleList(HeadLevel(c, hidden, num_classes) for c in channels)
 
     def forward(self, maps: Sequence[Tensor], locations: Tensor) -> Tensor:
-        raw = torch.cat([level(x) for level, x in zip(self.levels, maps, strict=True)], dim=1).float()
+        raw = torch.cat([level(x) for level, x in zip(self.levels, maps, strict=True)], dim=1)
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         stride = locations[:, 2:]
         corner = locations[:, :2] - stride / 2  # offsets count from the top left of a cell
         return torch.cat([raw[..., :2] * stride + corner, raw[..., 2:4].exp() * stride, raw[..., 4:]], dim=-1)

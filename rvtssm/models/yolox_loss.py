@@ -5,6 +5,8 @@ Source: YOLOX (Ge et al., 2021) without its L1 term, as RVT trains it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +16,11 @@ from rvtssm.models.simota import assign_targets, overlap_cxcywh
 IOU_WEIGHT = 5.0
 
 
+def at_least_one(num_matched: int) -> Tensor | int:
+    """What the losses are divided by where nobody else trains along."""
+    return max(num_matched, 1)
+
+
 class YoloxLoss(nn.Module):
     """Predictions and targets of M frames to a dict of scalars.
 
@@ -21,17 +28,23 @@ class YoloxLoss(nn.Module):
     first num_targets (M,) are real, locations (A, 3) = `detector.locations`.
 
     `iou` (weighted by 5), `objectness` and `class` are sums over the M frames divided by the number of matched
-    locations, `total` is their sum, `num_foreground` the matched locations per object.
+    locations, or by what `divisor` makes of it; `total` is their sum, `num_foreground` the matched locations per
+    object.
     """
 
     def forward(
-        self, predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor
+        self,
+        predictions: Tensor,
+        targets: Tensor,
+        num_targets: Tensor,
+        locations: Tensor,
+        divisor: Callable[[int], Tensor | int] = at_least_one,
     ) -> dict[str, Tensor]:
-        predictions = predictions.float()
+        predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
         matched = assign_targets(predictions, targets, num_targets, locations)
         frame, location = torch.where(matched >= 0)
         answers, wanted = predictions[frame, location], targets[frame, matched[frame, location]]
-        norm = max(len(frame), 1)
+        norm = divisor(len(frame))
 
         iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
         objectness = F.binary_cross_entropy_with_logits(

@@ -12,7 +12,8 @@ from typing import Any
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import CountedHistograms, RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
-from rvtssm.evaluation.report import EvaluationReport, to_json, to_markdown
+from rvtssm.evaluation.report import to_markdown
+from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.inference.predict import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
@@ -114,6 +115,8 @@ def _page(report: EvaluationReport, metrics: dict[str, Any], summary: Prediction
         "",
         to_markdown(report),
         "![average precision over rates](evaluation/evaluation.png)",
+        "",
+        "By class, size, speed and time since the last motion, and the worst frames: [page](evaluation/report.html).",
         "",
     ]
     if len(still) == 2:

@@ -13,11 +13,17 @@ import numpy as np
 from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import Sequence
+from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
 from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
-from rvtssm.evaluation.report import EvaluationReport, console_table, write_report
+from rvtssm.evaluation.report import console_table, write_report
+from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.events.tree import find_recordings
+from rvtssm.inference.draw import draw_frame, to_png
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Labels
@@ -27,7 +33,8 @@ from rvtssm.run.weights import read_weights
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
-    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` to `out`.
+    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` and `report.html`
+    to `out`.
 
     With `evaluation.checkpoints`, each of them below a folder of its own, and `comparison.*` of all of them.
     """
@@ -36,6 +43,8 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         return [_evaluate_one(config, out)]
     if not config.evaluation.checkpoints or config.checkpoint:
         raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
+    if missing := [path for path in config.evaluation.checkpoints if not Path(path).is_file()]:
+        raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
     reports = {}
     for number, path in enumerate(config.evaluation.checkpoints, start=1):
         reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
@@ -53,15 +62,20 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
     rows, still, without_memory = [], {}, {}
-    for hz in options.frequencies_hz or [trained_hz]:
+    rates = options.frequencies_hz or [trained_hz]
+    broken_down_hz = next((hz for hz in rates if math.isclose(hz, trained_hz)), rates[0])
+    for hz in rates:
         began = time.perf_counter()
-        recordings = _stream_split(config, checkpoint, data, hz)
+        recordings, sequences = _stream_split(config, checkpoint, data, hz)
         seconds = time.perf_counter() - began
         rows.append(RateRow(hz, evaluate_detections(recordings, spec), {"seconds": seconds}))
+        if hz == broken_down_hz:
+            breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
+            pictures = _worst_pictures(breakdown, recordings, sequences, spec)
         if math.isclose(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory:
-        recordings = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
+        recordings, _ = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
         ap = evaluate_detections(recordings, spec)["AP"]
         without_memory["AP without memory"] = f"{100 * ap:.1f} at {trained_hz:g} Hz, state reset at every step"
         if still:
@@ -73,9 +87,10 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         settings={**_conditions(config, checkpoint, data), **without_memory},
         reference_hz=trained_hz,
         still_objects=still,
+        breakdown=breakdown,
     )
     console.print(console_table(report))
-    written = write_report(report, out)
+    written = write_report(report, out, pictures)
     console.print("wrote " + ", ".join(str(path) for path in written.values()), soft_wrap=True)
     return report
 
@@ -108,7 +123,7 @@ def _source(config: Config, data: SequenceDataModule) -> str:
 
 def _stream_split(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
-) -> list[ScoredRecording]:
+) -> tuple[list[ScoredRecording], list[Sequence]]:
     """The recordings of the split through the detector at a rate, each with its labels and detections."""
     trained = checkpoint.windows
     is_trained_rate = math.isclose(1e6 / hz, trained.stride_us)
@@ -138,10 +153,44 @@ def _stream_split(
     sequences = cast(ChunkDataset, loader.dataset).sequences
     for sequence in sequences:
         sequence.close()
-    return [
-        ScoredRecording(sequences[result.recording].name, sequences[result.recording].labels, result.detections)
-        for result in results
+    found = [sequences[result.recording] for result in results]
+    scored = [
+        ScoredRecording(sequence.name, sequence.labels, result.detections)
+        for sequence, result in zip(found, results, strict=True)
     ]
+    return scored, found
+
+
+def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
+    """By recording, how fast its labelled objects are; prepared labels do not know tracks."""
+    if _source(config, data) != "raw":
+        return {}
+    labels = {recording.name: recording.labels for recording in recordings}
+    return {
+        raw.name: track_speeds(labels[raw.name], raw.read_boxes(data.spec), data.spec)
+        for raw in find_recordings(str(data.config.raw_dir), config.evaluation.split, data.spec)
+        if raw.name in labels
+    }
+
+
+def _worst_pictures(
+    breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[Sequence], spec: DatasetSpec
+) -> list[Picture]:
+    """The worst frames with what was found and what was there."""
+    by_name = {recording.name: (recording, sequence) for recording, sequence in zip(recordings, sequences, strict=True)}
+    pictures = []
+    for worst in breakdown.worst:
+        recording, sequence = by_name[worst.recording]
+        labels = recording.labels[recording.labels.t_us == worst.t_us]
+        (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
+        step = int(labels.window_index[0])
+        (hist,) = sequence.read(step, step + 1)
+        image = draw_frame(hist, frame, labels, spec.class_names, min_score=MIN_SCORE)
+        caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
+        pictures.append(Picture(caption, to_png(image)))
+    for sequence in sequences:
+        sequence.close()
+    return pictures
 
 
 def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule) -> dict[str, str]:

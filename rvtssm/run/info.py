@@ -29,6 +29,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     if as_json:
         print_json = {
             "model": config.model.size,
+            "mixer": config.model.mixer,
             "temporal": config.temporal.name,
             "dataset": spec.name,
             "parameters": counts,
@@ -38,7 +39,9 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         }
         console.print(json.dumps(print_json), soft_wrap=True, highlight=False, markup=False)
         return counts
-    table = Table(title=f"{config.model.size} {config.temporal.name} on {spec.name}", title_justify="left")
+    mixer = "" if config.model.mixer == "attention" else f" {config.model.mixer}"
+    title = f"{config.model.size}{mixer} {config.temporal.name} on {spec.name}"
+    table = Table(title=title, title_justify="left")
     table.add_column("room")
     table.add_column("parameters", justify="right")
     for room, count in counts.items():

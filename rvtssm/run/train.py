@@ -12,22 +12,37 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.run.checks import check
 from rvtssm.run.console import console
+from rvtssm.run.init_from import fill_from, read_start
 from rvtssm.run.inputs import folders
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
+from rvtssm.training.optim import learning_rate_rule
+from rvtssm.training.pace import pace_of
+from rvtssm.training.speed import check_compiler, speed_up
 
 
 def train(config: Config) -> Path:
     """Train, validate and keep `checkpoints/best.ckpt` and `last.ckpt` in `out`; returns the best one."""
-    _check_memory(config)
     out = Path(config.out or "outputs/train")
+    check(config)  # and what else can fail without data: before any of them is touched
+    resume = find_resume(config.resume, out)
+    start = config.training.init_from if resume is None else None  # the run to resume has started already
+    source = read_start(start) if start else None
+    trainer = build_trainer(config.training, out, config.optim.clip_value)
+    if config.training.compile:
+        check_compiler(trainer.strategy.root_device.type)
     L.seed_everything(config.seed, workers=True, verbose=False)
     windows = to_window_settings(config.preprocess)
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
     meta = _describe(config, data)
     detector = meta.build()
+    if start and source:
+        fill_from(start, source, detector, meta, out if trainer.is_global_zero else None)
+    if config.training.precision == "64-true":
+        detector.double()  # by the trainer it would be after the weights of a run to resume had gone through float32
     settings = ModuleSettings(
         spec=data.spec,
         optim=config.optim,
@@ -39,20 +54,34 @@ def train(config: Config) -> Path:
         trained_stride_us=meta.windows.stride_us,
         carries_state=config.model.memory == "carried",
         postprocess=config.postprocess,
+        freeze_batchnorm=config.training.freeze_batchnorm,
+        fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
     module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels)
-    resume = find_resume(config.resume, out)
-    trainer = build_trainer(config.training, out, config.optim.clip_value)
+    speed_up(
+        detector,
+        trainer.strategy.root_device,
+        recompute_stages=config.training.recompute_stages,
+        channels_last=config.training.channels_last,
+        compile_parts=config.training.compile,
+    )
+    if config.optim.scale_with_batch and trainer.is_global_zero:
+        console.print(learning_rate_rule(config.optim, settings.batch_size), soft_wrap=True, highlight=False)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
-    except SystemExit:  # what Lightning makes of an interruption
-        raise KeyboardInterrupt from None
+    except SystemExit as ended:
+        if ended.code:  # what Lightning makes of an interruption
+            raise KeyboardInterrupt from None
+        raise
     best = best_checkpoint(out)
     if trainer.is_global_zero:
+        waited = pace_of(trainer).mean_data_wait
         console.print(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
-            f"in {module.train_seconds:.0f} s; weights: {best}, logs: {out}",
+            f"in {module.train_seconds:.0f} s"
+            f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
+            f"weights: {best}, logs: {out}",
             soft_wrap=True,
         )
     return best
@@ -66,7 +95,7 @@ def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """The settings that decide the numbers of a training run, by key; a run resumes only with the same."""
-    training = ("steps", "accumulate", "devices", "num_nodes", "precision")
+    training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
     return _flat({**sections, "dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed})
@@ -81,18 +110,3 @@ def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:
         else:
             flat[prefix + name] = str(list(value)) if isinstance(value, (list, tuple)) else value
     return flat
-
-
-def _check_memory(config: Config) -> None:
-    """A model that forgets after n steps is trained and validated in chunks of n."""
-    chunk, training, validation = (
-        config.model.memory_chunk,
-        config.sampling.chunk_length,
-        config.data.eval_chunk_length,
-    )
-    if chunk is not None and (training, validation) != (chunk, chunk):
-        raise ValueError(
-            f"model.memory_chunk={chunk} with sampling.chunk_length={training} and "
-            f"data.eval_chunk_length={validation}; a model that forgets is trained and validated in chunks of "
-            "its memory, set all three alike"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -27,6 +28,25 @@ class _Block(TemporalLayer):
         """What the layer inside prepares."""
         return self.ssm.prepare(step_scale)
 
+    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
+        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
+        entering = self._enter(x)
+        y, after = self.ssm(entering, state, step_scale)
+        return self._leave(x, entering, y), after
+
+    def alone(self, x: Tensor, step_scale: Any = 1.0, **where: Any) -> Tensor:
+        """Around the same of the layer inside."""
+        entering = self._enter(x)
+        return self._leave(x, entering, self.ssm.alone(entering, step_scale, **where))
+
+    @abstractmethod
+    def _enter(self, x: Tensor) -> Tensor:
+        """What the layer inside is given."""
+
+    @abstractmethod
+    def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
+        """What comes out, from what came in, what the layer inside was given, and what it made of that."""
+
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """That of the layer inside."""
         return self.ssm.h2_norm(omega_min, omega_max, num_points)
@@ -46,13 +66,15 @@ class SSMBlock(_Block):
         self.ff_enc = nn.Linear(dim, 2 * dim, bias=False)
         self.ff_dec = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
-        normed = self.attn_norm(x)
-        y, after = self.ssm(normed, state, step_scale)
-        normed = self.ff_norm(F.gelu(y) + normed)
+    def _enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.attn_norm(x)
+        return normed
+
+    def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
+        normed: Tensor = self.ff_norm(F.gelu(y) + entering)
         value, gate = self.ff_enc(normed).chunk(2, dim=-1)
-        return self.ff_dec(value * F.gelu(gate)) + normed, after
+        left: Tensor = self.ff_dec(value * F.gelu(gate))
+        return left + normed
 
 
 class GLUBlock(_Block):
@@ -66,10 +88,12 @@ class GLUBlock(_Block):
         self.norm = nn.LayerNorm(dim, elementwise_affine=False)
         self.mix = nn.Linear(dim, 2 * dim)
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
-        y, after = self.ssm(self.norm(x), state, step_scale)
-        return x + F.glu(self.mix(F.gelu(y)), dim=-1), after
+    def _enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
+        return x + F.glu(self.mix(F.gelu(y)), dim=-1)
 
 
 class GatedBlock(_Block):
@@ -80,7 +104,9 @@ class GatedBlock(_Block):
         self.norm = nn.LayerNorm(dim)
         self.gate = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
-        y, after = self.ssm(self.norm(x), state, step_scale)
-        return x + y * torch.sigmoid(self.gate(F.gelu(y))), after
+    def _enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
+        return x + y * torch.sigmoid(self.gate(F.gelu(y)))

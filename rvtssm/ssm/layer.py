@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class TemporalConfig:
     """
 
     name: str = "s5"  # one of rvtssm.ssm.TEMPORAL_LAYERS
+    stages: tuple[int, ...] | None = None  # of the four, 1 to 4, those that remember; None: all; see `alone` below
     discretization: str = "bilinear"  # one of rvtssm.ssm.discretize.DISCRETIZATIONS
     # Fraction of the Nyquist rate above which modes are silent, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
     bandlimit: float | None = None
@@ -46,7 +47,14 @@ class TemporalConfig:
     dws_conv_kernel_size: int = 3  # lstm: pixels, odd
 
     def __post_init__(self) -> None:
-        if self.bandlimit is not None and self.bandlimit < 0:
+        if self.stages is not None:
+            self.stages = tuple(self.stages)
+            if len(set(self.stages)) < len(self.stages) or not set(self.stages) <= {1, 2, 3, 4}:
+                raise ValueError(
+                    f"temporal.stages={list(self.stages)}; name each stage that remembers once, of 1, 2, 3 and 4, "
+                    "null for all of them"
+                )
+        if self.bandlimit is not None and not 0 <= self.bandlimit < math.inf:
             raise ValueError(f"temporal.bandlimit={self.bandlimit} must be 0 (off) or positive")
         if self.bandlimit_at not in ("train_step", "current_step"):
             raise ValueError(f"temporal.bandlimit_at={self.bandlimit_at!r}; choose from train_step, current_step")
@@ -110,6 +118,18 @@ class TemporalLayer(nn.Module, ABC):
             )
         y, after = self(x[None], state, step_scale)
         return y[0], after
+
+    def alone(self, x: Tensor, step_scale: Any = 1.0, **where: Any) -> Tensor:
+        """Every step by itself, from the zero state: x (L, N, D) -> y (L, N, D). What a layer without memory does.
+
+        `step_scale` as in `forward`, or what was prepared for a number. The L N steps run as sequences of one.
+        """
+        num_steps, num_sequences = x.shape[:2]
+        if isinstance(step_scale, Tensor) and step_scale.ndim and num_steps > 1:
+            step_scale = step_scale.expand(num_steps, step_scale.shape[-1]).flatten()
+        steps = num_steps * num_sequences
+        y, _ = self(x.reshape(1, steps, x.shape[2]), self.init_state(steps), step_scale, **where)
+        return cast(Tensor, y).reshape(x.shape)
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """The H2 norm of the layer between two angular frequencies, in radians per training step: a number to add to

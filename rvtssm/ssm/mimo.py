@@ -293,9 +293,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _gradients(
     ctx: Any, grad_y: Tensor | None, grad_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    u, _, _, gain = ctx.saved_tensors[:4]
+    saved = ctx.saved_tensors  # once: recomputed activations are handed out a single time
+    u, _, _, gain = saved[:4]
     grad_y = torch.zeros_like(u) if grad_y is None else grad_y
-    grad_u, grad_state, grad_decay, grad_gain, *rest = _mimo_backward(grad_y, grad_last, *ctx.saved_tensors)
+    grad_u, grad_state, grad_decay, grad_gain, *rest = _mimo_backward(grad_y, grad_last, *saved)
     return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None
 
 

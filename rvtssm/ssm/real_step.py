@@ -5,7 +5,7 @@ A complex state (N, *shape) is real here, (N, *shape, 2). The numbers are those 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,13 @@ def real_step(layer: TemporalLayer) -> nn.Module:
 
 class _RealStep(nn.Module):
     """Its tensors are constants: what is exported is not trained."""
+
+    lambda_re: Tensor
+
+    def alone(self, x: Tensor, step_scale: Tensor) -> Tensor:
+        """The step from the zero state, see `TemporalLayer.alone`: x (1, N, H), step_scale (B,) -> (1, N, H)."""
+        y, _ = self(x, x.new_zeros(x.shape[1], *self.lambda_re.shape, 2), step_scale)
+        return cast(Tensor, y)
 
     def keep(self, **tensors: Tensor) -> None:
         for name, tensor in tensors.items():

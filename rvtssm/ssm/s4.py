@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from rvtssm.ssm.layer import (
     to_constant,
     to_rows,
 )
-from rvtssm.ssm.siso import DenseSystem, run_siso
+from rvtssm.ssm.siso import DenseSystem, run_alone, run_siso
 from rvtssm.ssm.spectrum import energy_quadrature, root
 
 _STATE_SIZE = 64
@@ -95,6 +95,13 @@ class S4SSM(TemporalLayer):
         with torch.autocast(x.device.type, enabled=False):
             y, last = run_siso(system, x.to(self.D.dtype), state)
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def alone(self, x: Tensor, step_scale: StepScale | DenseSystem = 1.0, **where: Any) -> Tensor:
+        """See `TemporalLayer.alone`; a state is as large as many features, and none is made."""
+        system = step_scale if isinstance(step_scale, DenseSystem) else self.prepare(step_scale)
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = x.to(self.D.dtype)
+            return torch.addcmul(run_alone(system, inputs), inputs, self.D).to(x.dtype)
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """See `TemporalLayer.h2_norm`; always by quadrature, with 128 points where `num_points` is 0.

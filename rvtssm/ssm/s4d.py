@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from rvtssm.ssm.layer import (
     to_constant,
     to_rows,
 )
-from rvtssm.ssm.siso import DiagonalSystem, run_siso
+from rvtssm.ssm.siso import DiagonalSystem, run_alone, run_siso
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, bandlimit_mask, h2_norm_diagonal
 
 _STATE_SIZE = 64
@@ -86,6 +86,13 @@ class S4DSSM(TemporalLayer):
         with torch.autocast(x.device.type, enabled=False):
             y, last = run_siso(system, x.to(self.D.dtype), state)
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def alone(self, x: Tensor, step_scale: StepScale | DiagonalSystem = 1.0, **where: Any) -> Tensor:
+        """See `TemporalLayer.alone`; a state is as large as many features, and none is made."""
+        system = step_scale if isinstance(step_scale, DiagonalSystem) else self.prepare(step_scale)
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = x.to(self.D.dtype)
+            return torch.addcmul(run_alone(system, inputs), inputs, self.D).to(x.dtype)
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """See `TemporalLayer.h2_norm`; D, which passes all frequencies alike, and masked modes do not count."""

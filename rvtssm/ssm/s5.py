@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import discretization
@@ -112,6 +113,19 @@ class S5SSM(TemporalLayer):
             return run(system, x, state)
         with torch.autocast(device, enabled=False):
             return run(system, x.to(torch.get_autocast_dtype(device)), state)
+
+    def alone(self, x: Tensor, step_scale: StepScale | Mimo = 1.0, **where: Any) -> Tensor:
+        """See `TemporalLayer.alone`. At one step scale that is a matrix from input to output, whatever the modes."""
+        system = step_scale if isinstance(step_scale, Mimo) else self.prepare(step_scale)
+        if system.gain is not None or system.mask is not None:
+            return super().alone(x, step_scale)
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        with torch.autocast(device, enabled=False):
+            # the scan from the end starts from zero as well, and one step later is where it began
+            w_out = torch.stack(system.w_out.chunk(1 + self.bidirectional, dim=1)).sum(0)
+            matrix, inputs = (w_out @ system.w_in).to(dtype), x.to(dtype)
+            return torch.addcmul(F.linear(inputs, matrix), inputs, system.d.to(dtype))
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """See `TemporalLayer.h2_norm`; D, which passes all frequencies alike, and masked modes do not count."""

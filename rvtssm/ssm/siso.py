@@ -39,6 +39,10 @@ class SisoSystem(Protocol):
     def scale_shape(self) -> tuple[int, int]:
         """(T, G): steps, 1 where all are alike, and groups that the step scale tells apart."""
 
+    @property
+    def response(self) -> Tensor:
+        """What an input of 1 gives in the step that it enters: (T, G, H), or broadcasting to it."""
+
     def longest(self, per_group: int) -> int:
         """Steps of its longest chunk, where a group has so many sequences."""
 
@@ -61,6 +65,14 @@ def run_siso(system: SisoSystem, u: Tensor, state: Tensor) -> tuple[Tensor, Tens
         y, state = run_chunk(chunk, part, state)
         outputs.append(y)
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
+
+
+def run_alone(system: SisoSystem, u: Tensor) -> Tensor:
+    """Every step by itself, from the zero state: u (L, N, H) -> y (L, N, H). No state is made."""
+    scale_steps, groups = system.scale_shape
+    check_fit(scale_steps, groups, u.shape[0], u.shape[1])
+    y: Tensor = system.response[:, :, None] * u.unflatten(1, (groups, -1))
+    return y.flatten(1, 2)
 
 
 def run_chunk(chunk: Chunk, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +106,11 @@ class DiagonalSystem:
     def scale_shape(self) -> tuple[int, int]:
         """See `SisoSystem`."""
         return self.decay.shape[0], self.decay.shape[1]
+
+    @property
+    def response(self) -> Tensor:
+        """See `SisoSystem`."""
+        return 2 * (self.c * self.gain).real.sum(-1)
 
     def longest(self, per_group: int) -> int:
         """See `SisoSystem`."""
@@ -147,6 +164,11 @@ class DenseSystem:
     def scale_shape(self) -> tuple[int, int]:
         """See `SisoSystem`."""
         return self.a.shape[0], self.a.shape[1]
+
+    @property
+    def response(self) -> Tensor:
+        """See `SisoSystem`."""
+        return (self.c * self.b).sum(-1)
 
     def longest(self, per_group: int) -> int:
         """See `SisoSystem`. Steps that differ are taken one by one, which is the recurrence, where a group has fewer

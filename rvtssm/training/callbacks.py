@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeft
+from rich.table import Column
 
 from rvtssm.inference.draw import draw_frame
 from rvtssm.records import SequenceBatch
+from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
+from rvtssm.training.pace import Pace
 
 SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 
 
 class TrainingProgress(ProgressBar):
-    """One bar over all optimiser steps with the latest losses, and a line for each validation."""
+    """One bar over all optimiser steps with pace, time left and the latest losses, and a line for each validation."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
         super().__init__()
+        self.pace = pace
         self.is_enabled = True
         self.console = Console()
         self.bar: Progress | None = None
@@ -39,14 +41,16 @@ class TrainingProgress(ProgressBar):
         if not self.is_enabled:
             return
         columns = (
-            BarColumn(24),
+            BarColumn(12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[pace]}"),
             TimeElapsedColumn(),
-            TimeLeft(),
+            TextColumn("{task.fields[left]}"),
         )
-        self.bar = Progress(*columns, TextColumn("{task.fields[losses]}"), console=self.console)
-        self.task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step, losses="", speed="")
+        losses = TextColumn("{task.fields[losses]}", table_column=Column())  # wraps where the terminal is narrow
+        self.bar = Progress(*columns, losses, console=self.console)
+        done = trainer.global_step
+        self.task = self.bar.add_task("", total=trainer.max_steps, completed=done, losses="", pace="", left="")
         self.bar.start()
 
     def on_train_batch_end(
@@ -56,12 +60,12 @@ class TrainingProgress(ProgressBar):
             return
         metrics = trainer.callback_metrics
         losses = [f"{name} {metrics[f'train/{name}']:.2f}" for name in SHOWN_LOSSES if f"train/{name}" in metrics]
-        speed = self.bar.tasks[0].speed
         self.bar.update(
             self.task,
             completed=trainer.global_step,
             losses="  ".join(losses),
-            speed=f"{speed:.2f} it/s" if speed else "",
+            pace=pace_text(self.pace, trainer.accumulate_grad_batches),
+            left=left_text(self.pace, trainer.global_step, trainer.max_steps),
         )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -85,6 +89,22 @@ class TrainingProgress(ProgressBar):
             self.bar = None
 
 
+def pace_text(pace: Pace, accumulate: int) -> str:
+    """Optimiser steps per second, and which part of the time goes into waiting for data."""
+    if pace.batches_per_second is None or pace.data_wait is None:
+        return ""
+    return f"{pace.batches_per_second / accumulate:.2f} it/s  {pace.data_wait:.0%} data wait"
+
+
+def left_text(pace: Pace, step: int, num_steps: int) -> str:
+    """The time the rest takes, or `over` it as long as no validation has shown what one costs."""
+    left = pace.seconds_left(step, num_steps)
+    if left is None:
+        return ""
+    seconds, is_complete = left
+    return f"{'' if is_complete else 'over '}{timedelta(seconds=round(seconds))} left"
+
+
 class FinalValidation(L.Callback):
     """Validates after the last step, whether or not the interval of validations divides it."""
 
@@ -96,7 +116,7 @@ class FinalValidation(L.Callback):
 
 
 class DetectionImages(L.Callback):
-    """Draws the last labelled frame of the first validation batches into TensorBoard."""
+    """Draws the last labelled frame of the first validation batches for the loggers that take pictures."""
 
     def __init__(self, num_images: int = 4, min_score: float = 0.3) -> None:
         self.num_images = num_images
@@ -112,8 +132,7 @@ class DetectionImages(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
-        if not boards or batch_idx >= self.num_images or len(batch.frame_index) == 0:
+        if batch_idx >= self.num_images or len(batch.frame_index) == 0 or not shows_images(trainer):
             return
         step, stream = batch.frame_index[-1].tolist()
         frame = pl_module.found[(int(batch.recording[stream]), int(batch.t_us[-1]))]
@@ -125,7 +144,4 @@ class DetectionImages(L.Callback):
             pl_module.settings.spec.class_names,
             min_score=self.min_score,
         )
-        for board in boards:
-            board.experiment.add_image(
-                f"val/detections_{batch_idx}", torch.from_numpy(image), trainer.global_step, dataformats="HWC"
-            )
+        show_image(trainer, f"val/detections_{batch_idx}", image)

@@ -7,13 +7,18 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 log = logging.getLogger(__name__)
+
+# Ctrl-C; the end of a machine that is lent until somebody else needs it; the end of a job's time
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def best_checkpoint(out_dir: Path) -> Path:
@@ -29,18 +34,21 @@ def last_checkpoint(out_dir: Path) -> Path:
 class Checkpoints(Checkpoint):
     """Writes `best.ckpt` and `last.ckpt`; what carries these names is always complete.
 
-    `last.ckpt` is written after every validation, every `every` steps, and when the run is asked to stop (Ctrl-C or
-    SIGTERM), which it does after the step or the validation that it is in. Asked twice, it stops at once, and so do
-    runs of several processes, which would not all be at the same step.
+    `last.ckpt` is written after every validation, every `every` steps, `minutes` after it was last written, and when
+    the run is asked to stop (one of STOP_SIGNALS), which it does after the step or the validation that it is in. Asked
+    by Ctrl-C a second time, it stops at once. Processes that train together agree after every step on whether to write
+    and to stop, whichever of them was asked.
     """
 
-    def __init__(self, out_dir: Path, every: int) -> None:
+    def __init__(self, out_dir: Path, every: int, minutes: float) -> None:
         self.best, self.last = best_checkpoint(out_dir), last_checkpoint(out_dir)
         self.every = every
+        self.minutes = minutes
         self.best_ap = -math.inf
         self._step = 0
-        self._is_asked_to_stop = False
-        self._can_stop = False  # what was asked for has been saved
+        self._saved_at = time.monotonic()
+        self._is_asked_to_stop = False  # this process
+        self._can_stop = False  # all processes agree, and what was asked for has been saved
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_ap": self.best_ap}
@@ -51,20 +59,22 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step
-        if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):  # the trainer restores the handlers when it ends
+        self._saved_at = time.monotonic()
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:  # the trainer restores the handlers when it ends
                 signal.signal(number, self._note_the_wish)
 
     def _note_the_wish(self, number: int, frame: Any) -> None:
+        if not self._is_asked_to_stop:
+            log.warning("stopping after this step, or this validation; Ctrl-C stops at once")
         self._is_asked_to_stop = True
-        log.warning("stopping after this step, or this validation; ask again to stop at once")
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if self._can_stop:  # not at the end of the step before, whose losses had yet to be logged
-            raise KeyboardInterrupt
+            self._stop(trainer)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -73,8 +83,12 @@ class Checkpoints(Checkpoint):
             return
         self._step = trainer.global_step
         will_validate = (trainer.fit_loop.total_batch_idx + 1) % (trainer.val_check_batch or math.inf) == 0
-        if not will_validate and (self._is_asked_to_stop or self._step % self.every == 0):
+        if will_validate:
+            return
+        will_stop, is_due = self._agreed(trainer)
+        if will_stop or is_due or self._step % self.every == 0:
             self._save(trainer, self.last)
+            self._can_stop = will_stop
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
@@ -82,15 +96,38 @@ class Checkpoints(Checkpoint):
         if ap >= self.best_ap:
             self.best_ap = ap
             self._save(trainer, self.best)
+        will_stop, _ = self._agreed(trainer)
         self._save(trainer, self.last)
+        self._can_stop = will_stop
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._is_asked_to_stop:
-            raise KeyboardInterrupt
+        if self._can_stop:
+            self._stop(trainer)
+
+    def _agreed(self, trainer: L.Trainer) -> tuple[bool, bool]:
+        """Whether some process was asked to stop, and whether for one of them it is time to write."""
+        is_due = time.monotonic() - self._saved_at >= 60 * self.minutes
+        if trainer.world_size == 1:
+            return self._is_asked_to_stop, is_due
+        wishes = torch.tensor([self._is_asked_to_stop, is_due], dtype=torch.int32, device=trainer.strategy.root_device)
+        torch.distributed.all_reduce(wishes, op=torch.distributed.ReduceOp.MAX)
+        will_stop, is_due = wishes.bool().tolist()
+        return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path) -> None:
         aside = path.with_name(f".{path.name}.part")
         trainer.save_checkpoint(aside)
         if trainer.is_global_zero:
+            with open(aside, "rb+") as file:
+                os.fsync(file.fileno())  # or a machine that goes down leaves an empty file under the name
             os.replace(aside, path)
-        self._can_stop = self._is_asked_to_stop
+        self._saved_at = time.monotonic()
+
+    def _stop(self, trainer: L.Trainer) -> None:
+        """End this process, in error the first one only: launchers kill all others when they see one."""
+        for logger in trainer.loggers:
+            logger.save()
+        trainer.strategy.barrier("stop")
+        if not trainer.is_global_zero:
+            raise SystemExit(0)
+        raise KeyboardInterrupt

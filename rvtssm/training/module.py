@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.detector import Detector
@@ -31,6 +31,8 @@ class ModuleSettings:
     trained_stride_us: float
     carries_state: bool  # False: every chunk starts from zero (`memory: chunk`)
     postprocess: PostprocessConfig
+    freeze_batchnorm: bool = False
+    fused: bool = True  # see `TrainingConfig`
 
 
 class DetectionModule(L.LightningModule):
@@ -59,10 +61,21 @@ class DetectionModule(L.LightningModule):
         if settings.optim.h2_weight:
             self._h2()  # a layer without such a norm is refused before anything is trained
         self.states = {"train": StateBank(), "val": StateBank()}
+        self.latest_losses: dict[str, Tensor] = {}  # of the latest training batch
         self._random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
         self._since = time.perf_counter()
         self.found: dict[tuple[int, int], Detections] = {}  # (recording, time): detections of this validation
+        self.train()
+
+    def train(self, mode: bool = True) -> DetectionModule:
+        """Frozen batch norms normalise in training as they do in use."""
+        super().train(mode)
+        if self.settings.freeze_batchnorm:
+            for part in self.modules():
+                if isinstance(part, nn.BatchNorm2d):
+                    part.eval()
+        return self
 
     def advance(self, batch: SequenceBatch, bank: StateBank) -> Tensor:
         """Run the chunks of a batch from their stored states; predictions (M, A, 5 + K) of the labelled frames."""
@@ -74,20 +87,45 @@ class DetectionModule(L.LightningModule):
         bank.write(batch.slot, state)
         return predictions
 
-    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor | None:
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        losses = self.losses_of(batch)
+        self.latest_losses = self._over_processes(losses)
+        if len(batch.frame_index):
+            shown = {f"train/{name}": value for name, value in self.latest_losses.items()}
+            self.log_dict(shown, batch_size=len(batch.slot))
+        return losses["total"]
+
+    def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """The terms of the loss of a training batch and their `total`; the stored states move on."""
         predictions = self.advance(batch, self.states["train"])
-        if len(batch.frame_index) == 0:
-            # every parameter still takes part, so that processes with and without labels stay in step
-            return sum((p.sum() for p in self.parameters()), predictions.sum()) * 0.0
-        losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+        locations = self.detector.locations
+        losses = self.loss(predictions, batch.targets, batch.num_targets, locations, self._matched_per_process)
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        self.log_dict(
-            {f"train/{name}": value.detach() for name, value in losses.items()},
-            batch_size=len(batch.slot),
-        )
-        return losses["total"]
+        if len(batch.frame_index) == 0:
+            # every parameter still takes part, so that processes with and without labels stay in step
+            losses["total"] = losses["total"] + 0.0 * sum((p.sum() for p in self.parameters()), predictions.sum())
+        return losses
+
+    def _matched_per_process(self, num_matched: int) -> Tensor | int:
+        """What the losses are divided by: the locations that all processes have matched, over their number.
+
+        Gradients are averaged over the processes; so they end as those of one process that has all the chunks.
+        """
+        if not _has_others():
+            return max(num_matched, 1)
+        total = torch.tensor(num_matched, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(total)
+        return total.clamp(min=1) / torch.distributed.get_world_size()
+
+    def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The losses as they are logged: averaged over the processes, which gives those of the whole batch."""
+        if not _has_others():
+            return {name: value.detach() for name, value in losses.items()}
+        values = torch.stack([value.detach() for value in losses.values()])
+        torch.distributed.all_reduce(values)
+        return dict(zip(losses, values / torch.distributed.get_world_size(), strict=True))
 
     def _h2(self) -> Tensor:
         optim = self.settings.optim
@@ -133,9 +171,9 @@ class DetectionModule(L.LightningModule):
 
     def _gathered(self) -> dict[tuple[int, int], Detections]:
         """The detections of all processes; a frame that two of them have seen counts once."""
-        return {key: frame for part in self._of_all_processes(self.found) for key, frame in part.items()}
+        return {key: frame for part in self.of_all_processes(self.found) for key, frame in part.items()}
 
-    def _of_all_processes(self, own: Any) -> list[Any]:
+    def of_all_processes(self, own: Any) -> list[Any]:
         """What each process has, by rank."""
         if self.trainer.world_size == 1:
             return [own]
@@ -145,7 +183,7 @@ class DetectionModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         # in mixed precision a fused optimiser unscales the gradients itself, too late to clip them
-        fused = "mixed" not in self.trainer.precision
+        fused = self.settings.fused and "mixed" not in self.trainer.precision
         optimizer, schedule = build_optimizer(
             self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused
         )
@@ -156,8 +194,8 @@ class DetectionModule(L.LightningModule):
         checkpoint["rvtssm"] = self.checkpoint_meta
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
-        own = {"streams": self.states["train"].state_dict(), "random": self._generator().get_state()}
-        checkpoint["processes"] = self._of_all_processes(own)
+        own = {"streams": self.states["train"].state_dict(), "random": self.random_generator().get_state()}
+        checkpoint["processes"] = self.of_all_processes(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         found = checkpoint["decisive"]
@@ -177,12 +215,20 @@ class DetectionModule(L.LightningModule):
         self._random_state = own["random"]
 
     def on_train_start(self) -> None:
+        generator = self.random_generator()
         if self._random_state is not None:
-            self._generator().set_state(self._random_state)
+            generator.set_state(self._random_state)
+        elif self.global_rank:  # all were seeded alike, so that they begin with the same weights
+            generator.manual_seed(generator.initial_seed() + self.global_rank)
 
-    def _generator(self) -> torch.Generator:
+    def random_generator(self) -> torch.Generator:
         """Where the random numbers of the forward pass (drop path) come from."""
         return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
+
+
+def _has_others() -> bool:
+    """Whether other processes train along."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _by_key(item: tuple[tuple[int, int], Detections]) -> tuple[int, int]:

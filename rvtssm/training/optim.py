@@ -43,12 +43,19 @@ def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
     return config.learning_rate * (math.sqrt(batch_size / 8) if config.scale_with_batch else 1.0)
 
 
+def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
+    """What `scale_with_batch` makes of the learning rate, in one sentence."""
+    peak = peak_learning_rate(config, batch_size)
+    return f"learning rate {config.learning_rate:g} x sqrt({batch_size} / 8) = {peak:.4g}: {batch_size} chunks per step"
+
+
 def build_optimizer(
     module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int, fused: bool = True
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """AdamW and its one-cycle schedule (to be advanced after every step) over `num_steps` steps."""
     peak = peak_learning_rate(config, batch_size)
     optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay, fused=fused)
+    optimizer.register_load_state_dict_post_hook(_lay_out)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=peak,
@@ -60,3 +67,14 @@ def build_optimizer(
         final_div_factor=config.end_divisor / config.start_divisor,
     )
     return optimizer, schedule
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Averages that were stored by a run with another layout of its weights, in that of the weights.
+
+    A fused step goes through both as they lie in memory.
+    """
+    for weight, averages in optimizer.state.items():
+        for name, value in averages.items():
+            if value.shape == weight.shape and value.stride() != weight.stride():
+                averages[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)

@@ -41,13 +41,14 @@ def by_slot(batches):
 @given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3))
 def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed):
     read = []
-    lengths = set()
+    lengths, shares = set(), []
     for rank in range(world_size):
         batches = list(sampler(num_steps, "stream", batch_size, length, seed, rank, world_size))
         lengths.add(len(batches))
         assert all([r.slot for r in batch] == list(range(batch_size)) for batch in batches)
         for requests in by_slot(batches).values():
             filled = [r for r in requests if not r.is_empty]
+            shares.append(len(filled))
             assert requests[: len(filled)] == filled, "empty requests come last"
             for before, request in zip([None, *filled], filled, strict=False):
                 if before is not None and request.recording == before.recording:
@@ -59,6 +60,7 @@ def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, len
                     assert before is None or before.stop == num_steps[before.recording]
             read += [(r.recording, r.start, r.stop) for r in filled]
     assert len(lengths) == 1, "every process has equally many batches"
+    assert max(shares) - min(shares) <= 1, "and every slot as much to read"
     assert sorted(read) == [(r, *chunk) for r, n in enumerate(num_steps) for chunk in chunks_of(n, length)]
 
 

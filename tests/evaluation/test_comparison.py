@@ -5,7 +5,7 @@ import pytest
 
 from rvtssm.evaluation.comparison import comparison_markdown, write_comparison
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.report import EvaluationReport
+from rvtssm.evaluation.result import EvaluationReport
 
 
 def make_report(aps, dataset="gen1", **settings):

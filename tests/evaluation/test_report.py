@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from rvtssm.evaluation.frequency import PUBLISHED, PUBLISHED_HZ, RateRow, drop_of_rows, performance_drop, published_rows
-from rvtssm.evaluation.report import EvaluationReport, console_table, to_csv, to_json, to_markdown, write_report
+from rvtssm.evaluation.report import console_table, to_csv, to_markdown, write_report
+from rvtssm.evaluation.result import EvaluationReport, to_json
 
 METRICS = {
     "AP": 0.4,
@@ -61,7 +62,8 @@ def test_every_form_holds_the_table_the_drop_and_the_settings(tmp_path):
     report = make_report(still_objects={"carried": 0.31, "reset": 0.04})
     paths = write_report(report, tmp_path / "new")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        f"evaluation.{k}" for k in ("csv", "json", "md", "png")
+        *(f"evaluation.{k}" for k in ("csv", "json", "md", "png")),
+        "report.html",
     ]
     data = json.loads(paths["json"].read_text())
     assert data == to_json(report)

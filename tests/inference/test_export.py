@@ -12,7 +12,7 @@ import torch
 
 from rvtssm import cli
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference.export import METADATA_KEY, export_detector, format_of
+from rvtssm.inference.export import METADATA_KEY, export_detector, format_of, frame_dtype
 from rvtssm.inference.exported import is_exported, largest_difference, read_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
@@ -141,6 +141,16 @@ def test_other_formats_equal_pytorch(live_checkpoint, tmp_path, suffix):
     for num_streams in (1, 3):
         boxes, scores = largest_difference(checkpoint, read_exported(path), 20, num_streams)
         assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack"])
+def test_other_representations_are_exported_with_their_numbers(live_checkpoint, tmp_path, representation):
+    checkpoint = live_checkpoint(representation=representation)
+    export_detector(checkpoint, tmp_path / "model.pt2", 32, 32)
+    exported = read_exported(tmp_path / "model.pt2")
+    assert frame_dtype(exported.windows) == {"voxel_grid": torch.float16, "event_stack": torch.int8}[representation]
+    boxes, scores = largest_difference(checkpoint, exported, 5)
+    assert 0 < boxes <= 1e-4 and scores <= 1e-4
 
 
 def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys):

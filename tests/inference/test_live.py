@@ -17,7 +17,7 @@ from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.predict import detect
 from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
-from rvtssm.records import Events
+from rvtssm.records import Events, Windows
 from rvtssm.ssm import TEMPORAL_LAYERS
 
 CONFIG = PostprocessConfig(max_detections=5)
@@ -65,6 +65,17 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
         assert len(window.detections[0]) == len(frame) > 0
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
         np.testing.assert_allclose(window.detections[0].xyxy, frame.xyxy, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack"])
+def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_events, representation):
+    checkpoint, events = live_checkpoint(representation=representation), draw_events()
+    windows = free_grid(int(events.t[0]), int(events.t[-1]), 50_000, None)
+    hists = count_windows(events, windows, HEIGHT, WIDTH, representation=representation)
+    step = Step(hists, windows.ends_us, np.full(len(hists), 50_000.0))
+    whole = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
+    for window, (_, frame, _) in zip(live(checkpoint).push(events), whole[:-1], strict=True):
+        np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
@@ -117,6 +128,61 @@ def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
         (frame,) = postprocess(predictions, [window.end_us], CONFIG)
         np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
     assert len(tail) > 20
+
+
+def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_events):
+    """A longer window begins with the events that the ones before kept; packets make no difference."""
+    checkpoint, events = live_checkpoint(), draw_events()
+    plans = [FixedRate(20), FixedRate(50, 60_000), FixedRate(100, 10_000)]
+    found = []
+    for pieces in (1, 7):
+        streamed = live(checkpoint)
+        windows = []
+        for schedule, (start, stop) in zip(plans, [(0, 2_000), (2_000, 4_000), (4_000, 6_000)], strict=True):
+            streamed.schedule = schedule
+            for at in range(start, stop, (stop - start) // pieces):
+                windows += streamed.push(part(events, at, min(at + (stop - start) // pieces, stop)))
+        found.append(windows)
+    assert_same(*found, tolerance=0)
+    lengths = [window.end_us - window.start_us for window in found[0]]
+    assert set(lengths) == {50_000, 60_000, 10_000} and lengths == sorted(lengths, key=[50_000, 60_000, 10_000].index)
+    kept_us = next(
+        after.end_us for after, length in zip(found[0][::-1], lengths[::-1], strict=True) if length == 50_000
+    )
+    state, before_us = None, int(events.t[0])
+    for window, length in zip(found[0], lengths, strict=True):
+        seen = events if length == 50_000 else events.between(kept_us, int(events.t[-1]) + 1)
+        bounds = Windows(np.array([[window.start_us, window.end_us]]), np.array([window.end_us - before_us]))
+        hist = torch.from_numpy(count_windows(seen, bounds, HEIGHT, WIDTH))[:, None]
+        with torch.no_grad():
+            predictions, state = checkpoint.detector(hist, state, (window.end_us - before_us) / 50_000)
+        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
+        before_us = window.end_us
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypatch):
+    """One step of the detector, and no more events to count than windows reach back, however long it has run."""
+    checkpoint, work = live_checkpoint(), []
+    count, forward = count_windows, type(checkpoint.detector).forward
+    monkeypatch.setattr(
+        "rvtssm.inference.live.count_windows", lambda e, *a, **k: work.append(len(e)) or count(e, *a, **k)
+    )
+    monkeypatch.setattr(
+        type(checkpoint.detector),
+        "forward",
+        lambda self, hist, *a, **k: work.append(hist.shape) or forward(self, hist, *a, **k),
+    )
+    streamed, num_windows = live(checkpoint, schedule=schedule), 0
+    zero = np.zeros(200, np.uint16)
+    for i in range(100):
+        packet = Events(np.arange(200) * 50 + i * 10_000, zero, zero, zero.astype(np.uint8))  # 20 events per ms
+        num_windows += len(streamed.push(packet))
+    counted, shapes = work[::2], work[1::2]
+    assert len(counted) == len(shapes) == num_windows > 10
+    assert set(shapes) == {(1, 1, 20, HEIGHT, WIDTH)}
+    assert max(counted[num_windows // 2 :]) <= max(counted[: num_windows // 2]) <= 20 * 110
 
 
 def test_windows_end_with_the_wanted_number_of_events(live_checkpoint, draw_events):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,13 +19,22 @@ SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_
 
 @pytest.fixture
 def build_small():
-    """A function: name of a temporal layer, frame height and width -> a small detector in evaluation mode."""
+    """A function: name of a temporal layer, frame height and width -> a small detector in evaluation mode.
 
-    def build(name: str = "s5", height: int = 64, width: int = 96) -> Detector:
+    Also the name of its spatial mixer, and the stages that remember.
+    """
+
+    def build(
+        name: str = "s5",
+        height: int = 64,
+        width: int = 96,
+        mixer: str = "attention",
+        stages: tuple[int, ...] | None = None,
+    ) -> Detector:
         torch.manual_seed(0)
         # large steps and no mask: within a few steps the state matters as much as the input
-        temporal = TemporalConfig(name=name, dt_min=0.2, dt_max=1.0, bandlimit=0.0)
-        detector = build_detector(SMALL, temporal, height, width, num_classes=2)
+        temporal = TemporalConfig(name=name, dt_min=0.2, dt_max=1.0, bandlimit=0.0, stages=stages)
+        detector = build_detector(replace(SMALL, mixer=mixer), temporal, height, width, num_classes=2)
         for module in detector.modules():  # as after some training: statistics that are not the identity
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean.normal_(std=0.1)

@@ -87,6 +87,20 @@ def test_descending_the_gradient_moves_boxes_onto_their_objects():
     assert losses["class"].item() < 0.5
 
 
+@pytest.mark.parametrize("cut", [0, 1])  # at 0 the first share has no frame at all
+def test_the_mean_over_shares_is_the_loss_of_the_whole(cut):
+    """What processes need that train together: divided by all matched locations over the number of shares."""
+    predictions = draw().double()
+    counts: list[int] = []
+    whole = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS, lambda count: counts.append(count) or count)
+    shares = [
+        YoloxLoss()(predictions[part], TARGETS[part], NUM_TARGETS[part], LOCATIONS, lambda _: counts[0] / 2)
+        for part in (slice(cut), slice(cut, None))
+    ]
+    for name in ("iou", "objectness", "class", "total"):
+        assert sum(share[name].item() for share in shares) / 2 == pytest.approx(whole[name].item(), rel=1e-12), name
+
+
 def test_half_precision_is_computed_in_full():
     predictions = draw().bfloat16()
     found = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)

@@ -1,52 +1,204 @@
-"""Two processes that train together agree, and their validation is that of one process."""
+"""Processes that train together are one: the same weights, the same numbers, the same end and the same new beginning.
+
+`whole` trains in two processes what one process trains with the batch of both: the law that ties the rest together.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.run.evaluate import evaluate
+from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
-TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
+ROOT = Path(__file__).parents[2]
+WATCHED = Path(__file__).with_name("watched.py")
+NUM_STEPS, BATCH = 5, 8
+# in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
+EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
+SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
 # untrained weights find nothing with certainty: every box counts, so that there is something to compare
-SETTINGS = ("training.steps=2", "postprocess.min_score=0", "data.eval_batch_size=1")
+FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
+BOUND_S = 120  # in which a job must end; each takes about 8 s on an idle machine, mostly imports
+
+pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.distributed
-def test_two_processes_validate_like_one(toy_data, toy_config, tmp_path, logged):
-    command = [sys.executable, str(TRAIN), *toy_data, *SETTINGS, "training.devices=2", f"out={tmp_path}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    first = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+@contextlib.contextmanager
+def started(command: list[str], **variables: str):
+    """A job in a group of its own, which ends with the block."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **variables}
+    job = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
-        told, errors = first.communicate(timeout=300)  # 15 s on an idle machine; mostly imports
-    except BaseException:
-        os.killpg(first.pid, signal.SIGKILL)  # the second process as well
-        raise
-    assert first.returncode == 0, errors
-    assert told.count("trained 0.") == 1
+        yield job
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
 
-    (found,) = (row for row in logged(tmp_path).values() if "val/AP" in row)
-    (one,) = evaluate(
-        replace(
-            toy_config(tmp_path / "one", *SETTINGS, "evaluation.split=val", "evaluation.source=prepared"),
-            checkpoint=str(best_checkpoint(tmp_path)),
-        )
-    )
+
+def run(command: list[str], code: int | None = 0, **variables: str) -> str:
+    """What a job says; the pipe closes when the last of its processes has gone. `code=None`: some error."""
+    with started(command, **variables) as job:
+        told, _ = job.communicate(timeout=BOUND_S)
+    assert job.returncode == code if code is not None else job.returncode, told
+    return told
+
+
+def watched(out: Path, devices: int, *overrides: str, blow: str = "-") -> list[str]:
+    shares = (f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}")
+    return [sys.executable, str(WATCHED), str(out), blow, *overrides, *shares, f"out={out}"]
+
+
+@pytest.fixture(scope="module")
+def whole(toy_data, tmp_path_factory) -> Path:
+    """The folder of a run of two processes that nobody interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    told = run(watched(out, 2, *toy_data, *SETTINGS, *FOUND, "optim.scale_with_batch=true"))
+    assert told.count("trained 0.") == 1
+    assert told.count("learning rate 0.0002 x sqrt(8 / 8) = 0.0002: 8 chunks per step") == 1
+    return out
+
+
+@pytest.fixture(scope="module")
+def alone(toy_config, tmp_path_factory) -> Path:
+    """The folder of the same run in one process."""
+    out = tmp_path_factory.mktemp("alone")
+    train(toy_config(out, *SETTINGS, *FOUND, f"sampling.batch_size={BATCH}"))
+    return out
+
+
+def notes(out: Path) -> list[dict]:
+    paths = sorted(out.glob("rank*.pt"))
+    return [torch.load(path, weights_only=False) for path in paths]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(last_checkpoint(out))["state_dict"]
+
+
+def streams(out: Path) -> list:
+    """The stored states of all slots of all processes, by rank and slot, each as one tensor."""
+    processes = load_file(last_checkpoint(out))["processes"]
+    states = [process["streams"][slot] for process in processes for slot in sorted(process["streams"])]
+    return [torch.cat([torch.view_as_real(leaf).flatten() for leaf in state]) for state in states]
+
+
+def test_two_processes_train_as_one(whole, alone, logged):
+    found, wanted = weights(whole), weights(alone)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
+        assert value.dtype in (torch.float64, torch.complex128, torch.int64), name
+    found_log, log = logged(whole), logged(alone)
+    for step in range(NUM_STEPS):
+        for name in ("total", "iou", "objectness", "class"):
+            losses = float(found_log[step][f"train/{name}"]), float(log[step][f"train/{name}"])
+            assert losses[0] == pytest.approx(losses[1], rel=1e-6), (step, name)
+    assert not any(value.any() for name, value in found.items() if name.endswith("running_mean"))  # frozen
+    # each process has its share of the streams, in order, and random numbers of its own
+    first, second = (process["random"] for process in load_file(last_checkpoint(whole))["processes"])
+    assert not torch.equal(first, second)
+    assert len(streams(alone)) == BATCH // 2
+    for state, wanted_state in zip(streams(whole), streams(alone), strict=True):
+        torch.testing.assert_close(state, wanted_state, rtol=0, atol=1e-8)
+
+
+def test_all_processes_end_with_the_same_weights(whole):
+    first, second = (found["weights"] for found in notes(whole))
+    assert all(torch.equal(first[name], value) for name, value in second.items())
+    changed = load_file(last_checkpoint(whole))
+    assert changed["global_step"] == NUM_STEPS
+
+
+def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
+    """Slots keep their streams, batches their size, and each chunk is read once, over the epoch and both processes."""
+    requests = [found["requests"] for found in notes(whole)]
+    assert [len(found) for found in requests] == [NUM_STEPS, NUM_STEPS]
+    assert {len(batch) for found in requests for batch in found} == {BATCH // 2}
+    first_epoch = []
+    for rank_requests in requests:
+        position = {}
+        for batch in rank_requests:
+            assert [request.slot for request in batch] == [-1, -1, 0, 1]
+            for request in batch[2:]:
+                if not request.is_first and not request.is_empty:
+                    assert position[request.slot] == (request.recording, request.start)
+                position[request.slot] = (request.recording, request.stop)
+        first_epoch += [request for batch in rank_requests[:4] for request in batch[2:] if not request.is_empty]
+    chunks = sorted((request.recording, request.start, request.stop) for request in first_epoch)
+    assert len(set(chunks)) == len(chunks)
+    by_recording = defaultdict(int)
+    for recording, start, stop in chunks:
+        by_recording[recording] += stop - start
+    assert len(set(by_recording.values())) == 1 and len(by_recording) == 2  # both as long, and whole
+    seeds = [request.augment_seed for found in requests for batch in found for request in batch[:2]]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
+def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, tmp_path, logged, devices):
+    settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
+    run(watched(tmp_path, devices, *toy_data, *settings))
+    first, *others = (found["weights"] for found in notes(tmp_path))
+    assert len(others) == devices - 1
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+    found = logged(tmp_path)[0]
+    settings = (*settings, "evaluation.split=val", "evaluation.source=prepared")
+    (one,) = evaluate(replace(toy_config(tmp_path / "one", *settings), checkpoint=str(best_checkpoint(tmp_path))))
     (row,) = one.rows
     assert row.metrics["AP"] > 0
     for name, value in row.metrics.items():
-        assert float(found[f"val/{name}"]) == pytest.approx(value, rel=1e-4, abs=1e-9, nan_ok=True), name
-    # each process has streams of its own to go on with
-    processes = load_file(last_checkpoint(tmp_path))["processes"]
-    assert [sorted(process["streams"]) for process in processes] == [[0, 1], [0, 1]]
-    assert not (processes[0]["streams"][0][0] == processes[1]["streams"][0][0]).all()
+        assert float(found[f"val/{name}"]) == pytest.approx(value, rel=1e-6, nan_ok=True), name
+
+
+def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, tmp_path, logged):
+    """The others end in bounded time; asked in time, all end after the same step. In the end nothing is different."""
+    settings = (*toy_data, *SETTINGS, *FOUND, "optim.scale_with_batch=true", "resume=auto")
+
+    def reached() -> int:
+        return load_file(last_checkpoint(tmp_path))["global_step"]
+
+    run(watched(tmp_path, 2, *settings, blow=f"1:3:{signal.SIGKILL:d}"), code=None)
+    assert reached() == 2
+    run(watched(tmp_path, 2, *settings, blow=f"1:2:{signal.SIGUSR1:d}"), code=130)
+    assert reached() == 3
+    run(watched(tmp_path, 2, *settings, blow=f"0:3:{signal.SIGKILL:d}"), code=-signal.SIGKILL)
+    assert reached() == 3
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *settings, f"out={tmp_path}"]
+    run([*command, f"sampling.batch_size={BATCH // 2}"], PYTHON=sys.executable, PROCESSES="2", PORT=port)
+    assert reached() == NUM_STEPS
+    found, wanted = weights(tmp_path), weights(whole)
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    found_log, log = logged(tmp_path), logged(whole)
+    assert [found_log[step] for step in range(3, NUM_STEPS)] == [log[step] for step in range(3, NUM_STEPS)]
+
+
+def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, tmp_path):
+    settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
+    train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *toy_data, *settings, f"out={tmp_path / 'nodes'}"]
+    command.append(f"sampling.batch_size={BATCH // 2}")
+    node = {"PYTHON": sys.executable, "PROCESSES": "1", "NODES": "2", "HEAD": "127.0.0.1", "PORT": port}
+    with started(command, **node) as first, started(command, **node) as second:
+        told = [job.communicate(timeout=BOUND_S)[0] for job in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), told
+    found, wanted = weights(tmp_path / "nodes"), weights(tmp_path / "alone")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)

@@ -177,6 +177,33 @@ def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
 
 
+def test_with_statistics_over_all_processes_none_leaves_the_others_waiting():
+    module, hist = build_module(), draw_counts(4, 2)
+    module.detector = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector)
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.SyncBatchNorm)]
+    calls = []
+    for norm in norms:
+        norm.eval()
+        norm.register_forward_hook(lambda *_: calls.append(1))
+    loss = module.training_step(make_batch(hist, [0, 1], [True, True], frames=[]), 0)
+    loss.backward()
+    assert loss == 0 and len(calls) == len(norms) > 0
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
+
+
+def test_frozen_statistics_stay_frozen():
+    module = build_module()
+    module.settings = replace(module.settings, freeze_batchnorm=True)
+    for mode in (False, True):
+        module.train(mode)
+        norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+        assert norms and not any(norm.training for norm in norms)
+        assert module.detector.backbone.training == mode
+    module.settings = replace(module.settings, freeze_batchnorm=False)
+    module.train()
+    assert all(norm.training for norm in norms)
+
+
 def test_a_frame_without_boxes_is_trained_on():
     module = build_module()
     batch = make_batch(draw_counts(2, 2), [0, 1], [True, True])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rvtssm.training.optim import OptimConfig, build_optimizer, peak_learning_rate
+from rvtssm.training.optim import OptimConfig, build_optimizer, learning_rate_rule, peak_learning_rate
 
 
 def rates(num_steps: int, config: OptimConfig) -> list[float]:
@@ -35,3 +35,8 @@ def test_the_rule_for_larger_batches():
     assert peak_learning_rate(OptimConfig(), 32) == 2e-4
     assert peak_learning_rate(OptimConfig(scale_with_batch=True), 32) == pytest.approx(4e-4)
     assert peak_learning_rate(OptimConfig(scale_with_batch=True), 12) == pytest.approx(2.45e-4, rel=1e-2)
+
+
+def test_the_rule_says_what_it_did():
+    said = learning_rate_rule(OptimConfig(scale_with_batch=True), 32)
+    assert said == "learning rate 0.0002 x sqrt(32 / 8) = 0.0004: 32 chunks per step"

@@ -15,6 +15,7 @@ from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoin
 from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
+from rvtssm.training.fit import find_resume
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
 SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")
@@ -142,7 +143,7 @@ def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, lo
 class Validated:
     """A trainer after each of some validations; what it saves is the number of the validation."""
 
-    is_global_zero = True
+    is_global_zero, world_size = True, 1
 
     def __init__(self, aps: list[float | None]) -> None:
         self.aps, self.count = aps, 0
@@ -167,11 +168,11 @@ class Validated:
     ],
 )
 def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
-    trainer, checkpoints = Validated(aps), Checkpoints(tmp_path, every=10)
+    trainer, checkpoints = Validated(aps), Checkpoints(tmp_path, every=10, minutes=10)
     for trainer.count in range(len(aps)):
         checkpoints.on_validation_end(trainer, None)
         assert last_checkpoint(tmp_path).read_text() == str(trainer.count)
-        resumed = Checkpoints(tmp_path, every=10)
+        resumed = Checkpoints(tmp_path, every=10, minutes=10)
         resumed.load_state_dict(checkpoints.state_dict())
         checkpoints = resumed
     assert best_checkpoint(tmp_path).read_text() == str(best)
@@ -213,6 +214,62 @@ def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whol
     interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT), "data.num_workers=1")
     train(toy_config(tmp_path, *SETTINGS, "data.eval_batch_size=1", "data.eval_chunk_length=9", "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
+
+
+def test_a_run_is_not_overwritten(toy_config, whole, tmp_path):
+    with pytest.raises(ValueError, match=rf"{whole} holds a run.*resume=auto, or set another out"):
+        train(toy_config(whole, *SETTINGS))
+    # nor by one that goes on from elsewhere
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(last_checkpoint(whole).read_bytes())
+    with pytest.raises(ValueError, match="holds a run"):
+        train(toy_config(whole, *SETTINGS, f"resume={other}"))
+    assert find_resume(str(last_checkpoint(whole)), whole) == last_checkpoint(whole)
+    assert find_resume("auto", whole) == last_checkpoint(whole)
+    assert find_resume(None, tmp_path) is None and find_resume("auto", tmp_path) is None
+
+
+def test_the_place_in_the_data_is_two_numbers(whole):
+    fit_loop = load_file(last_checkpoint(whole))["loops"]["fit_loop"]
+    assert fit_loop["state_dict"]["combined_loader"] == [{"epoch": 1, "batch": NUM_STEPS - 6}]
+
+
+def test_the_last_checkpoint_is_written_when_it_is_time(interrupted, toy_config, whole, tmp_path, logged, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("rvtssm.training.checkpoints.time.monotonic", lambda: clock[0])
+
+    def wait() -> None:
+        clock[0] += 60 * 7
+
+    class Waiting(L.Callback):
+        def on_train_batch_start(self, *rest):
+            wait()
+
+    # seven minutes a step: every second one, and the validation after the fourth starts the clock anew
+    written: list[int] = []
+    save = Checkpoints._save
+
+    def noted(self, trainer, path):
+        written.append(trainer.global_step)
+        save(self, trainer, path)
+
+    monkeypatch.setattr(Checkpoints, "_save", noted)
+    build_trainer = fit.build_trainer
+
+    def slow(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, Waiting())
+        return trainer
+
+    monkeypatch.setattr("rvtssm.run.train.build_trainer", slow)
+    train(toy_config(tmp_path, *SETTINGS, "training.checkpoint_minutes=10"))
+    assert sorted(set(written)) == [2, 4, 6, 8, 9]
+    assert_same_run(tmp_path, whole, logged)
+
+
+def test_a_time_that_never_comes_is_refused(toy_config, tmp_path):
+    with pytest.raises(ValueError, match=r"training\.checkpoint_minutes=0 must be positive"):
+        toy_config(tmp_path, "training.checkpoint_minutes=0")
 
 
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):

@@ -1,6 +1,8 @@
 """The stored states follow their slots, and nothing else."""
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rvtssm.training.state_bank import StateBank
 
@@ -58,3 +60,29 @@ def test_state_dict_goes_round():
     bank.write(torch.tensor([3]), state_of([5.0]))
     other.load_state_dict(bank.state_dict())
     assert per_stream(other.read(zero(1), torch.tensor([3]), torch.tensor([False]))) == [5.0]
+
+
+batches = st.lists(  # (bank, slot of each stream, whether it starts a recording)
+    st.tuples(
+        st.sampled_from(["train", "val"]),
+        st.permutations([0, 1, 2]),
+        st.lists(st.booleans(), min_size=3, max_size=3),
+        st.integers(0, 2),  # random chunks, which come first
+    ),
+    max_size=8,
+)
+
+
+@given(batches)
+def test_a_state_is_what_its_own_stream_left_whatever_else_happens(steps):
+    """Slots, loaders and stages never mix: each stream counts its chunks since its recording began."""
+    banks = {"train": StateBank(), "val": StateBank()}
+    counts: dict[tuple[str, int], int] = {}
+    for name, slots, firsts, num_random in steps:
+        slot = torch.tensor([-1] * num_random + slots)
+        is_first = torch.tensor([True] * num_random + firsts)
+        read = per_stream(banks[name].read(zero(len(slot)), slot, is_first))
+        wanted = [0 if first else counts.get((name, s), 0) for s, first in zip(slots, firsts, strict=True)]
+        assert read == [0] * num_random + wanted
+        banks[name].write(slot, state_of([count + 1.0 for count in read]))
+        counts.update({(name, s): count + 1 for s, count in zip(slots, wanted, strict=True)})

@@ -1,0 +1,1 @@
+"""What a training step costs with each temporal layer and each option, beside RVT's LSTM run step by step."""

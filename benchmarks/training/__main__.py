@@ -1,0 +1,214 @@
+"""Steps per second, peak memory and data-wait share of training, with each temporal layer and each option.
+
+    python -m benchmarks.training --json FILE [--threads T] [--batch B] [--length L] [--device cuda] [--quick]
+
+A step is forward, loss, backward, clipping and AdamW of the base detector on frames of Gen1. Baselines, both with RVT's
+LSTM (a product of input and hidden state together at each step): `rvt-lstm-loop`, where only the LSTM is run step by
+step and the rest of the backbone, as everywhere here, on all steps at once; and `rvt-backbone-loop`, where the whole
+backbone is run step by step, as RVT trains. `lstm` is our layer, which multiplies all inputs at once. All take turns
+within each round, in one process and on the same threads; a ratio is the median over rounds of what the baseline took
+divided by what the other took. The options are compared in the same way with the same detector without them, which has
+the fused optimiser: `not-fused` is without. Memory is that of one step above weights, optimiser and batch, in a process
+of its own. Data wait is the share of the time in which the loop waits for a real loader, for which recordings are
+generated.
+
+The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.scan import keep_freed_memory, machine
+from benchmarks.training import loading
+from benchmarks.training.step import (
+    BASELINES,
+    LAYERS,
+    LSTM_LOOP,
+    OPTIONS,
+    Say,
+    Shape,
+    build_training,
+    build_trainings,
+    make_batch,
+    peak_bytes,
+    take_turns,
+)
+from rvtssm.events.aside import written_aside
+
+PARTS = ("layers", "memory", "data", "options")
+BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
+
+
+def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> None:
+    """Measure, print, and write the file if one was named; `shape` in place of the one of the options."""
+    options = _options(arguments)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    is_cpu = options.device == "cpu"
+    if is_cpu:
+        keep_freed_memory()
+    default_batch, default_length = (1, 5 if options.quick else 10) if is_cpu else (8, 21)
+    shape = shape or Shape(options.batch or default_batch, options.length or default_length, options.device)
+    rounds = options.rounds or (2 if options.quick else 5)
+    console, progress = Console(), Console(stderr=True)
+    found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
+    parts = options.only.split(",")
+    result: dict[str, Any] = {}
+    if "layers" in parts:
+        result["layers"] = measure_layers(shape, rounds, progress.print)
+    if "memory" in parts:
+        result["memory"] = measure_memory([*BASELINES, *LAYERS, *_with_options()], shape, progress.print)
+    if "data" in parts:
+        steps = 3 if options.quick else 8
+        result["data"] = measure_data(shape, options.workers, steps, progress.print)
+    if "options" in parts:
+        result["options"] = measure_options(shape, rounds, progress.print)
+    where = f"{found['device']}, {found['threads']} threads, batch {shape.batch}, L = {shape.length}"
+    for part, rows in result.items():
+        console.print(_table(rows, f"{part}: {where}"))
+    bars = met_bars(result.get("layers", []), options.device)
+    for bar in bars:
+        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+    if options.json:
+        with written_aside(options.json) as aside:
+            aside.write_text(json.dumps({**found, **result, "bars": bars}, indent=1))
+
+
+def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
+    """Every layer beside both baselines."""
+    say(f"{len(LAYERS) + len(BASELINES)} layers, {rounds} rounds")
+    taken = take_turns(build_trainings([*BASELINES, *LAYERS], shape), shape, rounds)
+    return [
+        {
+            "name": name,
+            "steps_per_s": 1 / median(seconds),
+            "seconds": median(seconds),
+            **{f"ratio_{baseline}": _ratio(taken[baseline], seconds) for baseline in BASELINES},
+        }
+        for name, seconds in taken.items()
+    ]
+
+
+def measure_memory(names: Sequence[str], shape: Shape, say: Say) -> list[dict[str, Any]]:
+    """Peak memory of a step of each, in a fresh process: what others left behind would hide it."""
+    rows = []
+    for name in names:
+        say(f"memory of {name}")
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            rows.append({"name": name, "bytes": pool.apply(peak_bytes, (name, shape, torch.get_num_threads()))})
+    return rows
+
+
+def measure_data(shape: Shape, num_workers: int, steps: int, say: Say) -> list[dict[str, Any]]:
+    """The data-wait share of every layer, and that of s5 without workers, which is what prefetching saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        say("generating recordings")
+        overrides = loading.prepare(Path(folder), shape, num_workers)
+        rows = []
+        for name in (LSTM_LOOP, *LAYERS):
+            say(f"data wait of {name}")
+            rows.append(loading.measure_wait(name, shape, overrides, steps))
+        alone = [*overrides, "data.num_workers=0"]
+        rows.append({**loading.measure_wait("s5", shape, alone, steps), "name": "s5 without prefetch"})
+    return rows
+
+
+def measure_options(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
+    """The s5 detector with each option, and how far its first loss is from that without."""
+    rows = []
+    for name in _with_options():
+        say(f"option {name}")
+        pair = {other: build_training(other, shape) for other in ("s5+", name)}
+        losses = {other: training.step(make_batch(shape)) for other, training in pair.items()}
+        taken = take_turns(pair, shape, rounds)
+        rows.append(
+            {
+                "name": name,
+                "steps_per_s": 1 / median(taken[name]),
+                "ratio_without": _ratio(taken["s5+"], taken[name]),
+                "loss_difference": abs(losses[name] / losses["s5+"] - 1),
+            }
+        )
+    return rows
+
+
+def _with_options() -> list[str]:
+    return [f"s5+{option}" for option in OPTIONS]
+
+
+def _ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
+    return median(theirs / ours for theirs, ours in zip(baseline, seconds, strict=True))
+
+
+def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]]:
+    """What was asked for, what was found."""
+    s5 = next((row for row in rows if row["name"] == "s5"), None)
+    if s5 is None:
+        return []
+    ratios = {baseline: s5[f"ratio_{baseline}"] for baseline in BASELINES}
+    wanted = BARS[device]
+    return [
+        {"bar": f"s5 against {baseline}: {ratio:.2f}", "wanted": f">= {wanted:g}", "met": ratio >= wanted}
+        for baseline, ratio in ratios.items()
+    ]
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    for column in columns:
+        shown = {"bytes": "MiB"}.get(column, column).replace("ratio_", "times faster than ").replace("_", " ")
+        table.add_column(shown, justify="left" if column == "name" else "right")
+    for row in rows:
+        table.add_row(*(_shown(column, row[column]) for column in columns))
+    return table
+
+
+def _shown(column: str, value: Any) -> str:
+    if column == "bytes":
+        return f"{value / 2**20:.0f}"
+    if column == "data_wait":
+        return f"{value:.1%}"
+    if column == "loss_difference":
+        return f"{value:.1e}"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--batch", type=int, help="chunks; default 1 on a CPU, 8 on a GPU")
+    parser.add_argument("--length", type=int, help="steps of a chunk; default 10 on a CPU, 21 on a GPU")
+    parser.add_argument("--rounds", type=int, help="default 5")
+    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
+    parser.add_argument("--workers", type=int, default=2, help="of the loader")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--quick", action="store_true", help="shorter chunks, fewer rounds")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
+    for name in ("batch", "length", "rounds", "threads"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name} {getattr(options, name)}: needed is at least 1")
+    if options.workers < 0:
+        parser.error(f"--workers {options.workers}: needed is at least 0")
+    if unknown := set(options.only.split(",")) - set(PARTS):
+        parser.error(f"--only {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
+    return options
+
+
+if __name__ == "__main__":
+    main()

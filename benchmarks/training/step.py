@@ -1,0 +1,218 @@
+"""Training steps that take turns: the same spatial part, neck, head and batch, one temporal layer or option each."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.scan import resident
+from rvtssm.models.detector import MODEL_SIZES, Detector, ModelConfig, build_detector, parameters_by_room
+from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.records import SequenceBatch
+from rvtssm.ssm import LSTM, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.training.speed import speed_up
+
+LABEL_EVERY = 5  # steps: Gen1 is labelled at 4 Hz and trained at 20 Hz
+LAYERS = {
+    "s5": TemporalConfig(),
+    "s5-half": TemporalConfig(half_state=True),
+    "s4d": TemporalConfig(name="s4d"),
+    "s4": TemporalConfig(name="s4"),
+    "s7": TemporalConfig(name="s7"),
+    "lstm": TemporalConfig(name="lstm"),
+}
+LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"
+BASELINES = (LSTM_LOOP, BACKBONE_LOOP)
+OPTIONS = ("bf16", "compile", "recompute", "channels-last", "not-fused")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is trained on: chunks of `length` steps, `batch` of them."""
+
+    batch: int
+    length: int
+    device: str
+    height: int = 240
+    width: int = 304
+    model: ModelConfig = field(default_factory=lambda: MODEL_SIZES["base"])
+
+
+class SteppedLSTM(LSTM):
+    """As RVT runs it: at each step one product with input and hidden state together, gates by gates."""
+
+    def forward(self, x: Tensor, state: Any, step_scale: Any = 1.0, grid: Any = None) -> tuple[Tensor, Any]:
+        """See `LSTM.forward`, which multiplies the inputs of all steps at once; the numbers are the same."""
+        hidden, cell = state
+        outputs = []
+        for x_l in x.unbind(0):
+            mixed = self.gates(torch.cat([x_l, hidden], dim=1))
+            forget, enter, leave = torch.sigmoid(mixed[:, : 3 * self.dim]).chunk(3, dim=1)
+            cell = forget * cell + enter * torch.tanh(mixed[:, 3 * self.dim :])
+            hidden = leave * torch.tanh(cell)
+            outputs.append(hidden)
+        return torch.stack(outputs), (hidden, cell)
+
+
+def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Tensor:
+    """Predictions for the frames (M, 2), the backbone run step by step as in RVT, which collects the features of
+    labelled frames on the way and gives them to neck and head at once."""
+    geometry, state, kept = detector.geometry, detector.init_state(hist.shape[1]), []
+    padding = (0, geometry.padded_width - geometry.width, 0, geometry.padded_height - geometry.height)
+    for step, frames in enumerate(hist.unbind(0)):
+        inputs = F.pad(frames, padding).float().contiguous(memory_format=torch.channels_last)
+        maps, state = detector.backbone(inputs[None], state, (1.0,) * len(state))
+        streams = frame_index[frame_index[:, 0] == step, 1]
+        if len(streams):
+            kept.append([features[0, streams].permute(0, 3, 1, 2) for features in maps[1:]])
+    return detector.head(detector.neck([torch.cat(scale) for scale in zip(*kept, strict=True)]), detector.locations)
+
+
+class Training:
+    """Forward, loss, backward, clipping and optimiser of one detector, whose temporal layers may take turns."""
+
+    def __init__(
+        self,
+        detector: Detector,
+        layers: Sequence[TemporalLayer],
+        optimizers: Sequence[torch.optim.Optimizer],
+        device: str,
+        is_looped: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.detector, self.layers, self.optimizers = detector, layers, optimizers
+        self.device, self.is_looped, self.dtype = device, is_looped, dtype
+        self.loss = YoloxLoss()
+
+    def step(self, batch: SequenceBatch) -> float:
+        """One training step from the zero state; returns the loss."""
+        for stage, layer in zip(self.detector.backbone.stages, self.layers, strict=True):
+            stage.temporal = layer
+        with torch.autocast(self.device, self.dtype) if self.dtype else nullcontext():
+            if self.is_looped:
+                predictions = looped_predictions(self.detector, batch.hist, batch.frame_index)
+            else:
+                predictions, _ = self.detector(batch.hist, None, 1.0, batch.frame_index)
+            losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+        losses["total"].backward()
+        nn.utils.clip_grad_value_(self.detector.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return float(losses["total"].detach())
+
+
+def build_training(name: str, shape: Shape) -> Training:
+    """The one of that name of LAYERS or BASELINES, or a layer with one of OPTIONS or none: "s5+bf16", "s5+"."""
+    layer, plus, option = name.partition("+")
+    if not plus:
+        return build_trainings([layer], shape)[layer]
+    detector = _detector(shape, LAYERS[layer])
+    speed_up(
+        detector,
+        shape.device,
+        recompute_stages=(1, 2, 3, 4) if option == "recompute" else (),
+        channels_last=option == "channels-last",
+        compile_parts=option == "compile",
+    )
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=option != "not-fused")
+    layers = [stage.temporal for stage in detector.backbone.stages]
+    dtype = torch.bfloat16 if option == "bf16" else None
+    return Training(detector, layers, [optimizer], shape.device, dtype=dtype)
+
+
+def build_trainings(names: Sequence[str], shape: Shape) -> dict[str, Training]:
+    """Of LAYERS and BASELINES; they share all weights but those of their temporal layers."""
+    detector = _detector(shape, LAYERS["lstm"])
+    rooms = parameters_by_room(detector)
+    shared = torch.optim.AdamW([*rooms["spatial"], *rooms["neck"], *rooms["head"]], lr=1e-5, fused=True)
+    trainings = {}
+    for name in names:
+        layers: list[TemporalLayer]
+        if name in BASELINES:
+            layers = [SteppedLSTM(dim, LAYERS["lstm"]) for dim in detector.backbone.dims]
+        else:
+            layers = [build_temporal_layer(LAYERS[name], dim) for dim in detector.backbone.dims]
+        own = nn.ModuleList(layers).to(shape.device)
+        optimizers = [shared, torch.optim.AdamW(own.parameters(), lr=1e-5, fused=True)]
+        trainings[name] = Training(detector, layers, optimizers, shape.device, is_looped=name == BACKBONE_LOOP)
+    return trainings
+
+
+def _detector(shape: Shape, temporal: TemporalConfig) -> Detector:
+    torch.manual_seed(0)
+    return build_detector(shape.model, temporal, shape.height, shape.width, 2).to(shape.device).train()
+
+
+def make_batch(shape: Shape) -> SequenceBatch:
+    """Random counts, sparse as events are, and two boxes in every fifth frame, the last one among them."""
+    generator = torch.Generator().manual_seed(0)
+    size = (shape.length, shape.batch, 20, shape.height, shape.width)
+    counts = torch.randint(1, 11, size, generator=generator, dtype=torch.uint8)
+    hist = counts * (torch.rand(size, generator=generator) < 0.05)
+    steps = range((shape.length - 1) % LABEL_EVERY, shape.length, LABEL_EVERY)
+    frames = torch.tensor([(step, stream) for step in steps for stream in range(shape.batch)])
+    box = torch.tensor([[0.0, 0.3, 0.4, 0.2, 0.3], [1.0, 0.7, 0.6, 0.1, 0.3]])
+    box = box * torch.tensor([1, shape.width, shape.height, shape.width, shape.height])
+    batch = SequenceBatch(
+        hist=hist,
+        dt_us=torch.full(size[:2], 50_000),
+        is_first=torch.ones(shape.batch, dtype=torch.bool),
+        is_pad=torch.zeros(size[:2], dtype=torch.bool),
+        frame_index=frames,
+        targets=box.repeat(len(frames), 1, 1),
+        num_targets=torch.full((len(frames),), 2),
+        t_us=(frames[:, 0] + 1) * 50_000,
+        slot=torch.arange(shape.batch),
+        recording=torch.arange(shape.batch),
+    )
+    return batch.to(shape.device)
+
+
+def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int) -> dict[str, list[float]]:
+    """Seconds of each in each round; one round before does not count."""
+    batch = make_batch(shape)
+    taken: dict[str, list[float]] = {name: [] for name in trainings}
+    for round_ in range(-1, num_rounds):
+        for name, training in trainings.items():
+            start = time.perf_counter()
+            training.step(batch)  # its loss is read, which waits for the device
+            if shape.device == "cuda":
+                torch.cuda.synchronize()
+            if round_ >= 0:
+                taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def peak_bytes(name: str, shape: Shape, num_threads: int) -> int:
+    """What one training step takes above weights, optimiser and batch; on CPU it needs a process of its own, on Linux.
+
+    On a GPU it is allocated memory.
+    """
+    torch.set_num_threads(num_threads)
+    training, batch = build_training(name, shape), make_batch(shape)
+    if shape.device == "cuda":
+        training.step(batch)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        training.step(batch)
+        return torch.cuda.max_memory_allocated() - before
+    # what is loaded, compiled and allocated once does not count
+    training.step(make_batch(Shape(1, 1, "cpu", shape.height, shape.width, shape.model)))
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = resident("VmRSS")
+    training.step(batch)
+    return resident("VmHWM") - before
+
+
+Say = Callable[[str], None]

@@ -1,0 +1,217 @@
+"""Where an average precision comes from: confusions, precision over recall, groups of objects, the worst frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
+from rvtssm.evaluation.protocol import scored_detections, scored_labels
+from rvtssm.records import DatasetSpec, Detections, Labels
+
+MIN_SCORE = 0.3  # of detections that count as such where one has to choose
+MIN_IOU = 0.5
+_AREAS_PX = (0, 32**2, 96**2, math.inf)  # of COCO
+_STILL_S = {"moved within 0.3 s": (0, 0.3), "0.3 to 1 s ago": (0.3, 1), "1 s ago or longer": (1, math.inf)}
+_SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
+_LONGEST_GAP_US = 1_000_000  # between two boxes of a track that tell a speed
+_APART_US = 500_000  # worst frames of one recording: closer ones show the same
+
+
+@dataclass(frozen=True)
+class Group:
+    """Objects told apart by one property; all others are ignored while those of one part are scored."""
+
+    name: str
+    meaning: str
+    num_boxes: Mapping[str, int]
+    ap: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class WorstFrame:
+    """A frame with many faults; an object found as another class is missed and false."""
+
+    recording: str
+    t_us: int
+    num_missed: int
+    num_false: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Everything at one inference rate."""
+
+    class_names: tuple[str, ...]
+    curves: Mapping[str, np.ndarray]  # by class, precision (101,) over recall at MIN_IOU, NaN without ground truth
+    confusion: np.ndarray  # (K + 1, K + 1) int64: row what it is, column what was found, the last one: nothing
+    groups: tuple[Group, ...]
+    worst: tuple[WorstFrame, ...]  # most faults first, half a second or more apart
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for json.dump, None where there was no ground truth."""
+        return {
+            "min_score": MIN_SCORE,
+            "min_iou": MIN_IOU,
+            "classes": list(self.class_names),
+            "confusion": self.confusion.tolist(),
+            "precision_at_recall": {name: _numbers(curve) for name, curve in self.curves.items()},
+            "groups": {
+                group.name: {
+                    "meaning": group.meaning,
+                    "parts": {
+                        part: {"boxes": group.num_boxes[part], "AP": _numbers([ap])[0]} for part, ap in group.ap.items()
+                    },
+                }
+                for group in self.groups
+            },
+            "worst_frames": [
+                {"recording": f.recording, "t_us": f.t_us, "missed": f.num_missed, "false": f.num_false}
+                for f in self.worst
+            ],
+        }
+
+
+def break_down(
+    recordings: Sequence[ScoredRecording],
+    spec: DatasetSpec,
+    speeds: Mapping[str, np.ndarray] | None = None,
+    num_worst: int = 6,
+) -> Breakdown:
+    """`speeds` are those of `track_speeds`, by recording, aligned with its labels; a recording may be missing."""
+    matched = match_detections(recordings, spec)
+    confusion, frames = np.zeros((spec.num_classes + 1,) * 2, np.int64), []
+    for name, labels, detections in recordings:
+        kept = scored_labels(labels, spec)
+        for frame in (scored_detections(frame, spec) for frame in detections):
+            truth = kept[kept.t_us == frame.t_us]
+            if not len(truth):  # no image of the score either
+                continue
+            pairs = _confused(truth, frame, spec.num_classes)
+            np.add.at(confusion, tuple(pairs.T), 1)
+            wrong = pairs[pairs[:, 0] != pairs[:, 1]]
+            missed, false = (int((wrong[:, side] < spec.num_classes).sum()) for side in (0, 1))
+            if missed + false:
+                frames.append(WorstFrame(name, frame.t_us, missed, false))
+    groups = [_by_size(recordings, average_precisions(matched, spec), spec)]
+    speeds = speeds or {}
+    speed = {r.name: speeds.get(r.name, np.full(len(r.labels), np.nan)) for r in recordings}
+    still_s = {r.name: np.where(r.labels.still_us < 0, np.nan, r.labels.still_us / 1e6) for r in recordings}
+    groups += [
+        _group("time since last motion", "the object last moved over the image", _STILL_S, still_s, recordings, spec),
+        _group(
+            "speed",
+            "frame widths per second over the image: distance between the centres of this box and the one before of "
+            f"its track, at most {_LONGEST_GAP_US / 1e6:g} s ago; boxes cut by the edge of the frame move less",
+            _SPEEDS,
+            speed,
+            recordings,
+            spec,
+        ),
+    ]
+    return Breakdown(
+        spec.class_names,
+        precision_curves(matched, spec),
+        confusion,
+        tuple(group for group in groups if any(group.num_boxes.values())),
+        _worst(frames, num_worst),
+    )
+
+
+def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
+    """Frame widths per second of labels (N,), NaN where a track does not tell.
+
+    boxes: all of the recording, with the fields t (us), x, y, w, h (sensor px), class_id (as on disk) and track_id;
+    where all track ids are 0 there are no tracks. The box of a label is the nearest one of its time and class.
+    """
+    found = np.full(len(labels), np.nan)
+    if not len(boxes) or not boxes["track_id"].any():
+        return found
+    order = np.lexsort((boxes["t"], boxes["track_id"]))
+    boxes = boxes[order]
+    centre = np.stack([boxes["x"] + boxes["w"] / 2, boxes["y"] + boxes["h"] / 2], axis=1).astype(np.float64)
+    gap_us = np.diff(boxes["t"], prepend=boxes["t"][0])
+    moved_px = np.linalg.norm(np.diff(centre, axis=0, prepend=centre[:1]), axis=1)
+    is_known = np.diff(boxes["track_id"].astype(np.int64), prepend=-1) == 0
+    is_known &= (gap_us > 0) & (gap_us <= _LONGEST_GAP_US)
+    speed = np.where(is_known, moved_px / spec.width / np.maximum(gap_us, 1) * 1e6, np.nan)
+    disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
+    edges = np.stack([boxes[name] for name in "xywh"], axis=1)
+    for t_us in np.unique(labels.t_us):
+        ours, theirs = np.flatnonzero(labels.t_us == t_us), np.flatnonzero(boxes["t"] == t_us)
+        apart = np.abs(labels.boxes_ltwh[ours, None] * spec.downsample - edges[theirs]).sum(-1)
+        apart[disk_class[ours, None] != boxes["class_id"][theirs]] = np.inf
+        for row, label in enumerate(ours):
+            if len(theirs) and np.isfinite(apart[row].min()):
+                found[label] = speed[theirs[apart[row].argmin()]]
+    return found
+
+
+def _confused(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
+    """Rows (what it is, what was found): every object and every detection once, best score first, class ignored."""
+    chosen = np.flatnonzero(frame.score >= MIN_SCORE)
+    chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
+    iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
+    is_free, pairs = np.ones(len(truth), bool), []
+    for row, detection in zip(iou, chosen, strict=True):
+        class_id = int(frame.class_id[detection])
+        overlap = np.where(is_free & (row >= MIN_IOU), row, 0)
+        best = int(overlap.argmax())
+        if overlap[best] > 0:
+            is_free[best] = False
+            pairs.append((int(truth.class_id[best]), class_id))
+        else:
+            pairs.append((nothing, class_id))
+    pairs += [(int(class_id), nothing) for class_id in truth.class_id[is_free]]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _worst(frames: list[WorstFrame], count: int) -> tuple[WorstFrame, ...]:
+    chosen: list[WorstFrame] = []
+    for frame in sorted(frames, key=lambda f: (-f.num_missed - f.num_false, f.recording, f.t_us)):
+        near = (f for f in chosen if f.recording == frame.recording and abs(f.t_us - frame.t_us) < _APART_US)
+        if len(chosen) < count and not any(near):
+            chosen.append(frame)
+    return tuple(chosen)
+
+
+def _by_size(recordings: Sequence[ScoredRecording], metrics: Mapping[str, float], spec: DatasetSpec) -> Group:
+    kept = [scored_labels(recording.labels, spec) for recording in recordings]
+    areas = np.concatenate([labels.boxes_ltwh[:, 2] * labels.boxes_ltwh[:, 3] for labels in kept] or [np.zeros(0)])
+    counts = np.histogram(areas, _AREAS_PX)[0].tolist()
+    names = ("small", "medium", "large")
+    return Group(
+        "size",
+        "area of the box: small below 32 x 32 pixels of the frame, large from 96 x 96",
+        dict(zip(names, counts, strict=True)),
+        {name: metrics[f"AP_{name}"] for name in names},
+    )
+
+
+def _group(
+    name: str,
+    meaning: str,
+    parts: Mapping[str, tuple[float, float]],
+    values: Mapping[str, np.ndarray],
+    recordings: Sequence[ScoredRecording],
+    spec: DatasetSpec,
+) -> Group:
+    """AP of the objects whose value lies in [low, high) of each part."""
+    counts, ap = {}, {}
+    for part, (low, high) in parts.items():
+        wanted = {key: (value >= low) & (value < high) for key, value in values.items()}
+        counts[part] = sum(
+            len(scored_labels(recording.labels[wanted[recording.name]], spec)) for recording in recordings
+        )
+        matched = match_detections(recordings, spec, only=wanted) if counts[part] else None
+        ap[part] = average_precisions(matched, spec)["AP"] if matched else math.nan
+    return Group(name, meaning, counts, ap)
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values]

@@ -1,0 +1,110 @@
+"""The result of an evaluation as one HTML page that needs nothing else: tables, plots and pictures are inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
+from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.plots import precision_png, rates_png
+from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; margin: .8rem 0 } caption { text-align: left; color: #5a6475 }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #dde2ea }
+th { font-weight: 600 } tr > :first-child { text-align: left }
+img { max-width: 100% } figure { margin: 1rem 0 } figcaption, p { color: #3c4656 }
+dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem }
+"""
+
+
+class Picture(NamedTuple):
+    """A PNG with its caption."""
+
+    caption: str
+    png: bytes
+
+
+def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
+    """The page; `pictures` are those of the worst frames. The numbers stand in it as JSON as well, id `metrics`."""
+    metrics = json.dumps(to_json(report)).replace("</", "<\\/")  # a name must not end the script
+    parts = [
+        f"<h1>{escape(report.title)}</h1>",
+        *_rates(report),
+        *(_breakdown(report.breakdown) if report.breakdown else []),
+        *([f"<h2>Worst frames</h2><p>{_rule()}</p>"] if pictures else []),
+        *(_figure(picture.png, picture.caption) for picture in pictures),
+        "<h2>Conditions</h2><dl>",
+        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in report.settings.items()),
+        "</dl>",
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{escape(report.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + f'\n<script type="application/json" id="metrics">{metrics}</script>\n</body>\n</html>\n'
+    )
+
+
+def _rates(report: EvaluationReport) -> list[str]:
+    names = report.metric_names
+    head = ["Hz", *(name.removeprefix("AP/") for name in names)]
+    rows = [[f"{row.hz:g}", *(percent(row.metrics[name]) for name in names)] for row in report.rows]
+    parts = ["<h2>Average precision by inference rate</h2>", _table("rates", head, rows, "percent")]
+    if not math.isnan(report.performance_drop):
+        parts.append(
+            f"<p>Performance drop (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
+            f"{100 * report.performance_drop:.1f} points.</p>"
+        )
+    for model, ap_by_hz in published_rows(report.dataset).items():
+        values = ", ".join(f"{hz:g} Hz {percent(ap)}" for hz, ap in ap_by_hz.items())
+        parts.append(f"<p>Published, {escape(model)}: {values}.</p>")
+    if report.still_objects:
+        values = ", ".join(f"{escape(name)} {percent(ap)}" for name, ap in report.still_objects.items())
+        parts.append(f"<p>AP on objects that stand still: {values}.</p>")
+    return [*parts, _figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
+
+
+def _breakdown(breakdown: Breakdown) -> list[str]:
+    parts = ["<h2>Precision over recall</h2>", _figure(precision_png(breakdown.curves), "At the rate of training.")]
+    parts.append("<h2>Average precision by kind of object</h2>")
+    for group in breakdown.groups:
+        rows = [[part, str(group.num_boxes[part]), percent(ap)] for part, ap in group.ap.items()]
+        parts.append(_table(group.name.replace(" ", "-"), [group.name, "boxes", "AP"], rows, group.meaning))
+    names = [*breakdown.class_names, "nothing"]
+    rows = [[name, *map(str, row)] for name, row in zip(names, breakdown.confusion.tolist(), strict=True)]
+    parts += [
+        "<h2>Confusion by class</h2>",
+        _table("confusion", ["is \\ found as", *names], rows, f"boxes; {_rule()}"),
+    ]
+    return parts
+
+
+def _rule() -> str:
+    return (
+        f"Detections with a score from {MIN_SCORE:g}; each takes the free object of any class that it overlaps most, "
+        f"from an overlap of {MIN_IOU:g}, the best score first."
+    )
+
+
+def _table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    cells = "".join(f"<th>{escape(text)}</th>" for text in head)
+    lines = ("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    return (
+        f'<table id="{escape(name)}"><caption>{escape(caption)}</caption><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def _figure(png: bytes, caption: str) -> str:
+    data: Any = base64.b64encode(png).decode()
+    text = escape(caption)
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

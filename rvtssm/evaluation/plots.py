@@ -1,0 +1,64 @@
+"""The plots of an evaluation, as PNG: average precision over rates, precision over recall."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rvtssm.evaluation.frequency import RateRow, published_rows
+
+
+def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
+    """AP and AP50 over the rate, with the published models in grey."""
+    figure, axes = _figure((7.2, 4.4))
+    for model, ap_by_hz in published_rows(dataset).items():
+        hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
+        axes.plot(hz, ap, "--", color="0.7", linewidth=1.2, zorder=1)
+        at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
+        axes.annotate(f"{model} AP (published)", (hz[-1], ap[-1]), (4, 0), **at)
+    rows = sorted(rows, key=lambda row: row.hz)
+    hz = [row.hz for row in rows]
+    for name, color in (("AP50", "#8fb8de"), ("AP", "#1f4e8c")):
+        values = [100 * row.metrics[name] for row in rows]
+        axes.plot(hz, values, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
+        for x, y in zip(hz, values, strict=True):
+            axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
+    axes.set_xscale("log")
+    axes.set_xticks(hz, [f"{x:g}" for x in hz])
+    axes.minorticks_off()
+    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]", title=title)
+    axes.set_ylim(0, max(10.0, axes.dataLim.ymax * 1.15))
+    return _png(figure, axes)
+
+
+def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
+    """Precision (101,) over recall, one line per class that has ground truth."""
+    figure, axes = _figure((5.4, 4.0))
+    recall = np.linspace(0, 100, 101)
+    for name, curve in curves.items():
+        if not np.isnan(curve).any():
+            axes.plot(recall, 100 * curve, label=name, linewidth=2)
+    axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
+    return _png(figure, axes)
+
+
+def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # seconds to import, and only wanted here
+
+    figure = Figure(figsize=size, dpi=144, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _png(figure: Any, axes: Any) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, loc="best")
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()

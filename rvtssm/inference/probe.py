@@ -1,0 +1,146 @@
+"""A detector against itself: the same steps with another state, another past or another step scale, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rvtssm.inference.stream import Streams
+from rvtssm.models.backbone import STAGE_STRIDES
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.detector import Detector
+from rvtssm.models.postprocess import to_probabilities
+
+OUTPUTS = (*(f"stride {stride}" for stride in STAGE_STRIDES), "boxes", "scores")
+_HELD_STEPS = 4  # of training, over which an input is held
+
+Numbers = dict[str, float]  # by one of OUTPUTS
+
+
+def carried_and_dropped(
+    checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, border: int
+) -> dict[str, Numbers]:
+    """How far outputs differ at step `border` from those of a stream that starts there, and from one that starts
+    at every step, on average over the steps after the first. frames (L, C, H, W), L > border.
+    """
+    at_border = _differences(checkpoint, detector, frames, frames, {border})
+    always = _differences(checkpoint, detector, frames, frames, set(range(len(frames))))
+    return {
+        "at the border": {name: float(found[border]) for name, found in at_border.items()},
+        "at every step": {name: float(found[1:].mean()) for name, found in always.items()},
+    }
+
+
+def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, at: int) -> dict[str, np.ndarray]:
+    """By output, the relative change at steps at, at + 1, ... where window `at` is emptied of its events."""
+    emptied = frames.clone()
+    emptied[at] = 0
+    found = _differences(checkpoint, detector, frames, emptied, set())
+    return {name: values[at:] for name, values in found.items()}
+
+
+def memory_steps(curve: np.ndarray, felt: float, stride_ms: float) -> float | None:
+    """Milliseconds until a curve stays at or below `felt` times its first value; inf where it never does, None where
+    it starts at zero.
+    """
+    if not curve[0] > 0:
+        return None
+    last = int(np.flatnonzero(curve > felt * curve[0])[-1])
+    return math.inf if last == len(curve) - 1 else (last + 1) * stride_ms
+
+
+def rescaling(
+    detector: Detector, before: Tensor, held: Tensor, finer: Sequence[int]
+) -> tuple[dict[int, Numbers] | str, dict[int, Numbers]]:
+    """States and outputs after an input is held for a time that is cut into finer steps, relative to steps of training.
+
+    before (L, C, H, W) fills the state, held (1, C, H, W) is the input. First with the step scale that says so, then
+    with that of training. A sentence in place of the first where the layers have no step.
+    """
+    device = detector.locations.device
+    _, state = detector(before[:, None].to(device))
+    reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
+
+    def compared(scale_of: Any) -> dict[int, Numbers]:
+        found = {}
+        for factor in finer:
+            after = _hold(detector, held, state, _HELD_STEPS * factor, scale_of(factor))
+            found[factor] = {name: _relative(after[name], wanted) for name, wanted in reference.items()}
+        return found
+
+    try:
+        rescaled: dict[int, Numbers] | str = compared(lambda factor: 1 / factor)
+    except ValueError as error:
+        rescaled = str(error)
+    return rescaled, compared(lambda factor: 1.0)
+
+
+def _differences(
+    checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, others: Tensor, resets: set[int]
+) -> dict[str, np.ndarray]:
+    """By output, the relative difference (L,) of a stream of `others`, started anew at `resets`, from one of `frames`.
+
+    Both keep the memory that the weights ask for.
+    """
+    stride_us = checkpoint.windows.stride_us
+    streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
+    found: dict[str, list[float]] = {name: [] for name in OUTPUTS}
+    with _watched(detector) as maps:
+        for step, pair in enumerate(zip(frames, others, strict=True)):
+            predictions = streams.push(
+                torch.stack(pair)[None],
+                torch.full((1, 2), stride_us, dtype=torch.float64),
+                torch.tensor([[0, 0], [0, 1]]),
+                slots=[0, 1],
+                is_first=[step == 0, step == 0 or step in resets],
+            )
+            for name, (ours, theirs) in _outputs(maps, predictions).items():
+                found[name].append(_relative(theirs, ours))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_scale: float) -> dict[str, Tensor]:
+    """States and outputs after the last of the steps, one stream."""
+    prepared, frame = detector.prepare(step_scale), held[:, None].to(detector.locations.device)
+    with _watched(detector) as maps:
+        for _ in range(num_steps):
+            predictions, state = detector(frame, state, prepared)
+        found = {name: values[0] for name, values in _outputs(maps, predictions).items()}
+    for stride, leaves in zip(STAGE_STRIDES, state, strict=True):
+        flat = [leaves] if isinstance(leaves, Tensor) else list(leaves)
+        real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flat]
+        found[f"state {stride}"] = torch.cat([leaf.flatten() for leaf in real] or [held.new_zeros(1)])
+    return found
+
+
+@contextmanager
+def _watched(detector: Detector) -> Iterator[list[Tensor]]:
+    """The maps (1, B, H, W, D) of the last call of a detector, one per stage."""
+    maps: list[Tensor] = []
+
+    def keep(module: Any, given: Any, result: tuple[list[Tensor], Any]) -> None:
+        maps[:] = result[0]
+
+    handle = detector.backbone.register_forward_hook(keep)
+    try:
+        yield maps
+    finally:
+        handle.remove()
+
+
+def _outputs(maps: list[Tensor], predictions: Tensor) -> dict[str, Tensor]:
+    """By the names of OUTPUTS, (B, ...)."""
+    found = to_probabilities(predictions)
+    scores = found[..., 4:5] * found[..., 5:]
+    return dict(zip(OUTPUTS, [*(stage[0] for stage in maps), found[..., :4], scores], strict=True))
+
+
+def _relative(found: Tensor, wanted: Tensor) -> float:
+    size = wanted.double().norm()
+    return float((found.double() - wanted.double()).norm() / size.clamp_min(torch.finfo(torch.float64).tiny))

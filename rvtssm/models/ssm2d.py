@@ -1,0 +1,196 @@
+"""A state-space layer over the two axes of an image as a spatial mixer: states run along rows and along columns.
+
+Source: 2-D SSM: A General Spatial Layer for Visual Transformers (Baron et al., 2023). S5-SSM2D-B is in the appendix of
+State Space Models for Event Cameras (Zubic et al., 2024), without its internals; ours are that layer in the place of
+each attention of a pair, the rest of the block as it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from rvtssm.models.attention import ScaledLinear
+
+_NUM_MODES = 16  # per direction
+_LONGEST = 32.0  # pixels over which the slowest modes decay at the start
+_FLIPS: tuple[tuple[int, ...], ...] = ((), (-2,), (-1,), (-2, -1))  # the axes along which a direction runs backwards
+
+
+class SSM2D(nn.Module):
+    """(B, H, W, C) -> (B, H, W, C), from every pixel to every other; its weights serve frames of any size.
+
+    Roesser's model, with states h along rows and v along columns, of the same few modes for all channels:
+    h[i, j] = a1 h[i, j-1] + a2 v[i, j-1] + b1 u[i, j],  v[i, j] = a3 h[i-1, j] + a4 v[i-1, j] + b2 u[i, j],
+    y = c1 h + c2 v summed over the modes, with c of each channel, from each of the four corners, plus D u.
+    As in the real variant of the paper, every a lies in (0, 1). Ours: a1 = r s and a2 = r (1 - s), so that their sum
+    r < 1 and nothing can grow, a4 and a3 likewise; b = (1 - r) B, so that slow modes are no louder than fast ones.
+
+    That is a convolution with a kernel as large as the frame, by Fourier transform, in the precision of the weights.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        shape = len(_FLIPS), _NUM_MODES, 2  # the last axis: of the states along rows, and of those along columns
+        length = torch.exp(torch.rand(shape) * math.log(_LONGEST))
+        self.decay = nn.Parameter(torch.exp(-1 / length).logit())  # logit of r
+        self.share = nn.Parameter(torch.randn(shape))  # logit of s
+        self.B = nn.Parameter(torch.ones(shape))
+        self.C = nn.Parameter(torch.randn(dim, *shape) / math.sqrt(len(_FLIPS) * _NUM_MODES))
+        self.D = nn.Parameter(torch.randn(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[1:3]
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = x.to(self.D.dtype)
+            size = 2 * height, 2 * width  # twice the frame: what runs out at one side does not come in at the other
+            kernel = torch.fft.rfft2(self.kernel(height, width), dim=(0, 1))
+            mixed = torch.fft.rfft2(inputs, s=size, dim=(1, 2)) * kernel
+            y = torch.fft.irfft2(mixed, s=size, dim=(1, 2))[:, :height, :width]
+            return torch.addcmul(y, inputs, self.D).to(x.dtype)
+
+    def kernel(self, height: int, width: int) -> Tensor:
+        """What a pixel gives to those around it: (2 H, 2 W, C), offsets to the left and upwards from the end."""
+        total = self.C.new_zeros(())
+        for responses, c, flips in zip(self.responses(height, width), self.C.unbind(1), _FLIPS, strict=True):
+            quarter = F.pad(torch.einsum("nshw,cns->chw", responses, c), (0, width, 0, height))
+            # backwards: offset -1 is the last, offset 0 stays the first
+            total = total + (quarter.flip(flips).roll([1] * len(flips), flips) if flips else quarter)
+        return total.permute(1, 2, 0)
+
+    def responses(self, height: int, width: int) -> Tensor:
+        """The states h and v, i rows below and j columns right of an impulse: (directions, modes, 2, H, W).
+
+        In closed form. A way from the impulse to (i, j) is a sequence of entries, j of them into h and i into v. Those
+        that change from v to h, or from h to v, t times are counted by binomials, one for the entries into h and one
+        for those into v; so the sum over all ways is a product of two matrices.
+        """
+        log_r, log_s = F.logsigmoid(self.decay), F.logsigmoid(self.share)
+        stay, turn = (log_r + log_s).unbind(-1), (log_r + F.logsigmoid(-self.share)).unbind(-1)
+        b_h, b_v = ((1 - self.decay.sigmoid()) * self.B)[..., None, None].unbind(2)
+        num_turns = min(height, width) + 1
+        # ways that begin in h, or in v: the first run of entries there may be empty, no other may
+        first_h, other_h = _ways(width, num_turns, stay[0], turn[0])
+        first_v, other_v = _ways(height, num_turns, stay[1], turn[1])
+        # ways that end in the other state than they began in have one turn back fewer
+        late_h, late_v = (F.pad(first, (1, -1)) for first in (first_h, first_v))
+        h = b_h * (other_v @ first_h.mT) + b_v * (late_v @ other_h.mT)
+        v = b_h * (other_v @ late_h.mT) + b_v * (first_v @ other_h.mT)
+        return torch.stack([h, v], dim=2)
+
+
+def _ways(length: int, num_turns: int, stay: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of all sequences of k < `length` entries into a state, t of them from the other: (..., K, T), twice.
+
+    First for sequences of t + 1 runs, of which the first may be empty, then of t runs. `stay` and `turn` are logarithms
+    of the weights of an entry.
+    """
+    k = torch.arange(length, device=stay.device, dtype=stay.dtype)[:, None]
+    t = torch.arange(num_turns, device=stay.device, dtype=stay.dtype)
+    weight = (k - t) * stay[..., None, None] + t * turn[..., None, None]
+    first = torch.exp(_log_binomial(k, t) + weight)
+    other = torch.exp(_log_binomial(k - 1, t - 1) + weight)
+    return first, torch.where((k == 0) & (t == 0), torch.ones_like(other), other)  # no entry, no run: one way
+
+
+def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
+    """log of n over k, -inf where that is 0."""
+    is_some = (k >= 0) & (k <= n)
+    n, k = torch.where(is_some, n, torch.zeros_like(n + k)), torch.where(is_some, k, torch.zeros_like(n + k))
+    counted = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+    return counted.masked_fill(~is_some, -math.inf)
+
+
+class RealSSM2D(nn.Module):
+    """The numbers of a layer for frames of H x W pixels, by products of real matrices: for formats without transforms.
+
+    Its tensors are constants: what is exported is not trained.
+    """
+
+    spectrum: Tensor
+    rows: Tensor
+    columns: Tensor
+    back: Tensor
+    d: Tensor
+
+    def __init__(self, layer: SSM2D, height: int, width: int) -> None:
+        super().__init__()
+        spectrum = torch.fft.rfft2(layer.kernel(height, width).double(), dim=(0, 1)).permute(2, 0, 1)
+        rows, columns = (_waves(length, count) for length, count in ((height, 2 * height), (width, width + 1)))
+        # of the columns half the frequencies are enough; all but the ends count twice
+        weight = torch.full((width + 1, 1), 2.0).double()
+        weight[[0, -1]] = 1
+        back = columns * weight / (4 * height * width)
+        tensors = {"spectrum": torch.view_as_real(spectrum), "rows": rows, "columns": columns, "back": back}
+        for name, tensor in {**tensors, "d": layer.D}.items():
+            self.register_buffer(name, tensor.detach().to(layer.D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, H, W, C)."""
+        u = x.permute(0, 3, 1, 2)
+        cos_rows, sin_rows = self.rows.unbind(0)  # (2 H, H)
+        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # over columns: the transform is re - i im
+        re, im = cos_rows @ re - sin_rows @ im, cos_rows @ im + sin_rows @ re
+        by_re, by_im = self.spectrum.unbind(-1)
+        re, im = re * by_re + im * by_im, im * by_re - re * by_im
+        re, im = cos_rows.mT @ re + sin_rows.mT @ im, cos_rows.mT @ im - sin_rows.mT @ re
+        y = re @ self.back[0] + im @ self.back[1]
+        return y.permute(0, 2, 3, 1) + self.d * x
+
+
+def _waves(length: int, count: int) -> Tensor:
+    """Cosines and sines of the first `count` frequencies of twice the length: (2, count, length) float64."""
+    turns = torch.outer(torch.arange(count), torch.arange(length)) % (2 * length)
+    angle = turns.double() * (math.pi / length)
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+class SSM2DBlock(nn.Module):
+    """A two-dimensional state-space layer, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
+
+    `normed_input` leaves out the first norm, for an input that comes from one.
+    """
+
+    def __init__(self, dim: int, *, normed_input: bool, layer_scale: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.Identity() if normed_input else nn.LayerNorm(dim)
+        self.ssm: SSM2D | RealSSM2D = SSM2D(dim)
+        self.mix = ScaledLinear(dim, dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), ScaledLinear(4 * dim, dim, layer_scale))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.mix(F.gelu(self.ssm(self.norm1(x)))))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class SSM2DPair(nn.Module):
+    """Two such blocks: (B, H, W, C) -> (B, H, W, C).
+
+    `partition` and `head_dim`, which concern attention, change nothing.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        partition: tuple[int, int],
+        head_dim: int,
+        *,
+        normed_input: bool,
+        layer_scale: float = 1e-5,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            SSM2DBlock(dim, normed_input=normed_input, layer_scale=layer_scale, drop_path=drop_path),
+            SSM2DBlock(dim, normed_input=False, layer_scale=layer_scale, drop_path=drop_path),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.blocks(x)
+        return mixed

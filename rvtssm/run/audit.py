@@ -1,0 +1,64 @@
+"""`rvtssm audit`: what the memory and the time step of a detector do, on simulated traffic or on a recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rvtssm.config import Config
+from rvtssm.datasets.synthetic import SyntheticConfig, synthetic_recording
+from rvtssm.events.readers import Recording
+from rvtssm.events.readers.recording import join_events
+from rvtssm.events.tree import find_recordings
+from rvtssm.inference.audit import audit_detector
+from rvtssm.inference.audit_report import console_table, to_json, write_audit
+from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.records import Events
+from rvtssm.run.console import console
+from rvtssm.run.weights import read_weights
+
+
+def audit(config: Config, as_json: bool = False) -> None:
+    """Measure, print, and write `audit.md`, `audit.json` and `audit.png` to `out`.
+
+    The events are the first of `recording`, else of a test recording in `dataset.raw_dir`, else simulated traffic on
+    frames of the weights' size.
+    """
+    checkpoint = read_weights(config)
+    events, sensor_hw, downsample, source = _input(config, checkpoint)
+    found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
+    title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
+    written = write_audit(found, title, source, Path(config.out or "outputs/audit"))
+    if as_json:
+        text = json.dumps(to_json(found, title, source))
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return
+    console.print(console_table(found, title))
+    console.print("wrote " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
+    """Events, sensor size, downsampling where it is known, and where they are from, in words."""
+    spec, seconds = checkpoint.spec, config.audit.duration_s
+    where = config.recording
+    if where is None and config.dataset.raw_dir:
+        recordings = find_recordings(config.dataset.raw_dir, "test", spec)
+        if not recordings:
+            raise ValueError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
+        where = str(recordings[0].events_path)
+    if where is None:
+        size = spec.frame_height, spec.frame_width
+        scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
+        blocks, _ = synthetic_recording(scene, "test", 0)
+        return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
+    if where == STDIN or where.startswith(SOCKET):
+        raise ValueError(f"recording={where}: an audit needs events that stay; name a file or a folder")
+    path = next(iter(find_sources(where).values()))
+    with opened_source(path, config.dataset.height or spec.height, config.dataset.width or spec.width) as opened:
+        recording = opened.recording
+        assert isinstance(recording, Recording)
+        first_us, _ = recording.time_range_us
+        events = recording.between(first_us, first_us + round(1e6 * seconds))
+        size = recording.height, recording.width
+        return events, size, None, f"the first {seconds:g} s of {opened.name}"

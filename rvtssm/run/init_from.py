@@ -1,0 +1,69 @@
+"""Training that starts from other weights: fills the detector, and says what was taken, resized or left."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from rich.table import Table
+
+from rvtssm.events.aside import written_aside
+from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.detector import Detector
+from rvtssm.models.transfer import Source, Transferred, read_source, transfer
+from rvtssm.run.console import console
+
+OUTCOMES = ("taken", "resized", "left")
+
+
+def read_start(path: str) -> Source:
+    """The weights at `path`; ValueError where there are none."""
+    try:
+        return read_source(path)
+    except ValueError as error:
+        raise ValueError(f"training.init_from: {error}") from None
+
+
+def fill_from(path: str, source: Source, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
+    """Fill the detector from the weights read at `path`; show a table, and write each tensor to `out`, unless None."""
+    try:
+        report = transfer(source, detector, meta)
+    except ValueError as error:
+        raise ValueError(f"training.init_from={path}: {error}") from None
+    if out is None:
+        return
+    console.print(_table(path, report))
+    file = out / "init_from.csv"
+    with written_aside(file) as aside, open(aside, "w", newline="") as text:
+        writer = csv.writer(text)
+        writer.writerow(("tensor", "outcome", "reason"))
+        writer.writerows(astuple(row) for row in report)
+
+
+def _table(path: str, report: Sequence[Transferred]) -> Table:
+    """Tensors by part of the detector and outcome, and the reasons why some were not taken as they are."""
+    table = Table(title=f"weights of {path}", title_justify="left")
+    table.add_column("part")
+    for outcome in OUTCOMES:
+        table.add_column(outcome, justify="right")
+    table.add_column("why not taken")
+    parts: dict[str, list[Transferred]] = defaultdict(list)
+    for row in report:
+        parts[_part(row.name)].append(row)
+    for part, rows in parts.items():
+        counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
+        reasons = dict.fromkeys(f"{row.outcome}: {row.reason}" for row in rows if row.outcome != "taken")
+        table.add_row(part, *counts, "\n".join(reasons))
+    return table
+
+
+def _part(name: str) -> str:
+    """Where a tensor belongs, as a person says it: `stage 1 temporal`."""
+    stage = re.match(r"backbone\.stages\.(\d+)\.(temporal\.)?", name)
+    if stage:
+        return f"stage {int(stage[1]) + 1} {'temporal' if stage[2] else 'spatial'}"
+    return "head classes" if ".class_out." in name else name.split(".")[0]

@@ -1,0 +1,75 @@
+"""Where a run writes what it logs: CSV always, TensorBoard by default, any other logger that Lightning has."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+
+def check_loggers(names: Sequence[str], arguments: Any) -> None:
+    """ValueError for a name that cannot be a logger, and for arguments that belong to none or to several."""
+    named = [name for name in names if name != "tensorboard"]
+    for name in named:
+        if "." not in name:
+            raise ValueError(
+                f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
+                "lightning.pytorch.loggers.WandbLogger (CSV is written in any case)"
+            )
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ValueError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
+    if arguments and len(named) != 1:
+        raise ValueError(
+            f"training.logger_args={arguments} are for the one class in training.loggers, which names "
+            f"{len(named)}: {', '.join(named) or 'only tensorboard'}"
+        )
+
+
+def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
+    """The loggers of a run: those named, then CSV; ValueError where one is missing or does not take the arguments."""
+    named = [
+        TensorBoardLogger(out_dir, name="", version="tensorboard")
+        if name == "tensorboard"
+        else _named(name, arguments or {}, out_dir)
+        for name in names
+    ]
+    return [*named, CSVLogger(out_dir, name="csv")]
+
+
+def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
+    """Hand a picture (h, w, 3) uint8 RGB to those loggers of a trainer that take pictures."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_image(name, torch.from_numpy(image), trainer.global_step, dataformats="HWC")
+        elif hasattr(logger, "log_image"):  # the interface of Lightning's WandbLogger
+            logger.log_image(name, [image], step=trainer.global_step)
+
+
+def shows_images(trainer: L.Trainer) -> bool:
+    """Whether some logger takes pictures, which are expensive to draw."""
+    return any(isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image") for logger in trainer.loggers)
+
+
+def _named(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger:
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
+    if not (isinstance(found, type) and issubclass(found, Logger)):
+        raise ValueError(f"training.loggers: {name} is no logger of Lightning; name a class such as WandbLogger")
+    if "save_dir" in inspect.signature(found).parameters:
+        arguments = {"save_dir": str(out_dir), **arguments}
+    try:
+        return found(**arguments)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"training.loggers: {name} needs a package that is not installed: {error}") from None
+    except TypeError as error:
+        raise ValueError(f"training.logger_args={arguments} do not fit {name}: {error}") from None

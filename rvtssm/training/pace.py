@@ -1,0 +1,99 @@
+"""How fast a training goes: steps per second, the share of time that it waits for data, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import lightning as L
+
+
+class Pace(L.Callback):
+    """Measures every batch of this process and logs `train/data_wait`.
+
+    A batch takes as long as the loop waits for it, from the end of what came before to its own start, and as long as
+    it is then worked on. `data_wait` is the waiting share of the last `window` batches, without the first one of the
+    run, for which workers start and code is compiled; `mean_data_wait` that of all batches of all parts of the run.
+    Validations and checkpoints are neither. It has to be the last of the callbacks, or what they do looks like waiting.
+    """
+
+    def __init__(self, validate_every: int, window: int) -> None:
+        self.validate_every = validate_every
+        self._recent: deque[tuple[float, float]] = deque(maxlen=window)  # seconds of waiting and of work
+        self._waiting_s, self._working_s = 0.0, 0.0
+        self._free_at, self._started_at = 0.0, 0.0  # the end of what came before, the start of the batch
+        self._first_step, self._first_ended_at = -1, 0.0  # of this part of the run
+        self._validation_at, self._validation_s, self._num_validations = 0.0, 0.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waiting_s": self._waiting_s, "working_s": self._working_s}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._waiting_s, self._working_s = state_dict["waiting_s"], state_dict["working_s"]
+
+    @property
+    def data_wait(self) -> float | None:
+        """The share of the recent time, 0 to 1; None before the second batch."""
+        seconds = sum(map(sum, self._recent))
+        return sum(waiting for waiting, _ in self._recent) / seconds if seconds else None
+
+    @property
+    def mean_data_wait(self) -> float | None:
+        """The share of the time of all batches, 0 to 1; None before the first."""
+        seconds = self._waiting_s + self._working_s
+        return self._waiting_s / seconds if seconds else None
+
+    @property
+    def batches_per_second(self) -> float | None:
+        """Of the recent batches."""
+        seconds = sum(map(sum, self._recent))
+        return len(self._recent) / seconds if seconds else None
+
+    def seconds_left(self, step: int, num_steps: int) -> tuple[float, bool] | None:
+        """How long the rest will take at the mean pace of this part of the run, and whether that counts everything.
+
+        It does not before the first validation has shown what one costs. None before the second step.
+        """
+        done = step - self._first_step
+        if self._first_step < 0 or done < 1:
+            return None
+        per_step = (time.perf_counter() - self._first_ended_at - self._validation_s) / done
+        to_validate = -(-num_steps // self.validate_every) - step // self.validate_every
+        per_validation = self._validation_s / self._num_validations if self._num_validations else 0.0
+        return per_step * (num_steps - step) + per_validation * to_validate, bool(self._num_validations)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._free_at = time.perf_counter()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._started_at = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = time.perf_counter()
+        waiting, working = self._started_at - self._free_at, now - self._started_at
+        self._waiting_s += waiting
+        self._working_s += working
+        if self._first_step < 0:
+            self._first_step, self._first_ended_at = trainer.global_step, now
+        else:
+            self._recent.append((waiting, working))
+            pl_module.log("train/data_wait", self.data_wait or 0.0, batch_size=1)
+        self._free_at = now
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validation_at = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._free_at = time.perf_counter()
+        self._validation_s += self._free_at - self._validation_at
+        self._num_validations += 1
+
+
+def pace_of(trainer: L.Trainer) -> Pace:
+    """The one of this trainer."""
+    return next(callback for callback in trainer.callbacks if isinstance(callback, Pace))  # type: ignore[attr-defined]

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Trains on every GPU of a machine, or of several, through torchrun; arguments are overrides of `rvtssm train`.
+#
+#   bash scripts/train_torchrun.sh dataset=gen1 dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
+#   NODES=2 HEAD=10.0.0.1 bash scripts/train_torchrun.sh ...     # the same line on both machines, 10.0.0.1 is one of them
+#
+# PROCESSES is the number per machine (default: one per GPU), PORT a free one of HEAD. The batch of a step is
+# sampling.batch_size x processes. The folder `out` must be one that all machines see. When a process dies, torchrun ends
+# the others and starts all anew, RESTARTS times (default: once); like the same line given again, they go on from the last checkpoint.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON:-.venv/bin/python}
+nodes=${NODES:-1}
+processes=${PROCESSES:-$(nvidia-smi --list-gpus | wc -l)}
+
+exec "$python" -m torch.distributed.run \
+    --nnodes "$nodes" --nproc-per-node "$processes" --max-restarts "${RESTARTS:-1}" \
+    --rdzv-backend c10d --rdzv-endpoint "${HEAD:-localhost}:${PORT:-29400}" --rdzv-id rvtssm \
+    scripts/train.py resume=auto training.devices="$processes" training.num_nodes="$nodes" "$@"

@@ -1,0 +1,91 @@
+"""`benchmarks.events.memory` at 2 MB: every format is read as it was written, and asking for the impossible is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.events import memory
+from rvtssm.events.readers import ReadFaults, open_recording
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.mark.parametrize("kind", memory.FORMATS)
+def test_a_recording_is_the_same_turn_after_turn_and_read_without_faults(tmp_path, kind):
+    path = tmp_path / "a"
+    num_events, last_us = memory.write_recording(path, kind, 2_000_000)
+    recording = open_recording(path)
+    found = recording.read()
+    assert (len(found), recording.faults) == (num_events, ReadFaults())
+    assert (found.t[0], found.t[-1]) == (0, last_us)
+    assert 2_000_000 * 0.95 < path.stat().st_size < 2_000_000 + 8 * memory.NUM_EVENTS
+    size = memory._CHUNK_EVENTS.get(kind, memory.NUM_EVENTS)
+    assert num_events % size == 0 and num_events >= 2 * size
+    turns = found.t.reshape(-1, size)
+    assert np.ptp(np.diff(turns, axis=0)) == 0 and turns[1, 0] > turns[0, -1]
+    for name in ("x", "y", "p"):
+        column = getattr(found, name).reshape(-1, size)
+        np.testing.assert_array_equal(column, np.broadcast_to(column[0], column.shape))
+
+
+def test_the_clock_of_evt3_is_carried_over_its_wraps(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "NUM_EVENTS", 1)  # 20 bytes and 4096 us a turn
+    num_events, last_us = memory.write_recording(tmp_path / "a", "evt3", 100_000)
+    assert last_us > 1 << 24
+    found = open_recording(tmp_path / "a").read()
+    assert (len(found), found.t[-1]) == (num_events, last_us)
+
+
+def test_the_command_measures_every_format_and_leaves_only_its_file(tmp_path, capsys):
+    result = tmp_path / "found.json"
+    memory.main(["--gb", "0.002", "--json", str(result), "--folder", str(tmp_path)])
+    found = json.loads(result.read_text())
+    assert list(tmp_path.iterdir()) == [result]
+    assert {"cpu", "cores", "python", "commit"} <= set(found["machine"])
+    rows = found["rows"]["memory"]
+    assert [row["format"] for row in rows] == list(memory.FORMATS)
+    for row in rows:
+        assert 0.95 * 2e6 < row["bytes"] < 2e6 + 8 * memory.NUM_EVENTS
+        assert row["blocks"] > 1 and row["index_bytes"] > 8 * 5 * row["blocks"]
+        assert 30 < row["imports_mb"] <= row["peak_mb"] <= memory.LIMIT_MB and row["is_reached"]
+        assert min(row["index_cpu_s"], row["slice_cpu_ms"], row["iterate_cpu_s"]) > 0
+    assert "<= 1000 MB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["events", "faults"])
+def test_what_is_read_must_be_what_was_written(tmp_path, monkeypatch, damage):
+    write = memory.write_recording
+
+    def other(path, kind, num_bytes):
+        num_events, last_us = write(path, kind, num_bytes)
+        if damage == "events":
+            return num_events + 1, last_us
+        with open(path, "ab") as file:
+            file.write(b"abc")
+        return num_events, last_us
+
+    monkeypatch.setattr(memory, "write_recording", other)
+    with pytest.raises(AssertionError, match="was read with the faults"):
+        memory.memory_row("evt2", 1000, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        (["--only", "dat,aedat"], "--only aedat; choose from dat,"),
+        (["--gb", "0"], "give a size above 0"),
+        (["--gb", "nan"], "give a size above 0"),
+        (["--gb", "1e9"], "choose a --folder"),
+        (["--folder", "/no/such/folder"], "is no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_told_at_once(tmp_path, capsys, options, told):
+    with pytest.raises(SystemExit, match="2"):
+        memory.main(["--json", str(tmp_path / "found.json"), *options])
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,87 @@
+"""`benchmarks.training` at toy size: its baselines are RVT's numbers, its rows are complete, its file is readable."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from benchmarks.training import __main__ as command
+from benchmarks.training import loading, step
+from rvtssm.models.detector import ModelConfig
+from rvtssm.ssm import LSTM, TemporalConfig
+
+SHAPE = step.Shape(2, 7, "cpu", 64, 96, ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1))
+
+
+def test_the_baseline_is_an_lstm():
+    torch.manual_seed(0)
+    ours, theirs = LSTM(6, TemporalConfig(name="lstm")), step.SteppedLSTM(6, TemporalConfig(name="lstm"))
+    theirs.load_state_dict(ours.state_dict())
+    x, state = torch.randn(5, 3, 6), (torch.randn(3, 6), torch.randn(3, 6))
+    for found, wanted in zip(theirs(x, state), ours(x, state), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_step_by_step_the_backbone_gives_the_same_predictions():
+    detector = step.build_training(step.LSTM_LOOP, SHAPE).detector.eval()
+    batch = step.make_batch(SHAPE)
+    assert batch.frame_index[:, 0].unique().tolist() == [1, 6]
+    found = step.looped_predictions(detector, batch.hist, batch.frame_index)
+    torch.testing.assert_close(found, detector(batch.hist, None, 1.0, batch.frame_index)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_trainings_that_take_turns_learn_each_with_its_own_layers():
+    trainings = step.build_trainings([*step.BASELINES, *step.LAYERS], SHAPE)
+    before = {name: [p.clone() for p in training.layers[0].parameters()] for name, training in trainings.items()}
+    taken = step.take_turns(trainings, SHAPE, 1)
+    assert set(taken) == set(trainings) and all(len(seconds) == 1 for seconds in taken.values())
+    for name, training in trainings.items():
+        moved = [not torch.equal(p, was) for p, was in zip(training.layers[0].parameters(), before[name], strict=True)]
+        assert any(moved), name
+
+
+@pytest.mark.parametrize("option", ["bf16", "recompute", "channels-last", "not-fused"])
+def test_options_give_the_loss_of_the_detector_without_them(option):
+    batch = step.make_batch(SHAPE)
+    plain, found = (step.build_training(f"s5+{name}", SHAPE).step(batch) for name in ("", option))
+    assert found == pytest.approx(plain, rel=2e-2 if option == "bf16" else 1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_recomputation_takes_less_memory():
+    shape = step.Shape(1, 20, "cpu", 128, 160, SHAPE.model)
+    rows = command.measure_memory(["s5+", "s5+recompute"], shape, lambda line: None)
+    plain, recomputed = (row["bytes"] for row in rows)
+    assert 0 < recomputed < plain
+
+
+def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(command, "LAYERS", {name: step.LAYERS[name] for name in ("s5", "lstm")})
+    monkeypatch.setattr(command, "OPTIONS", ("channels-last",))
+    monkeypatch.setattr(command, "measure_memory", lambda names, *rest: [{"name": n, "bytes": 2**21} for n in names])
+    monkeypatch.setattr(loading, "SECONDS", 0.6)
+    monkeypatch.setattr(loading, "RECORDINGS", 2)
+    command.main(["--json", str(tmp_path / "found.json"), "--quick", "--workers", "0"], SHAPE)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {"device", "threads", "torch", "commit", "batch", "length", "rounds", "bars", *command.PARTS} <= set(found)
+    names = {part: [row["name"] for row in found[part]] for part in command.PARTS}
+    assert names["layers"] == [*step.BASELINES, "s5", "lstm"]
+    assert names["memory"] == [*step.BASELINES, "s5", "lstm", "s5+channels-last"]
+    assert names["data"] == [step.LSTM_LOOP, "s5", "lstm", "s5 without prefetch"]
+    assert names["options"] == ["s5+channels-last"]
+    assert found["layers"][0]["ratio_rvt-lstm-loop"] == 1.0
+    assert all(0 <= row["data_wait"] < 1 and row["seconds"] > 0 for row in found["data"])
+    assert len(found["bars"]) == 2
+    assert "s5 against rvt-lstm-loop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--threads", "0"], ["--only", "all"], ["--batch", "-1"], ["--workers", "-1"]])
+def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
+    with pytest.raises(SystemExit) as refused:
+        command.main(wrong)
+    assert refused.value.code == 2
+    assert wrong[1] in capsys.readouterr().err.splitlines()[-1]

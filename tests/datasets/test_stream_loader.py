@@ -1,0 +1,87 @@
+"""The three invariants of a stream loader, on the batches themselves: over processes, over workers, over epochs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+from rvtssm.datasets.chunks import ChunkDataset
+from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.datamodule import ResumableLoader, leave_signals_to_the_parent
+from rvtssm.datasets.sampling import MixedBatchSampler, SamplingConfig
+
+LENGTH = 4
+NUM_STEPS = [23, 7, 1, 16, 40]
+
+
+@pytest.fixture
+def loader(numbered_sequence):
+    """A function: batches whose frames say which recording (from 1) and which step (from 0) they are."""
+
+    def of(mode: str, rank: int, world_size: int, num_workers: int) -> ResumableLoader:
+        sequences = [numbered_sequence(r + 1, n, list(range(0, n, 3))) for r, n in enumerate(NUM_STEPS)]
+        config = SamplingConfig(mode=mode, batch_size=3, chunk_length=LENGTH)
+        labels = [sequence.label_steps for sequence in sequences]
+        plan = MixedBatchSampler(NUM_STEPS, labels, config, 5, rank, world_size)
+        return ResumableLoader(
+            ChunkDataset(sequences, max_open=2),
+            batch_sampler=plan,
+            collate_fn=Collate(LENGTH, 50_000),
+            num_workers=num_workers,
+            worker_init_fn=leave_signals_to_the_parent,
+        )
+
+    return of
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["stream", "mixed"])
+def test_streams_are_constant_contiguous_and_complete(loader, mode, world_size, num_workers):
+    loaders = [loader(mode, rank, world_size, num_workers) for rank in range(world_size)]
+    for _ in range(2):
+        read: Counter[tuple[int, int]] = Counter()
+        lengths = set()
+        for own in loaders:
+            batches = list(own)
+            lengths.add(len(batches))
+            position: dict[int, tuple[int, int]] = {}  # of each slot: recording and the step that must come next
+            for batch in batches:
+                assert batch.hist.shape[:2] == (LENGTH, 3)
+                for stream, slot in enumerate(batch.slot.tolist()):
+                    frames = batch.hist[~batch.is_pad[:, stream], stream]
+                    if slot < 0 or not len(frames):
+                        continue
+                    found = [(int(frame[0, 0, 0]), int(frame[1, 0, 0])) for frame in frames]
+                    if not batch.is_first[stream]:
+                        assert found[0] == position[slot]
+                    recording, first = found[0]
+                    assert found == [(recording, first + i) for i in range(len(found))]
+                    position[slot] = (recording, first + len(found))
+                    read.update(found)
+        assert len(lengths) == 1, "nobody waits"
+        assert read == {(r + 1, step): 1 for r, n in enumerate(NUM_STEPS) for step in range(n)}
+    assert all(own.state_dict() == {"epoch": 2, "batch": 0} for own in loaders)
+
+
+def test_signals_that_reach_all_processes_spare_the_workers(loader):
+    batches = iter(loader("stream", 0, 1, num_workers=2))
+    read = [next(batches)]
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        late = time.monotonic() + 60  # the second one may still be starting
+        while os.getpgid(worker.pid) != worker.pid:  # what is sent to our group does not reach it
+            assert time.monotonic() < late
+            time.sleep(0.01)
+        for number in (signal.SIGINT, signal.SIGUSR1):
+            os.kill(worker.pid, number)
+    read += batches
+    alone = loader("stream", 0, 1, num_workers=0)
+    assert all(torch.equal(found.hist, wanted.hist) for found, wanted in zip(read, alone, strict=True))

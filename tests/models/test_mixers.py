@@ -1,0 +1,189 @@
+"""What every spatial mixer of the table keeps, and what makes each the one that it claims to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from timm.models.convnext import ConvNeXtBlock
+from torch import Tensor
+
+from rvtssm.models.detector import MODEL_SIZES, ModelConfig, build_detector, count_parameters
+from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.ssm2d import SSM2D, RealSSM2D
+from rvtssm.models.step import DetectorStep
+from rvtssm.ssm import TemporalConfig
+
+every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
+DIM, PARTITION = 8, (2, 3)
+
+
+def build(mixer: str, **changes) -> torch.nn.Module:
+    torch.manual_seed(0)
+    options = {"normed_input": True, "layer_scale": 1.0, **changes}
+    return SPATIAL_MIXERS[mixer](DIM, PARTITION, 4, **options)
+
+
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_near(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * float(wanted.detach().abs().max()))
+
+
+@every_mixer
+@torch.no_grad()
+def test_frames_keep_their_shape_and_do_not_see_each_other(mixer):
+    layer, x = build(mixer), draw(3, 6, 9, DIM)
+    mixed = layer(x)
+    assert mixed.shape == x.shape
+    assert_near(layer(x[1:2]), mixed[1:2])
+
+
+@every_mixer
+@torch.no_grad()
+def test_a_pixel_reaches_others(mixer):
+    layer, x = build(mixer), draw(1, 6, 9, DIM)
+    other = x.clone()
+    other[0, 2, 4] += draw(DIM)  # one and the same for all channels would be taken out by the norm
+    moved = (layer(x) - layer(other)).abs().amax(-1)[0] > 1e-4
+    assert moved[2, 4] and moved.sum() > 6
+
+
+@every_mixer
+def test_every_parameter_learns(mixer):
+    layer = build(mixer, normed_input=False)
+    layer(draw(2, 6, 9, DIM)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in layer.parameters())
+
+
+@every_mixer
+@torch.no_grad()
+def test_without_layer_scale_a_mixer_changes_nothing(mixer):
+    x = draw(1, 6, 9, DIM)
+    assert_near(build(mixer, layer_scale=0.0)(x), x)
+
+
+@every_mixer
+@torch.no_grad()
+def test_a_detector_remembers_whatever_mixes_its_pixels(build_small, draw_counts, mixer):
+    detector, hist = build_small(mixer=mixer), draw_counts(3, 2)
+    whole, _ = detector(hist)
+    head, state = detector(hist[:1])
+    tail, _ = detector(hist[1:], state)
+    assert_near(torch.cat([head, tail]), whole)
+
+
+@every_mixer
+@torch.no_grad()
+def test_the_exported_step_mixes_alike(build_small, draw_counts, mixer):
+    detector, hist = build_small(mixer=mixer), draw_counts(1, 2)
+    step = DetectorStep(detector)
+    assert_near(step(hist[0], torch.ones(2), step.init_state(2))[0], detector(hist)[0])
+
+
+@torch.no_grad()
+def test_what_is_exported_has_no_transform_and_no_complex_number(build_small, draw_counts):
+    step = DetectorStep(build_small(mixer="ssm2d", stages=(3,)))
+    inputs = draw_counts(1, 2)[0], torch.full((2,), 0.5), step.init_state(2)
+    program = torch.export.export(step, inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        assert "fft" not in str(node.target)
+        assert not (isinstance(value, Tensor) and value.is_complex()), node
+    assert_near(program.module()(*inputs)[0], step(*inputs)[0])
+
+
+@pytest.mark.parametrize(
+    ("mixer", "size", "number"),
+    [
+        ("convnext", "base", 18_332_309),
+        ("convnext", "small", 9_782_325),
+        ("ssm2d", "base", 16_348_181),
+        ("ssm2d", "small", 8_686_677),
+    ],
+)
+def test_how_many_parameters(mixer, size, number):
+    with torch.device("meta"):
+        detector = build_detector(replace(MODEL_SIZES[size], mixer=mixer), TemporalConfig(), 240, 304, num_classes=2)
+    assert count_parameters(detector)["total"] == number  # published are none
+
+
+def test_a_mixer_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"model\.mixer='pooling'; choose from attention, convnext, ssm2d"):
+        ModelConfig(mixer="pooling")
+
+
+@torch.no_grad()
+def test_convnext_is_the_block_of_timm():
+    layer, x = build("convnext"), draw(2, 6, 9, DIM)
+    assert [type(block) for block in layer.blocks] == [ConvNeXtBlock] * 3
+    wanted = x.permute(0, 3, 1, 2).contiguous()
+    for block in layer.blocks:
+        wanted = block(wanted)
+    assert_near(layer(x), wanted.permute(0, 2, 3, 1))
+
+
+def recur(layer: SSM2D, x: Tensor) -> Tensor:
+    """The slow twin: the two recurrences, pixel by pixel, from each corner."""
+    r, s = layer.decay.sigmoid(), layer.share.sigmoid()
+    (a1, a4), (a2, a3) = (r * s).unbind(-1), (r * (1 - s)).unbind(-1)
+    b1, b2 = ((1 - r) * layer.B).unbind(-1)
+    c1, c2 = layer.C.unbind(-1)
+    height, width = x.shape[1:3]
+    total = layer.D * x
+    for corner, flips in enumerate(((), (1,), (2,), (1, 2))):
+        u, y = x.flip(flips), torch.zeros_like(x)
+        h, v = {}, {}
+        for i in range(height):
+            for j in range(width):
+                h[i, j], v[i, j] = (u[:, i, j, :, None] * b[corner] for b in (b1, b2))
+                if j:
+                    h[i, j] = h[i, j] + a1[corner] * h[i, j - 1] + a2[corner] * v[i, j - 1]
+                if i:
+                    v[i, j] = v[i, j] + a3[corner] * h[i - 1, j] + a4[corner] * v[i - 1, j]
+                y[:, i, j] = (c1[:, corner] * h[i, j] + c2[:, corner] * v[i, j]).sum(-1)
+        total = total + y.flip(flips)
+    return total
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (6, 1), (5, 7), (8, 4)], ids=str)
+def test_ssm2d_is_its_recurrence(size):
+    torch.manual_seed(0)
+    layer = SSM2D(3).double()
+    torch.nn.init.normal_(layer.B)
+    x = draw(2, *size, 3).double().requires_grad_()
+    fast, slow = layer(x), recur(layer, x)
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-13)
+    weights = draw(*slow.shape).double()
+    inputs = [x, *layer.parameters()]
+    found, wanted = (
+        torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True, materialize_grads=True)
+        for y in (fast, slow)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+    torch.testing.assert_close(RealSSM2D(layer, *size)(x), slow, rtol=0, atol=1e-13)
+
+
+@torch.no_grad()
+def test_ssm2d_is_exact_in_single_precision_and_does_not_grow():
+    torch.manual_seed(0)
+    layer, x = SSM2D(4), draw(1, 64, 80, 4)
+    torch.nn.init.constant_(layer.decay, 5.0)  # slow modes, the largest sums of ways
+    wanted = layer.double()(x.double())
+    assert_near(layer.float()(x).double(), wanted, 1e-5)
+    flat = layer.responses(64, 80)
+    assert bool((flat >= 0).all()) and float(flat.amax()) <= 1
+
+
+@torch.no_grad()
+def test_ssm2d_runs_in_full_precision_under_autocast():
+    layer, x = SSM2D(4), draw(1, 5, 7, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), layer(x.clone()))
+        found = layer(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    assert_near(found.float(), layer(x), 2e-2)

@@ -1,0 +1,185 @@
+"""Weights that start another detector: what fits is taken, what can be fitted is, and every tensor is accounted for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.detector import ModelConfig
+from rvtssm.models.transfer import read_source, transfer
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+
+SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)
+META = CheckpointMeta(
+    SPEC,
+    ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1),
+    TemporalConfig(),
+    WindowSettings(50_000, None, "exact", 10, 10),
+)
+
+
+def with_model(**changes) -> CheckpointMeta:
+    return replace(META, model_config=replace(META.model_config, **changes))
+
+
+def with_windows(**changes) -> CheckpointMeta:
+    return replace(META, windows=replace(META.windows, **changes))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function: two descriptions -> the detector of the first, that of the second filled from it, and the report."""
+
+    def fill(before: CheckpointMeta, after: CheckpointMeta):
+        torch.manual_seed(1)
+        source = before.build()
+        write_checkpoint(tmp_path / "start.ckpt", source, before)
+        torch.manual_seed(2)
+        target, fresh = after.build(), after.build()
+        target.load_state_dict(fresh.state_dict())
+        report = transfer(read_source(tmp_path / "start.ckpt"), target, after)
+        assert [row.name for row in report] == list(target.state_dict())
+        filled, untouched, given = (detector.state_dict() for detector in (target, fresh, source))
+        for row in report:  # what is said is what was done
+            own, new = filled[row.name], untouched[row.name]
+            if row.outcome == "taken":
+                assert torch.equal(own, given[row.name]), row
+            elif row.outcome == "left":
+                assert torch.equal(own, new) and row.reason, row
+            else:
+                assert row.outcome == "resized" and row.reason, row
+        return source, target, {row.name: row for row in report}
+
+    return fill
+
+
+def outcomes(report, outcome: str) -> set[str]:
+    return {name for name, row in report.items() if row.outcome == outcome}
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@torch.no_grad()
+def test_the_same_model_is_taken_whole(start, name):
+    meta = replace(META, temporal_config=TemporalConfig(name=name))
+    source, target, report = start(meta, meta)
+    assert outcomes(report, "taken") == set(report)
+    hist = torch.randint(0, 11, (2, 1, 20, 64, 96), dtype=torch.uint8)
+    assert torch.equal(source.eval()(hist)[0], target.eval()(hist)[0])
+
+
+def test_another_resolution_takes_all(start):
+    _, target, report = start(META, replace(META, spec=replace(SPEC, height=360, width=640)))
+    assert outcomes(report, "taken") == set(report)
+    assert target.geometry.partition == (6, 10)
+
+
+def test_classes_are_known_by_their_names(start):
+    after = replace(META, spec=replace(SPEC, class_names=("bus", "pedestrian", "car")))
+    source, target, report = start(META, after)
+    changed = {name for name in report if ".class_out." in name}
+    assert outcomes(report, "resized") == changed and outcomes(report, "taken") == set(report) - changed
+    for one, other in zip(source.head.levels, target.head.levels, strict=True):
+        assert torch.equal(other.class_out.weight[[2, 1]], one.class_out.weight)
+        assert torch.equal(other.class_out.bias[[2, 1]], one.class_out.bias)
+    assert "rows of pedestrian, car" in report["head.levels.0.class_out.weight"].reason
+
+
+def test_classes_of_other_names_are_left(start):
+    _, _, report = start(META, replace(META, spec=replace(SPEC, class_names=("bus", "truck"))))
+    assert outcomes(report, "left") == {name for name in report if ".class_out." in name}
+
+
+@pytest.mark.parametrize("name", sorted(set(TEMPORAL_LAYERS) - {"s5"}))
+def test_another_temporal_layer_stays_new_as_a_whole(start, name):
+    _, _, report = start(META, replace(META, temporal_config=TemporalConfig(name=name)))
+    assert outcomes(report, "left") == {key for key in report if ".temporal." in key}
+    assert report["backbone.stages.0.temporal." + ("gates.weight" if name == "lstm" else "ssm.D")].reason == (
+        "made for temporal.name=s5"
+    )
+
+
+def test_a_temporal_layer_of_another_size_is_not_taken_by_halves(start):
+    _, _, report = start(META, replace(META, temporal_config=TemporalConfig(state_size=6)))
+    assert outcomes(report, "left") == {key for key in report if ".temporal." in key}
+
+
+def test_memory_in_fewer_stages_needs_no_other_weights(start):
+    _, target, report = start(META, replace(META, temporal_config=TemporalConfig(stages=(4,))))
+    assert outcomes(report, "taken") == set(report)
+    assert not target.backbone.stages[0].remembers
+
+
+def test_another_stride_keeps_the_memory_in_seconds(start):
+    source, target, report = start(META, with_windows(stride_us=10_000))
+    steps = outcomes(report, "resized")
+    assert steps == {f"backbone.stages.{n}.temporal.ssm.log_step" for n in range(4)}
+    for one, other in zip(source.backbone.stages, target.backbone.stages, strict=True):
+        torch.testing.assert_close(other.temporal.ssm.log_step, one.temporal.ssm.log_step + math.log(0.2))
+
+
+@torch.no_grad()
+def test_other_bins_answer_alike_to_the_same_events(start):
+    source, target, report = start(META, with_windows(num_bins=5))
+    stem = "backbone.stages.0.downsample.conv.weight"
+    assert outcomes(report, "resized") == {stem} and report[stem].reason == "10 to 5 bins"
+    even = torch.ones(1, 2, 10, 32, 32)
+    found = target.backbone.stages[0].downsample.conv(2 * even[:, :, :5].flatten(1, 2))
+    wanted = source.backbone.stages[0].downsample.conv(even.flatten(1, 2))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_filters_of_another_representation_are_left(start):
+    after = with_windows(representation="voxel_grid", num_bins=20)  # as many channels, of another meaning
+    _, _, report = start(META, after)
+    assert outcomes(report, "left") == {"backbone.stages.0.downsample.conv.weight"}
+
+
+def test_heads_of_another_width_are_left(start):
+    _, _, report = start(META, with_model(head_dim=8))
+    assert outcomes(report, "left") == {key for key in report if ".attention." in key}
+
+
+def test_another_mixer_takes_the_rest(start):
+    _, _, report = start(META, with_model(mixer="convnext"))
+    assert outcomes(report, "left") == {key for key in report if ".blocks." in key and "backbone" in key}
+
+
+def test_weights_with_nothing_in_common_are_refused(start):
+    with pytest.raises(ValueError, match=r"none of the weights fits.*model\.embed_dim.*here 16 and attention"):
+        start(META, with_model(embed_dim=16))
+
+
+def test_a_file_without_weights_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no checkpoint at"):
+        read_source(tmp_path / "missing.ckpt")
+    torch.save({"weights": 3}, tmp_path / "other.ckpt")
+    with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint of rvtssm"):
+        read_source(tmp_path / "other.ckpt")
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("fixture", ["golden_ssm", "golden_rvt"])
+def test_released_weights_start_a_detector_of_other_classes_and_frames(request, tmp_path, fixture):
+    golden = request.getfixturevalue(fixture)
+    torch.save({"state_dict": golden.weights}, tmp_path / "released.ckpt")
+    name = "s5" if fixture == "golden_ssm" else "lstm"
+    stem = golden.detector.backbone.stages[0].downsample.conv.weight
+    model = ModelConfig(size="custom", embed_dim=len(stem), head_dim=golden.head_dim, fpn_blocks=1)
+    windows = replace(META.windows, num_bins=stem.shape[1] // 2)
+    classes = tuple("abcde")
+    spec = replace(SPEC, class_names=classes, height=128, width=160)
+    meta = CheckpointMeta(spec, model, TemporalConfig(name=name), windows)
+    detector = meta.build()
+    report = transfer(read_source(tmp_path / "released.ckpt"), detector, meta)
+    left = {row.name for row in report if row.outcome == "left"}
+    own, released = detector.state_dict(), golden.detector.state_dict()
+    assert left >= {key for key in own if ".class_out." in key}
+    assert not [key for key in left if key.startswith("backbone")]
+    for row in report:
+        if row.outcome == "taken":
+            assert torch.equal(own[row.name], released[row.name]), row.name

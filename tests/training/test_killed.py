@@ -1,0 +1,133 @@
+"""A run that was killed, by any signal at any moment, goes on to the numbers of a run that nobody killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+
+from rvtssm.cli import main
+from rvtssm.models.checkpoint import load_file
+from rvtssm.run import train as verb
+from rvtssm.training import fit
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+
+NUM_STEPS = 8  # the toy data hold 6 batches per epoch with streams: a run crosses one border
+# augmentation is on, as always
+SETTINGS = (
+    f"training.steps={NUM_STEPS}",
+    "training.validate_every=3",
+    "training.checkpoint_every=2",
+    "model.drop_path=0.2",
+)
+MODES = {
+    "random": ("sampling.mode=random",),
+    "mixed": (),
+    "raw": ("dataset.source=raw",),
+}
+MOMENTS = ("on_train_batch_start", "on_after_backward", "on_train_batch_end", "on_validation_batch_start")
+# every two of mode, signal and number of workers meet
+CASES = [
+    ("random", signal.SIGKILL, 0),
+    ("random", signal.SIGTERM, 2),
+    ("random", signal.SIGUSR1, 0),
+    ("mixed", signal.SIGKILL, 2),
+    ("mixed", signal.SIGTERM, 0),
+    ("mixed", signal.SIGUSR1, 2),
+    ("raw", signal.SIGKILL, 2),
+    ("raw", signal.SIGTERM, 0),
+    ("raw", signal.SIGUSR1, 2),
+]
+
+
+class Blow(L.Callback):
+    """Sends a signal to all processes of the run at a moment of a step."""
+
+    def __init__(self, number: int, step: int, moment: str) -> None:
+        self.number, self.step = number, step
+        setattr(self, moment, self.strike)
+
+    def strike(self, trainer: L.Trainer, *rest: object) -> None:
+        if trainer.global_step == self.step:
+            self.step = -1
+            if self.number == signal.SIGKILL:
+                os.kill(os.getpid(), self.number)  # the workers find out for themselves
+            else:
+                os.killpg(0, self.number)
+
+
+def train_until(overrides: list[str], num_threads: int, number: int, step: int, moment: str) -> None:
+    """In a process of its own: `rvtssm train` until the signal comes."""
+    os.setsid()
+    multiprocessing.set_start_method("fork", force=True)  # of the workers, as where nobody chose another
+    torch.set_num_threads(num_threads)
+    build_trainer = fit.build_trainer
+
+    def with_blow(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.append(Blow(number, step, moment))
+        return trainer
+
+    verb.build_trainer = with_blow
+    sys.exit(main(["train", *overrides]))
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Processes without threads that have everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def whole(toy_config, tmp_path_factory):
+    """A function: mode -> the folder of a run that nobody killed."""
+    runs: dict[str, Path] = {}
+
+    def of(mode: str) -> Path:
+        if mode not in runs:
+            runs[mode] = tmp_path_factory.mktemp(mode)
+            verb.train(toy_config(runs[mode], *SETTINGS, *MODES[mode]))
+        return runs[mode]
+
+    return of
+
+
+@pytest.mark.parametrize(("mode", "number", "num_workers"), CASES)
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    server, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers
+):
+    draw = random.Random(f"{mode} {number} {num_workers}")
+    step, moment = draw.randrange(1, NUM_STEPS - 1), draw.choice(MOMENTS)
+    if moment == "on_validation_batch_start":
+        step = draw.choice([3, 6])
+    settings = (*SETTINGS, *MODES[mode], f"data.num_workers={num_workers}")
+    overrides = [*toy_data, *settings, f"out={tmp_path}"]
+    killed = server.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
+    killed.start()
+    killed.join(timeout=120)
+    assert killed.exitcode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+
+    last = last_checkpoint(tmp_path)
+    reached = load_file(last)["global_step"] if last.exists() else 0
+    if number == signal.SIGKILL:
+        assert step - 2 <= reached <= step
+    else:
+        assert reached == step + (moment in ("on_train_batch_start", "on_after_backward"))
+    verb.train(toy_config(tmp_path, *settings, "resume=auto"))
+    for name in (last_checkpoint, best_checkpoint):
+        found, wanted = load_file(name(tmp_path))["state_dict"], load_file(name(whole(mode)))["state_dict"]
+        assert all(torch.equal(found[key], value) for key, value in wanted.items())
+    log = logged(tmp_path)
+    following = [row for row in logged(whole(mode)) if row >= reached]
+    assert [log[row] for row in following] == [logged(whole(mode))[row] for row in following]
+    assert len({log[row]["train/total"] for row in following}) == NUM_STEPS - reached
+    assert not list((tmp_path / "checkpoints").glob(".*"))

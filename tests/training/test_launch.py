@@ -1,0 +1,136 @@
+"""What started the processes of a run is recognised, obeyed, and checked against the configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import rank_zero_only
+
+from rvtssm.models.checkpoint import load_file
+from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.fit import TrainingConfig, build_trainer
+from rvtssm.training.launch import check_processes
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
+# what srun says to the second task of two on the first of two nodes
+SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NAME": "rvtssm",
+    "SLURM_NODELIST": "node[07-08]",
+    "SLURM_NNODES": "2",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+}
+
+
+@pytest.fixture
+def started_by(monkeypatch):
+    """A function: what the launcher wrote into the environment."""
+    monkeypatch.setattr(rank_zero_only, "rank", rank_zero_only.rank)  # a trainer of another rank sets it for good
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "WORLD_SIZE")):
+            monkeypatch.delenv(name)
+
+    def by(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return by
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"), [({**TORCHRUN, "WORLD_SIZE": "4"}, "torchrun"), (SRUN, "srun"), ({}, None)]
+)
+def test_a_launcher_and_the_configuration_must_agree(started_by, tmp_path, variables, launcher):
+    started_by(**variables)
+    if launcher is None:
+        check_processes(3, 1)
+        return
+    check_processes(2, 2)
+    with pytest.raises(ValueError, match=rf"{launcher} has started 4 processes.*training\.devices=1.*are 1; set them"):
+        build_trainer(TrainingConfig(accelerator="cpu"), tmp_path, 1.0)
+
+
+def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(started_by, tmp_path):
+    started_by(**SRUN)
+    trainer = build_trainer(TrainingConfig(accelerator="cpu", devices=2, num_nodes=2), tmp_path, 1.0)
+    environment = trainer.strategy.cluster_environment
+    assert isinstance(environment, SLURMEnvironment) and environment.main_address == "node07"
+    assert not environment.auto_requeue
+    assert (trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank) == (4, 1, 1, 0)
+
+
+def test_statistics_over_all_processes_need_gpus(tmp_path):
+    with pytest.raises(ValueError, match=r"training\.sync_batchnorm=true needs GPUs"):
+        build_trainer(TrainingConfig(accelerator="cpu", sync_batchnorm=True), tmp_path, 1.0)
+
+
+# srun: the task takes its place; scontrol: takes notes
+STAND_INS = {
+    "srun": """#!/bin/sh
+shift
+export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
+exec "$@"
+""",
+    "scontrol": """#!/bin/sh
+echo "$@" >"$NOTES"
+""",
+}
+
+
+@pytest.mark.distributed
+def test_a_job_whose_time_is_over_saves_and_goes_back_into_the_queue(toy_data, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in STAND_INS.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    out, requeued = tmp_path / "out", tmp_path / "requeued"
+    variables = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "NOTES": str(requeued),
+        "PYTHON": sys.executable,
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_JOB_ID": "4711",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_NNODES": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    # far more steps than there is time for
+    command = ["bash", str(ROOT / "scripts" / "train_slurm.sh"), *toy_data, f"out={out}", "training.steps=100000"]
+    job = subprocess.Popen(
+        [*command, "training.checkpoint_minutes=1e-4"],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        began = time.monotonic()
+        while not last_checkpoint(out).exists() and job.poll() is None and time.monotonic() - began < 120:
+            time.sleep(0.1)
+        job.send_signal(signal.SIGUSR1)
+        told, _ = job.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == 130, told
+    assert requeued.read_text().split() == ["requeue", "4711"]
+    checkpoint = load_file(last_checkpoint(out))
+    assert 0 < checkpoint["global_step"] < 100_000
+    # steps later than the first checkpoint, which the time of 6 ms has brought about: each is saved
+    assert torch.is_tensor(checkpoint["processes"][0]["random"])

@@ -1,0 +1,140 @@
+"""A run that meets a loss or a gradient that is not finite stops before it takes the step, and tells why."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+
+from rvtssm.models.checkpoint import load_file
+from rvtssm.run.train import train
+from rvtssm.training import fit
+from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.non_finite import replay
+
+SETTINGS = ("training.steps=4", "training.validate_every=2", "model.drop_path=0.2")
+
+
+class Poison(L.Callback):
+    """Before the third step: a weight, frames or a gradient that are not numbers."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.global_step == 2 and self.what == "weight":
+            first_parameter(pl_module).data.view(-1)[0] = math.nan
+        if trainer.global_step == 2 and self.what == "batch":
+            object.__setattr__(batch, "hist", batch.hist.float().fill_(math.nan))  # as from broken voxel grids
+
+    def on_after_backward(self, trainer, pl_module):
+        if trainer.global_step == 2 and self.what == "gradient":
+            first_parameter(pl_module).grad.view(-1)[0] = math.inf
+
+
+def first_parameter(module):
+    return next(module.detector.neck.parameters())
+
+
+@pytest.fixture
+def poisoned(monkeypatch, toy_config):
+    """A function: trains until the poison works; returns the message and what was written."""
+    build_trainer = fit.build_trainer
+
+    def run(out: Path, what: str, *overrides: str) -> tuple[str, dict]:
+        def with_poison(*arguments):
+            trainer = build_trainer(*arguments)
+            trainer.callbacks.insert(0, Poison(what))
+            return trainer
+
+        monkeypatch.setattr("rvtssm.run.train.build_trainer", with_poison)
+        with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
+            train(toy_config(out, *SETTINGS, *overrides))
+        assert not list(out.glob(".non_finite*"))
+        return str(stopped.value), load_file(out / "non_finite.pt")
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["weight", "batch"])
+def test_a_loss_that_is_not_finite_ends_the_run_and_can_be_replayed(poisoned, tmp_path, what):
+    message, written = poisoned(tmp_path, what)
+    assert "\n" not in message and str(tmp_path / "non_finite.pt") in message and "total nan" in message
+    assert math.isnan(written["losses"]["total"])
+    if what == "weight":
+        (name,) = written["non_finite_weights"]
+        assert name.startswith("neck.") and name in message
+    else:
+        assert not written["non_finite_weights"] and not written["batch"]["hist"].isfinite().any()
+    assert written["non_finite_gradients"]
+    assert replay(tmp_path / "non_finite.pt") == pytest.approx(written["losses"], rel=1e-6, nan_ok=True)
+    # what was saved before is as it was
+    last = load_file(last_checkpoint(tmp_path))
+    assert last["global_step"] == 2
+    assert all(value.isfinite().all() for value in last["state_dict"].values())
+
+
+@pytest.mark.parametrize("option", ["training.precision=64-true", "training.freeze_batchnorm=true"])
+def test_a_gradient_alone_ends_the_run_and_the_finite_losses_are_replayed(poisoned, tmp_path, option):
+    message, written = poisoned(tmp_path, "gradient", "optim.h2_weight=0.1", option)
+    assert all(map(math.isfinite, written["losses"].values())) and "h2" in written["losses"]
+    assert not written["non_finite_weights"] and len(written["non_finite_gradients"]) == 1
+    assert f"gradients {written['non_finite_gradients'][0]}" in message
+    # the same states of streams and the same random numbers of drop path: the same losses
+    assert replay(tmp_path / "non_finite.pt") == pytest.approx(written["losses"], rel=1e-6)
+
+
+def test_a_batch_whose_gradient_is_accumulated_counts(poisoned, tmp_path):
+    _, written = poisoned(tmp_path, "batch", "training.accumulate=2")
+    assert not written["batch"]["hist"].isfinite().any()
+
+
+def test_only_such_a_file_is_replayed(toy_config, tmp_path):
+    train(toy_config(tmp_path, "training.steps=1"))
+    with pytest.raises(ValueError, match=r"holds no batch; give the non_finite\.pt"):
+        replay(last_checkpoint(tmp_path))
+
+
+@pytest.mark.distributed
+def test_all_processes_stop(toy_data, tmp_path):
+    settings = [*toy_data, *SETTINGS, "training.devices=2", "training.validate_every=10", f"out={tmp_path}"]
+    program = f"""
+import json, sys
+from tests.training.test_non_finite import Poison
+from rvtssm.cli import main
+from rvtssm.training import fit
+from rvtssm.run import train as run
+
+class PoisonSecond(Poison):
+    def on_train_batch_start(self, trainer, *rest):
+        if trainer.global_rank == 1:
+            super().on_train_batch_start(trainer, *rest)
+
+build_trainer = fit.build_trainer
+def with_poison(*arguments):
+    trainer = build_trainer(*arguments)
+    trainer.callbacks.insert(0, PoisonSecond("batch"))
+    return trainer
+run.build_trainer = with_poison
+sys.exit(main(["train", *json.loads({json.dumps(json.dumps(settings))})]))
+"""
+    script = tmp_path / "train.py"
+    script.write_text(program)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "which is not finite: loss " in done.stderr and "total nan" in done.stderr, done.stderr
+    written = load_file(tmp_path / "non_finite.pt")
+    assert written["rank"] == 1 and math.isnan(written["losses"]["total"])
+    assert torch.isnan(written["batch"]["hist"]).all()

@@ -1,0 +1,55 @@
+"""Training at random rates, from raw events: a run that dies goes on to the same weights."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+
+from rvtssm.models.checkpoint import load_file
+from rvtssm.run.train import train
+from rvtssm.training import fit
+from rvtssm.training.checkpoints import last_checkpoint
+
+SETTINGS = (
+    "training.steps=9",
+    "training.validate_every=20",
+    "training.checkpoint_every=3",
+    "dataset.source=raw",
+    "augment.rates_hz=[20,40,100]",
+    "augment.rate_window=random",
+)
+
+
+class Death(L.Callback):
+    """After the eighth step."""
+
+    def on_train_batch_end(self, trainer, *rest):
+        if trainer.global_step == 8:
+            raise MemoryError
+
+
+def test_a_run_at_random_rates_resumes_exactly(toy_config, tmp_path, monkeypatch, logged):
+    train(toy_config(tmp_path / "whole", *SETTINGS))
+    build_trainer = fit.build_trainer
+
+    def mortal(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, Death())
+        return trainer
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rvtssm.run.train.build_trainer", mortal)
+        with pytest.raises(MemoryError):
+            train(toy_config(tmp_path / "cut", *SETTINGS))
+    assert load_file(last_checkpoint(tmp_path / "cut"))["global_step"] == 6
+    train(toy_config(tmp_path / "cut", *SETTINGS, "resume=auto"))
+    found, wanted = (load_file(last_checkpoint(tmp_path / name))["state_dict"] for name in ("cut", "whole"))
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+
+
+def test_prepared_recordings_are_refused_before_anything_is_read(toy_config, tmp_path):
+    with pytest.raises(ValueError, match=r"augment.rates_hz=\[20.0\] with dataset.source=prepared"):
+        train(toy_config(tmp_path, "augment.rates_hz=[20]", "dataset.source=prepared"))
+    assert not any(tmp_path.iterdir())

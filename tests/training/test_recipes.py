@@ -1,0 +1,100 @@
+"""Every recipe composes, and its detector takes a training and an evaluation step at toy size."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rvtssm.cli import compose
+from rvtssm.config import Config, configs_dir
+from rvtssm.datasets import DATASETS
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.inference.stream import stream
+from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.run.checks import check
+from rvtssm.training.module import DetectionModule, ModuleSettings
+from rvtssm.training.optim import build_optimizer
+
+FILES = sorted((configs_dir() / "experiment").glob("*.yaml"))
+PUBLISHED = [path for path in FILES if path.stem.split("_")[0] in ("gen1", "onempx")]
+# the rows of the paper, at both sizes where it has both
+ROWS = {
+    *(f"{layer}_{size}" for layer in ("s5", "s4d", "s4", "lstm") for size in ("base", "small")),
+    *("s5_base_alpha0", "s5_base_alpha1", "s5_base_h2", "s5_convnext_base", "s5_ssm2d_base"),
+}
+every_recipe = pytest.mark.parametrize("name", [path.stem for path in FILES])
+
+
+def test_the_rows_of_the_paper_are_there():
+    names = {path.stem for path in PUBLISHED}
+    assert names >= {f"{dataset}_{row}" for dataset in ("gen1", "onempx") for row in ROWS}
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_recipe_opens_with_command_hardware_and_what_is_published(path):
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    assert lines[1].startswith(f"# rvtssm train experiment={path.stem} ")
+    assert lines[2].startswith("# Hardware: ")
+    number = r"\d\d\.\d+ AP.*\((Zubic et al\., CVPR 2024|Gehrig and Scaramuzza, CVPR 2023)\)"
+    assert re.match(rf"# Published: ({number}|nothing for this row)$", lines[3])
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_recipe_is_what_its_name_says(path):
+    config = compose([f"experiment={path.stem}"])
+    check(config)
+    dataset, layer, *rest = path.stem.split("_")
+    assert (config.dataset.name, config.temporal.name) == (dataset, layer)
+    assert config.model.size in rest and config.training.steps == 400_000
+    assert config.model.mixer == next((mixer for mixer in ("convnext", "ssm2d") if mixer in rest), "attention")
+    limit = {"alpha0": 0, "alpha1": 1, "h2": 0}.get(rest[-1], 0.5 if layer in ("s5", "s4d") else None)
+    assert config.temporal.bandlimit == limit
+    assert bool(config.optim.h2_weight) == (rest[-1] == "h2")
+
+
+@functools.cache
+def batches(dataset: str, folders: tuple[str, ...]):
+    """The data of a recipe at toy size, a training batch and an evaluation batch; small boxes count as well."""
+    overrides = [f"dataset={dataset}", "dataset.height=64", "dataset.width=96", "dataset.source=raw", *folders]
+    few = ["sampling.batch_size=2", "sampling.chunk_length=3", "data.num_workers=0", "data.eval_chunk_length=4"]
+    config = compose([*overrides, *few])
+    with pytest.MonkeyPatch.context() as patch:
+        spec = replace(DATASETS[dataset], prepare_min_side_px=4, prepare_min_diagonal_px=8)
+        patch.setitem(DATASETS, dataset, spec)
+        data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data)
+    batch = next(batch for batch in data.train_dataloader() if len(batch.frame_index))
+    evaluated = next(iter(data.eval_loader("val")))
+    return data, batch, evaluated
+
+
+def at_toy_size(config: Config) -> Config:
+    model = replace(config.model, embed_dim=8, head_dim=4)
+    return replace(config, model=model, temporal=replace(config.temporal, state_size=None))
+
+
+@every_recipe
+def test_a_recipe_trains_and_evaluates(name, toy_data):
+    config = at_toy_size(compose([f"experiment={name}"]))
+    folders = tuple(word for word in toy_data if word.startswith("dataset.raw_dir"))
+    data, batch, evaluated = batches(config.dataset.name, folders)
+    torch.manual_seed(0)
+    detector = CheckpointMeta(data.spec, config.model, config.temporal, data.settings).build()
+    stride_us = data.settings.stride_us
+    settings = ModuleSettings(data.spec, config.optim, 10, 2, stride_us, True, config.postprocess)
+    module = DetectionModule(detector, settings, {}, {}, [])
+    optimizer, schedule = build_optimizer(detector, config.optim, 10, 2)
+    before = {key: value.clone() for key, value in detector.named_parameters()}
+    with torch.autocast("cpu", torch.bfloat16, enabled="mixed" in config.training.precision):
+        loss = module.losses_of(batch)["total"]
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    assert torch.isfinite(loss)
+    assert any(not torch.equal(value, before[key]) for key, value in detector.named_parameters())
+    found = stream(detector, [evaluated], trained_stride_us=stride_us, config=config.postprocess)
+    assert sum(len(recording.detections) for recording in found) == len(evaluated.frame_index) > 0

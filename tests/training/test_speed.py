@@ -1,0 +1,315 @@
+"""What makes a step faster or smaller leaves its losses, its gradients and its checkpoints as they are."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rvtssm.models.checkpoint import load_file, read_checkpoint
+from rvtssm.models.detector import Detector, ModelConfig, build_detector
+from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.run.train import train
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, build_temporal_layer
+from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.fit import TrainingConfig
+from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.speed import PRECISIONS, check_compiler, speed_up
+
+L, B = 2, 2
+every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+
+
+def build(name: str = "s5", **model) -> Detector:
+    torch.manual_seed(0)
+    config = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0, **model)
+    return build_detector(config, TemporalConfig(name=name, dt_min=0.2, dt_max=1.0, bandlimit=0.0), 64, 96, 2)
+
+
+def losses_and_gradients(detector: Detector) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Predictions, loss and gradients of one step on random counts and one box per frame."""
+    generator = torch.Generator().manual_seed(1)
+    hist = torch.randint(0, 11, (L, B, 20, 64, 96), generator=generator, dtype=torch.uint8)
+    frames = torch.tensor([(0, 0), (1, 1)])
+    targets = torch.tensor([[[1.0, 40, 30, 24, 20]], [[0.0, 60, 20, 30, 26]]])
+    predictions, _ = detector(hist, None, 0.5, frames)
+    loss = YoloxLoss()(predictions, targets, torch.ones(2, dtype=torch.int64), detector.locations)["total"]
+    detector.zero_grad()
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in detector.named_parameters() if weight.grad is not None}
+    return predictions.detach(), loss.detach(), gradients
+
+
+def assert_near(found: Tensor, wanted: Tensor, tolerance: float, what: str = "") -> None:
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().max() <= tolerance * wanted.abs().max().clamp(min=1e-6), what
+
+
+def assert_same_step(found, wanted, tolerance: float) -> None:
+    """Predictions, loss and gradients that differ by at most `tolerance` of the largest value of each tensor."""
+    assert_near(found[0], wanted[0], tolerance)
+    assert_near(found[1], wanted[1], tolerance)
+    assert found[2].keys() == wanted[2].keys()
+    for name, gradient in wanted[2].items():
+        if gradient.abs().max() > 1e-5:
+            assert_near(found[2][name], gradient, 10 * tolerance, name)
+
+
+@every_layer
+def test_what_is_computed_again_is_the_same(name):
+    plain, recomputing = build(name), build(name)
+    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
+
+
+@pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
+def test_a_mixer_can_be_computed_again(mixer):
+    plain, recomputing = build(mixer=mixer), build(mixer=mixer)
+    speed_up(recomputing, "cpu", recompute_stages=(1, 3))
+    assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
+
+
+def test_drop_path_drops_the_same_when_computed_again():
+    plain, recomputing = build(drop_path=0.5), build(drop_path=0.5)
+    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    steps = []
+    for detector in (recomputing, plain):
+        torch.manual_seed(3)
+        steps.append(losses_and_gradients(detector))
+    assert_same_step(*steps, 1e-6)
+
+
+def kept_bytes(detector: Detector) -> int:
+    """What autograd keeps between forward and backward."""
+    total = 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal total
+        total += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        detector(torch.zeros(4, B, 20, 64, 96, dtype=torch.uint8))
+    return total
+
+
+def test_computing_again_saves_memory():
+    plain, recomputing = build(), build()
+    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    assert kept_bytes(recomputing) < 0.5 * kept_bytes(plain)
+
+
+def test_weights_laid_out_channels_last_give_the_same():
+    plain, turned = build(), build()
+    speed_up(turned, "cpu", channels_last=True)
+    convolutions = [weight for weight in turned.parameters() if weight.ndim == 4]
+    assert convolutions and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convolutions)
+    assert_same_step(losses_and_gradients(turned), losses_and_gradients(plain), 1e-5)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_run_goes_on_in_another_layout(before, fused):
+    """Averages of the optimiser follow the layout of the weights that they belong to."""
+    torch.manual_seed(0)
+    source, target, twin = (nn.Conv2d(4, 6, 3) for _ in range(3))
+    x = torch.randn(2, 4, 8, 8)
+
+    def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        module(x).square().sum().backward()
+        optimizer.step()
+
+    def layout(module: nn.Module, is_last: bool) -> torch.optim.Optimizer:
+        module.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+        return build_optimizer(module, OptimConfig(learning_rate=0.1), 10, 8, fused)[0]
+
+    first = layout(source, before)
+    step(source, first)
+    followers = [(target, layout(target, not before)), (twin, layout(twin, before))]
+    for module, optimizer in followers:
+        module.load_state_dict(source.state_dict())
+        optimizer.load_state_dict(deepcopy(first.state_dict()))
+        step(module, optimizer)
+        step(module, optimizer)
+    torch.testing.assert_close(target.weight, twin.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fused_optimiser_takes_the_same_steps():
+    weights = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        module, x = nn.Conv2d(4, 6, 3), torch.randn(2, 4, 8, 8)
+        optimizer, schedule = build_optimizer(module, OptimConfig(learning_rate=0.1), 10, 8, fused)
+        assert optimizer.defaults["fused"] is fused
+        for _ in range(4):
+            optimizer.zero_grad()
+            module(x).square().sum().backward()
+            optimizer.step()
+            schedule.step()
+        weights.append(module.weight)
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
+
+
+@every_layer
+def test_products_of_16_bits_stay_near(name):
+    """Predictions and their gradients within 3 %; statistics as in use, since those of two frames exaggerate."""
+    hist = torch.randint(0, 11, (L, B, 20, 64, 96), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    steps = []
+    for is_low in (False, True):
+        detector = build(name).eval()
+        with torch.autocast("cpu", torch.bfloat16) if is_low else nullcontext():
+            predictions, _ = detector(hist, None, 0.5)
+        assert predictions.dtype == torch.float32
+        predictions[..., 4:].square().mean().backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in detector.parameters() if weight.grad is not None])
+        steps.append((predictions.detach(), gradient))
+    (wanted, gradient), (found, low_gradient) = steps
+    assert_near(found[..., 4:], wanted[..., 4:], 0.03)
+    assert (low_gradient - gradient).norm() <= 0.03 * gradient.norm()
+
+
+@every_layer
+def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
+    layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
+    inner, met = getattr(layer, "ssm", layer), []
+    if hasattr(inner, "discretize"):
+        method = inner.discretize
+
+        def spy(lambda_: Tensor, dt: Tensor, step_scale):
+            decay, gain = method(lambda_, dt, step_scale)
+            met.extend(value.dtype for value in (lambda_, dt, decay, gain))
+            return decay, gain
+
+        monkeypatch.setattr(inner, "discretize", spy)
+    with torch.autocast("cpu", torch.bfloat16):
+        state = layer.init_state(4)
+        for scale in (0.5, torch.full((3, 4), 0.5)):
+            y, state = layer(x.bfloat16(), state, scale)
+            prepared = layer.prepare(scale)
+    tensors = [getattr(prepared, field, None) for field in getattr(type(prepared), "__dataclass_fields__", ())]
+    met += [value.dtype for value in tensors if isinstance(value, Tensor) and value.dtype != torch.bool]
+    met += [leaf.dtype for leaf in (state if isinstance(state, tuple) else (state,))]
+    assert met and set(met) <= {torch.float32, torch.complex64}
+    if name != "lstm":  # whose output is its state
+        assert y.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("precision", ["bf16", "16", "bf16-true"])
+def test_weights_of_16_bits_are_refused(precision):
+    with pytest.raises(ValueError, match=f"training.precision='{precision}'; choose from {', '.join(PRECISIONS)}"):
+        TrainingConfig(precision=precision)
+
+
+def test_the_detector_compiles_to_whole_graphs():
+    torch._dynamo.reset()
+    plain, compiled = build(), build()
+    speed_up(compiled, "cpu", compile_parts=True, backend="eager")  # fullgraph: a break would be an error
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+    assert_same_step(losses_and_gradients(compiled), losses_and_gradients(plain), 1e-5)
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@every_layer
+def test_every_temporal_layer_is_one_graph_at_any_rate(name):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    for scale in (1.0, 0.5, 0.25, torch.full((3, 4), 0.3)):
+        found, wanted = compiled(x, layer.init_state(4), scale), layer(x, layer.init_state(4), scale)
+        assert_near(found[0], wanted[0], 1e-5)
+
+
+@pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
+def test_every_mixer_is_one_graph(mixer):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = SPATIAL_MIXERS[mixer](8, (2, 3), 4, normed_input=True), torch.randn(2, 4, 6, 8)
+    assert_near(torch.compile(layer, fullgraph=True, backend="eager")(x), layer(x), 1e-5)
+
+
+class Parts(nn.Module):
+    """As little as has a backbone, a neck and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.neck, self.head = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)
+        self.backbone.stages = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.neck(self.backbone(x)))
+
+
+def test_the_compiler_gives_the_same():
+    try:
+        check_compiler("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    parts, x = Parts(), torch.randn(5, 4)
+    wanted = parts(x)
+    wanted.sum().backward()
+    gradient = parts.backbone.weight.grad.clone()
+    parts.zero_grad()
+    speed_up(parts, "cpu", compile_parts=True)
+    found = parts(x)
+    found.sum().backward()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(parts.backbone.weight.grad, gradient)
+
+
+def test_without_a_compiler_nothing_starts(monkeypatch):
+    monkeypatch.setattr("rvtssm.training.speed.which", lambda name: None)
+    with pytest.raises(ValueError, match=r"training\.compile=true needs a C\+\+ compiler.*CXX, or set training\.comp"):
+        check_compiler("cpu")
+    monkeypatch.setattr("rvtssm.training.speed.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"training\.compile=true needs Triton"):
+        check_compiler("cuda")
+
+
+def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, monkeypatch, logged):
+    options = (
+        "training.compile=true",
+        "training.recompute_stages=[1,2]",
+        "training.channels_last=true",
+        "training.fused=false",
+    )
+    monkeypatch.setattr("rvtssm.run.train.speed_up", partial(speed_up, backend="eager"))
+    torch._dynamo.reset()
+    plain, fast = tmp_path / "plain", tmp_path / "fast"
+    train(toy_config(plain, "training.steps=2"))
+    train(toy_config(fast, "training.steps=2", *options))
+    for step, row in logged(plain).items():
+        assert float(logged(fast)[step]["train/total"]) == pytest.approx(float(row["train/total"]), rel=1e-3), step
+    contents = [load_file(last_checkpoint(out)) for out in (plain, fast)]
+    assert contents[0]["state_dict"].keys() == contents[1]["state_dict"].keys()
+    assert contents[0]["decisive"] == contents[1]["decisive"]
+    written = read_checkpoint(last_checkpoint(fast)).detector
+    speed_up(written, "cpu", recompute_stages=(1,), channels_last=True, compile_parts=True, backend="eager")
+    written.load_state_dict(read_checkpoint(last_checkpoint(plain)).detector.state_dict())
+    train(toy_config(fast, "training.steps=2", "resume=auto"))
+
+
+def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
+    toy_config, tmp_path, monkeypatch, logged
+):
+    met = []
+    forward = Detector.forward
+
+    def spy(self, hist, *arguments):
+        met.append(hist.dtype)
+        return forward(self, hist, *arguments)
+
+    monkeypatch.setattr(Detector, "forward", spy)
+    settings = {"none": ("data.num_workers=0",), "ahead": ("data.num_workers=1", "data.prefetch_factor=3")}
+    for name, overrides in settings.items():
+        train(toy_config(tmp_path / name, "training.steps=2", *overrides))
+    assert set(met) == {torch.uint8}
+    assert logged(tmp_path / "none") == logged(tmp_path / "ahead")

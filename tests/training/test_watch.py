@@ -1,0 +1,212 @@
+"""What a run writes for a person to look at: losses, learning rate, gradients, AP, pictures and spectra."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger, Logger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rvtssm.cli import compose
+from rvtssm.models.detector import count_parameters, parameters_by_room
+from rvtssm.models.spectra import layer_spectrum
+from rvtssm.run.train import train
+from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.training import spectra
+from rvtssm.training.fit import TrainingConfig
+from rvtssm.training.gradients import GradientNorms
+from rvtssm.training.loggers import build_loggers
+from tests.training.test_module import build_module, draw_counts, make_batch
+
+STRIDE_US = 50_000
+
+
+@pytest.fixture(scope="module")
+def watched(toy_config, tmp_path_factory) -> Path:
+    """The folder of a run that draws all it can."""
+    out = tmp_path_factory.mktemp("watched")
+    train(toy_config(out, "training.steps=2", "training.spectra=true", "optim.clip_value=1e-6"))
+    return out
+
+
+def tensorboard(out: Path) -> EventAccumulator:
+    return EventAccumulator(str(out / "tensorboard")).Reload()
+
+
+def test_tensorboard_shows_numbers_and_pictures(watched):
+    board = tensorboard(watched)
+    losses = {f"train/{name}" for name in ("total", "iou", "objectness", "class", "data_wait")}
+    gradients = {f"grad_norm/{room}" for room in ("spatial", "temporal", "neck", "head")}
+    stages = {f"spectrum/stage{stage}" for stage in (1, 2, 3, 4)}
+    numbers = {f"{stage}_{name}" for stage in stages for name in ("timescale_ms_median", "masked_share")}
+    assert losses | gradients | numbers | {"val/AP"} <= set(board.Tags()["scalars"])
+    assert any(name.startswith("lr-") for name in board.Tags()["scalars"])
+    assert stages | {"val/detections_0"} <= set(board.Tags()["images"])
+
+
+def test_csv_has_the_same_numbers(watched):
+    with open(watched / "csv" / "version_0" / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {name: float(row[name]) for row in rows for name in row if row[name]}
+    for name in ("grad_norm/temporal", "spectrum/stage4_frequency_hz_max", "val/AP", "train/total"):
+        shown = tensorboard(watched).Scalars(name)[-1].value
+        assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
+    assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
+
+
+@pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
+def test_the_rooms_are_all_there_is(temporal):
+    detector = build_module(temporal).detector
+    rooms = parameters_by_room(detector)
+    listed = [id(parameter) for parameters in rooms.values() for parameter in parameters]
+    assert sorted(listed) == sorted(map(id, detector.parameters()))
+    assert count_parameters(detector)["total"] == sum(p.numel() for p in detector.parameters())
+
+
+def test_gradient_norms_are_euclidean_and_only_where_they_are_logged():
+    module = build_module()
+    module.training_step(make_batch(draw_counts(2, 1), [0], [True]), 0).backward()
+    whole = math.sqrt(sum(float(p.grad.square().sum()) for p in module.detector.parameters() if p.grad is not None))
+    module.logged.clear()
+    trainer = SimpleNamespace(global_step=3, log_every_n_steps=5)
+    GradientNorms().on_before_optimizer_step(trainer, module, None)
+    assert module.logged == {}
+    trainer.global_step = 4
+    GradientNorms().on_before_optimizer_step(trainer, module, None)
+    assert set(module.logged) == {f"grad_norm/{room}" for room in ("spatial", "temporal", "neck", "head")}
+    assert math.sqrt(sum(float(norm) ** 2 for norm in module.logged.values())) == pytest.approx(whole, rel=1e-4)
+
+
+def test_a_spectrum_is_told_in_milliseconds_and_hertz():
+    layer = S5SSM(2, TemporalConfig(bandlimit=0.5, clip_real=False))
+    with torch.no_grad():
+        layer.log_step.zero_()
+        layer.Lambda.copy_(torch.tensor([[-0.5, 0.2 * math.pi], [-2.0, 0.8 * math.pi]]))
+    summary = spectra.summary(layer_spectrum(layer), STRIDE_US)
+    assert summary == pytest.approx(
+        {
+            "timescale_ms_min": 25.0,
+            "timescale_ms_median": 62.5,
+            "timescale_ms_max": 100.0,
+            "frequency_hz_median": 5.0,  # the mean of 2 and 8 Hz
+            "frequency_hz_max": 8.0,
+            "masked_share": 0.5,  # above half of the Nyquist rate of 10 Hz
+        }
+    )
+
+
+@pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("s7", None), ("s4", None)])
+def test_every_layer_with_modes_is_drawn(name, bandlimit):
+    layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
+    picture = spectra.spectrum_figure(layer_spectrum(layer), STRIDE_US, "stage 1")
+    assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+
+
+def test_a_mode_that_never_decays_is_left_out_of_the_picture():
+    layer = S5SSM(4, TemporalConfig(clip_real=False))
+    with torch.no_grad():
+        layer.Lambda[0, 0] = 1.0
+    spectrum = layer_spectrum(layer)
+    assert spectra.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
+    spectra.spectrum_figure(spectrum, STRIDE_US, "stage 1")
+
+
+def test_an_lstm_has_no_spectrum(toy_config, tmp_path):
+    train(toy_config(tmp_path, "training.steps=1", "training.spectra=true", "temporal=lstm"))
+    tags = tensorboard(tmp_path).Tags()
+    assert "val/AP" in tags["scalars"]
+    assert not [name for kind in ("scalars", "images") for name in tags[kind] if name.startswith("spectrum")]
+
+
+class Notebook(Logger):
+    """A logger of somebody else, with the interface of Lightning's WandbLogger."""
+
+    written: list[tuple[str, object]] = []  # noqa: RUF012
+
+    def __init__(self, save_dir: str, project: str) -> None:
+        super().__init__()
+        self.save_dir_, self.project = save_dir, project
+
+    @property
+    def name(self) -> str:
+        return self.project
+
+    @property
+    def version(self) -> str:
+        return "1"
+
+    def log_hyperparams(self, params, *arguments, **options) -> None:
+        pass
+
+    def log_metrics(self, metrics, step=None) -> None:
+        self.written += metrics.items()
+
+    def log_image(self, key, images, step=None) -> None:
+        self.written.append((key, images[0]))
+
+
+def test_any_logger_of_lightning_takes_numbers_and_pictures(toy_config, tmp_path):
+    name = f"{__name__}.Notebook"
+    chosen = (f"training.loggers=[{name}]", "training.logger_args={project: toy}", "training.spectra=true")
+    train(toy_config(tmp_path, "training.steps=1", *chosen))
+    found = dict(sys.modules[__name__].Notebook.written)
+    assert found["val/detections_0"].dtype == np.uint8 and "spectrum/stage1" in found and "train/total" in found
+    assert (tmp_path / "csv").is_dir() and not (tmp_path / "tensorboard").exists()
+
+
+def test_the_arguments_reach_the_class(tmp_path):
+    notebook, table = build_loggers([f"{__name__}.Notebook"], {"project": "toy"}, tmp_path)
+    assert (notebook.project, notebook.save_dir_) == ("toy", str(tmp_path))
+    assert isinstance(table, CSVLogger)
+    assert [type(logger) for logger in build_loggers([], {}, tmp_path)] == [CSVLogger]
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "told"),
+    [
+        (["wandb"], {}, "'wandb'; choose from tensorboard and the full name"),
+        (["tensorboard"], {"project": "a"}, "names 0: only tensorboard"),
+        (["a.B", "c.D"], {"project": "a"}, "names 2: a.B, c.D"),
+        (["a.B"], "project=a", "'project=a'; give names and values"),
+    ],
+)
+def test_a_wrong_choice_of_loggers_fails_at_once(names, arguments, told):
+    with pytest.raises(ValueError, match=told):
+        TrainingConfig(loggers=names, logger_args=arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("nowhere.at.AllLogger", {}, r"there is no nowhere.at.AllLogger \(No module"),
+        ("lightning.pytorch.loggers.WandLogger", {}, "there is no lightning.pytorch.loggers.WandLogger"),
+        ("lightning.pytorch.Trainer", {}, "is no logger of Lightning"),
+        (f"{__name__}.Notebook", {"projekt": "toy"}, r"logger_args=.*'projekt': 'toy'.* do not fit"),
+    ],
+)
+def test_a_logger_that_cannot_be_had_is_named(tmp_path, name, arguments, told):
+    with pytest.raises(ValueError, match=told):
+        build_loggers([name], arguments, tmp_path)
+
+
+@pytest.mark.skipif("wandb" in sys.modules, reason="it is there")
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
+    with pytest.raises(ValueError, match="WandbLogger needs a package that is not installed"):
+        build_loggers(["lightning.pytorch.loggers.WandbLogger"], {}, tmp_path)
+
+
+def test_the_keys_are_those_of_the_command_line():
+    named = "lightning.pytorch.loggers.MLFlowLogger"
+    config = compose(
+        ["dataset=gen1", f"training.loggers=[tensorboard,{named}]", "training.logger_args={experiment_name: gen1}"]
+    )
+    assert config.training.loggers == ["tensorboard", named]
+    assert config.training.logger_args == {"experiment_name": "gen1"}
