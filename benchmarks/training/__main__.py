@@ -12,7 +12,8 @@ the fused optimiser: `not-fused` is without. Memory is that of one step above we
 of its own. Data wait is the share of the time in which the loop waits for a real loader, for which recordings are
 generated.
 
-The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10.
+The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10. The file is
+written after each part; the last one, torch.compile, takes minutes before its first step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import argparse
 import json
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,7 +48,8 @@ from benchmarks.training.step import (
 )
 from rvtssm.events.aside import written_aside
 
-PARTS = ("layers", "memory", "data", "options")
+PARTS = ("layers", "memory", "data", "options", "compile")
+SAVING = ("", "bf16", "recompute")  # options whose memory is worth a process of its own
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
 
 
@@ -64,26 +66,25 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     rounds = options.rounds or (2 if options.quick else 5)
     console, progress = Console(), Console(stderr=True)
     found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
-    parts = options.only.split(",")
-    result: dict[str, Any] = {}
-    if "layers" in parts:
-        result["layers"] = measure_layers(shape, rounds, progress.print)
-    if "memory" in parts:
-        result["memory"] = measure_memory([*BASELINES, *LAYERS, *_with_options()], shape, progress.print)
-    if "data" in parts:
-        steps = 3 if options.quick else 8
-        result["data"] = measure_data(shape, options.workers, steps, progress.print)
-    if "options" in parts:
-        result["options"] = measure_options(shape, rounds, progress.print)
     where = f"{found['device']}, {found['threads']} threads, batch {shape.batch}, L = {shape.length}"
-    for part, rows in result.items():
+    say = progress.print
+    measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "layers": lambda: measure_layers(shape, rounds, say),
+        "memory": lambda: measure_memory([*BASELINES, *LAYERS, *(f"s5+{name}" for name in SAVING)], shape, say),
+        "data": lambda: measure_data(shape, options.workers, 2 if options.quick else 4, say),
+        "options": lambda: measure_options(OPTIONS, shape, min(rounds, 3), say),
+        "compile": lambda: measure_options(("compile",), shape, min(rounds, 3), say),
+    }
+    for part in options.only.split(","):
+        rows = found[part] = measures[part]()
         console.print(_table(rows, f"{part}: {where}"))
-    bars = met_bars(result.get("layers", []), options.device)
-    for bar in bars:
-        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
-    if options.json:
-        with written_aside(options.json) as aside:
-            aside.write_text(json.dumps({**found, **result, "bars": bars}, indent=1))
+        if part == "layers":
+            found["bars"] = met_bars(rows, options.device)
+            for bar in found["bars"]:
+                console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+        if options.json:  # after each part, whatever becomes of the next
+            with written_aside(options.json) as aside:
+                aside.write_text(json.dumps(found, indent=1))
 
 
 def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
@@ -125,10 +126,10 @@ def measure_data(shape: Shape, num_workers: int, steps: int, say: Say) -> list[d
     return rows
 
 
-def measure_options(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
+def measure_options(names: Sequence[str], shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
     """The s5 detector with each option, and how far its first loss is from that without."""
     rows = []
-    for name in _with_options():
+    for name in (f"s5+{option}" for option in names):
         say(f"option {name}")
         pair = {other: build_training(other, shape) for other in ("s5+", name)}
         losses = {other: training.step(make_batch(shape)) for other, training in pair.items()}
@@ -142,10 +143,6 @@ def measure_options(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]
             }
         )
     return rows
-
-
-def _with_options() -> list[str]:
-    return [f"s5+{option}" for option in OPTIONS]
 
 
 def _ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
@@ -192,7 +189,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--batch", type=int, help="chunks; default 1 on a CPU, 8 on a GPU")
     parser.add_argument("--length", type=int, help="steps of a chunk; default 10 on a CPU, 21 on a GPU")
-    parser.add_argument("--rounds", type=int, help="default 5")
+    parser.add_argument("--rounds", type=int, help="default 5; of the options at most 3")
     parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
     parser.add_argument("--workers", type=int, default=2, help="of the loader")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

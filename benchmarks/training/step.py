@@ -32,7 +32,7 @@ LAYERS = {
 }
 LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"
 BASELINES = (LSTM_LOOP, BACKBONE_LOOP)
-OPTIONS = ("bf16", "compile", "recompute", "channels-last", "not-fused")
+OPTIONS = ("bf16", "recompute", "channels-last", "not-fused")  # and compile
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Training:
 
 
 def build_training(name: str, shape: Shape) -> Training:
-    """The one of that name of LAYERS or BASELINES, or a layer with one of OPTIONS or none: "s5+bf16", "s5+"."""
+    """One of LAYERS or BASELINES by its name, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
     layer, plus, option = name.partition("+")
     if not plus:
         return build_trainings([layer], shape)[layer]
