@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,14 @@ def read_log(out: Path) -> dict[int, dict[str, str]]:
                     if row[name]:
                         assert known.setdefault(name, row[name]) == row[name], (path, row["step"], name)
     return by_step
+
+
+@pytest.fixture(scope="session")
+def prepared_process():
+    """Like `multiprocessing.Process`: a process without threads that has everything imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
+    return context.Process
 
 
 @pytest.fixture(scope="session")

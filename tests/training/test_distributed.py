@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from tests.training.watched import train_as_rank
 
 ROOT = Path(__file__).parents[2]
 WATCHED = Path(__file__).with_name("watched.py")
@@ -50,26 +52,52 @@ def started(command: list[str], **variables: str):
             os.killpg(job.pid, signal.SIGKILL)
 
 
-def run(command: list[str], code: int | None = 0, **variables: str) -> str:
-    """What a job says; the pipe closes when the last of its processes has gone. `code=None`: some error."""
+def run(command: list[str], **variables: str) -> None:
+    """To the end, without an error; the pipe closes when the last of its processes has gone."""
     with started(command, **variables) as job:
         told, _ = job.communicate(timeout=BOUND_S)
-    assert job.returncode == code if code is not None else job.returncode, told
-    return told
+    assert job.returncode == 0, told
 
 
-def watched(out: Path, devices: int, *overrides: str, blow: str = "-") -> list[str]:
-    shares = (f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}")
-    return [sys.executable, str(WATCHED), str(out), blow, *overrides, *shares, f"out={out}"]
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+def shares(out: Path, devices: int) -> list[str]:
+    return [f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}", f"out={out}"]
 
 
 @pytest.fixture(scope="module")
-def whole(toy_data, tmp_path_factory) -> Path:
+def ranks(prepared_process):
+    """A function: runs two processes that train together until both have ended; gives their exit codes."""
+
+    def to_the_end(out: Path, *overrides: str, blow: tuple[int, int, int] | None = None) -> list[int]:
+        together = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+        together |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        jobs = []
+        for rank in ("0", "1"):
+            environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
+            arguments = (out, blow, [*overrides, *shares(out, 2)], environment)
+            jobs.append(prepared_process(target=train_as_rank, args=arguments))
+            jobs[-1].start()
+        began = time.monotonic()
+        for job in jobs:
+            job.join(timeout=max(BOUND_S - (time.monotonic() - began), 0))
+        codes = [job.exitcode for job in jobs]
+        for job in jobs:
+            job.kill()
+        assert None not in codes, "a process waits for one that has gone"
+        return codes
+
+    return to_the_end
+
+
+@pytest.fixture(scope="module")
+def whole(toy_data, ranks, tmp_path_factory) -> Path:
     """The folder of a run of two processes that nobody interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    told = run(watched(out, 2, *toy_data, *SETTINGS, *FOUND, "optim.scale_with_batch=true"))
-    assert told.count("trained 0.") == 1
-    assert told.count("learning rate 0.0002 x sqrt(8 / 8) = 0.0002: 8 chunks per step") == 1
+    assert ranks(out, *toy_data, *SETTINGS, *FOUND, "optim.scale_with_batch=true") == [0, 0]
     return out
 
 
@@ -123,6 +151,12 @@ def test_all_processes_end_with_the_same_weights(whole):
     assert changed["global_step"] == NUM_STEPS
 
 
+def test_what_there_is_to_say_is_said_once(whole):
+    told = [(whole / f"rank{rank}.txt").read_text() for rank in (0, 1)]
+    for sentence in ("trained 0.", "learning rate 0.0002 x sqrt(8 / 8) = 0.0002: 8 chunks per step"):
+        assert [text.count(sentence) for text in told] == [1, 0], sentence
+
+
 def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
     """Slots keep their streams, batches their size, and each chunk is read once, over the epoch and both processes."""
     requests = [found["requests"] for found in notes(whole)]
@@ -149,9 +183,12 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
 
 
 @pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
-def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, tmp_path, logged, devices):
+def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, ranks, tmp_path, logged, devices):
     settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
-    run(watched(tmp_path, devices, *toy_data, *settings))
+    if devices == 2:
+        assert ranks(tmp_path, *toy_data, *settings) == [0, 0]
+    else:  # as Lightning starts them itself
+        run([sys.executable, str(WATCHED), str(tmp_path), *toy_data, *settings, *shares(tmp_path, devices)])
     first, *others = (found["weights"] for found in notes(tmp_path))
     assert len(others) == devices - 1
     assert all(torch.equal(first[name], other[name]) for other in others for name in first)
@@ -164,23 +201,21 @@ def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, tm
         assert float(found[f"val/{name}"]) == pytest.approx(value, rel=1e-6, nan_ok=True), name
 
 
-def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, tmp_path, logged):
+def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, ranks, tmp_path, logged):
     """The others end in bounded time; asked in time, all end after the same step. In the end nothing is different."""
     settings = (*toy_data, *SETTINGS, *FOUND, "optim.scale_with_batch=true", "resume=auto")
 
     def reached() -> int:
         return load_file(last_checkpoint(tmp_path))["global_step"]
 
-    run(watched(tmp_path, 2, *settings, blow=f"1:3:{signal.SIGKILL:d}"), code=None)
-    assert reached() == 2
-    run(watched(tmp_path, 2, *settings, blow=f"1:2:{signal.SIGUSR1:d}"), code=130)
-    assert reached() == 3
-    run(watched(tmp_path, 2, *settings, blow=f"0:3:{signal.SIGKILL:d}"), code=-signal.SIGKILL)
-    assert reached() == 3
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *settings, f"out={tmp_path}"]
-    run([*command, f"sampling.batch_size={BATCH // 2}"], PYTHON=sys.executable, PROCESSES="2", PORT=port)
+    codes = ranks(tmp_path, *settings, blow=(1, 3, signal.SIGKILL))
+    assert codes[0] != 0 and codes[1] == -signal.SIGKILL and reached() == 2
+    # one is asked to end: all do, after the step that they are in
+    assert ranks(tmp_path, *settings, blow=(1, 2, signal.SIGUSR1)) == [130, 0] and reached() == 3
+    codes = ranks(tmp_path, *settings, blow=(0, 3, signal.SIGKILL))
+    assert codes[0] == -signal.SIGKILL and codes[1] != 0 and reached() == 3
+    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *settings, *shares(tmp_path, 2)]
+    run(command, PYTHON=sys.executable, PROCESSES="2", PORT=free_port())
     assert reached() == NUM_STEPS
     found, wanted = weights(tmp_path), weights(whole)
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
@@ -191,11 +226,9 @@ def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, tm
 def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, tmp_path):
     settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
     train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
     command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *toy_data, *settings, f"out={tmp_path / 'nodes'}"]
     command.append(f"sampling.batch_size={BATCH // 2}")
-    node = {"PYTHON": sys.executable, "PROCESSES": "1", "NODES": "2", "HEAD": "127.0.0.1", "PORT": port}
+    node = {"PYTHON": sys.executable, "PROCESSES": "1", "NODES": "2", "HEAD": "127.0.0.1", "PORT": free_port()}
     with started(command, **node) as first, started(command, **node) as second:
         told = [job.communicate(timeout=BOUND_S)[0] for job in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), told

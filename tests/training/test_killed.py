@@ -80,14 +80,6 @@ def train_until(overrides: list[str], num_threads: int, number: int, step: int, 
 
 
 @pytest.fixture(scope="module")
-def server():
-    """Processes without threads that have everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
-    return context
-
-
-@pytest.fixture(scope="module")
 def whole(toy_config, tmp_path_factory):
     """A function: mode -> the folder of a run that nobody killed."""
     runs: dict[str, Path] = {}
@@ -103,7 +95,7 @@ def whole(toy_config, tmp_path_factory):
 
 @pytest.mark.parametrize(("mode", "number", "num_workers"), CASES)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
-    server, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers
+    prepared_process, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers
 ):
     draw = random.Random(f"{mode} {number} {num_workers}")
     step, moment = draw.randrange(1, NUM_STEPS - 1), draw.choice(MOMENTS)
@@ -111,7 +103,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
         step = draw.choice([3, 6])
     settings = (*SETTINGS, *MODES[mode], f"data.num_workers={num_workers}")
     overrides = [*toy_data, *settings, f"out={tmp_path}"]
-    killed = server.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
+    killed = prepared_process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
     killed.start()
     killed.join(timeout=120)
     assert killed.exitcode == (-signal.SIGKILL if number == signal.SIGKILL else 130)

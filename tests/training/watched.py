@@ -1,6 +1,6 @@
 """One process of `rvtssm train` under watch: notes what it reads and ends with, and may be struck by a signal.
 
-python watched.py NOTES BLOW key=value ...    BLOW is - or RANK:STEP:SIGNAL, in the middle of the step after STEP
+python watched.py NOTES key=value ...
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from rvtssm.training import fit
 class Watch(L.Callback):
     """Writes `rank<r>.pt`: the requests of every training batch, and the weights at the end."""
 
-    def __init__(self, notes: Path, blow: str) -> None:
-        self.notes, self.blow = notes, blow
+    def __init__(self, notes: Path, blow: tuple[int, int, int] | None = None) -> None:
+        self.notes = notes
+        self.blow = blow  # rank, step and number of a signal, in the middle of the step after that one
         self.read: list = []  # requests since the last batch
         self.requests: list[list] = []
         read = ChunkDataset.__getitem__
@@ -41,18 +42,16 @@ class Watch(L.Callback):
         self.read.clear()
 
     def on_after_backward(self, trainer, pl_module) -> None:
-        if self.blow != "-":
-            rank, step, number = map(int, self.blow.split(":"))
-            if (rank, step) == (trainer.global_rank, trainer.global_step):
-                os.kill(os.getpid(), number)
+        if self.blow is not None and self.blow[:2] == (trainer.global_rank, trainer.global_step):
+            os.kill(os.getpid(), self.blow[2])
 
     def on_train_end(self, trainer, pl_module) -> None:
         found = {"weights": pl_module.state_dict(), "requests": self.requests}
         torch.save(found, self.notes / f"rank{trainer.global_rank}.pt")
 
 
-if __name__ == "__main__":
-    watch = Watch(Path(sys.argv[1]), sys.argv[2])
+def train_watched(watch: Watch, overrides: list[str]) -> int:
+    """The exit code of `rvtssm train`."""
     build_trainer = fit.build_trainer
 
     def watched(*arguments):
@@ -61,4 +60,19 @@ if __name__ == "__main__":
         return trainer
 
     verb.build_trainer = watched
-    sys.exit(main(["train", *sys.argv[3:]]))
+    return main(["train", *overrides])
+
+
+def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: list[str], environment: dict) -> None:
+    """In a process of its own, as torchrun would start it: says what it says into `rank<r>.txt`."""
+    os.setsid()
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    with open(notes / f"rank{environment['RANK']}.txt", "w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    sys.exit(train_watched(Watch(notes, blow), overrides))
+
+
+if __name__ == "__main__":
+    sys.exit(train_watched(Watch(Path(sys.argv[1])), sys.argv[2:]))
