@@ -74,8 +74,8 @@ def no_data(monkeypatch):
 def test_a_wrong_value_is_refused_by_key_and_value(key, value):
     with pytest.raises((ValueError, HydraException, OmegaConfBaseException)) as refused:
         config = compose([f"{key}={value}"])
+        config.synthetic.check()  # first of all in `rvtssm generate`, as the other in `rvtssm train`
         check(config)
-        config.synthetic.check()  # first of all in `rvtssm generate`
     message = f"{getattr(refused.value, 'full_key', '')} {refused.value}"
     section, _, name = key.rpartition(".")
     assert name in message and section.split(".")[-1] in message

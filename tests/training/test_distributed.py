@@ -33,7 +33,7 @@ EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
 # untrained weights find nothing with certainty: every box counts, so that there is something to compare
 FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
-BOUND_S = 120  # in which a job must end; each takes about 8 s on an idle machine, mostly imports
+BOUND_S = 180  # in which a job must end, on a busy machine
 
 pytestmark = pytest.mark.distributed
 
@@ -70,15 +70,15 @@ def shares(out: Path, devices: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def ranks(prepared_process):
-    """A function: runs two processes that train together until both have ended; gives their exit codes."""
+    """A function: runs processes that train together until all have ended; gives their exit codes."""
 
-    def to_the_end(out: Path, *overrides: str, blow: tuple[int, int, int] | None = None) -> list[int]:
-        together = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
-        together |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    def to_the_end(out: Path, *overrides: str, devices: int = 2, blow: tuple[int, int, int] | None = None) -> list[int]:
+        together = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(devices), "MASTER_PORT": free_port()}
         jobs = []
-        for rank in ("0", "1"):
+        for rank in map(str, range(devices)):
             environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
-            arguments = (out, blow, [*overrides, *shares(out, 2)], environment)
+            arguments = (out, blow, [*overrides, *shares(out, devices)], environment)
             jobs.append(prepared_process(target=train_as_rank, args=arguments))
             jobs[-1].start()
         began = time.monotonic()
@@ -185,8 +185,8 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
 @pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
 def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, ranks, tmp_path, logged, devices):
     settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
-    if devices == 2:
-        assert ranks(tmp_path, *toy_data, *settings) == [0, 0]
+    if devices == 3:
+        assert ranks(tmp_path, *toy_data, *settings, devices=devices) == [0, 0, 0]
     else:  # as Lightning starts them itself
         run([sys.executable, str(WATCHED), str(tmp_path), *toy_data, *settings, *shares(tmp_path, devices)])
     first, *others = (found["weights"] for found in notes(tmp_path))
