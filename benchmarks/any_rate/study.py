@@ -23,6 +23,8 @@ from rvtssm.run.train import train
 from rvtssm.run.weights import read_weights
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
+# random strides and windows in training, from raw events; 80 and 200 Hz stay unseen
+AT_RATES = ("dataset.source=raw", "augment.rates_hz=[20,40,100]", "augment.rate_window=random")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "s5": ("temporal.bandlimit=0",),
     "s5-bandlimit-0.5": ("temporal.bandlimit=0.5",),
@@ -30,9 +32,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "s5-h2": ("temporal.bandlimit=0", "optim.h2_weight=0.1"),
     "s4d": ("temporal=s4d", "temporal.bandlimit=0"),
     "lstm": ("temporal=lstm",),
+    "s5-rates": ("temporal.bandlimit=0", *AT_RATES),
+    "lstm-rates": ("temporal=lstm", *AT_RATES),
 }
 HZ = (20, 40, 80, 100, 200)  # the first is that of training
 CONDITIONS = (("shrink", True), ("slide", True), ("shrink", False), ("slide", False))  # window, time step rescaled
+STEPLESS = ("lstm", "lstm-rates")  # without a time step: scored once for each window, as if it had been rescaled
+
+
+def conditions_of(variant: str) -> list[tuple[str, bool]]:
+    """Those in which it is scored; all of them are one at the rate of training."""
+    return [(window, is_rescaled) for window, is_rescaled in CONDITIONS if is_rescaled or variant not in STEPLESS]
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def run(study: Study, variants: Sequence[str], num_seeds: int, path: Path, facts
         (variant, seed)
         for seed in range(num_seeds)
         for variant in variants
-        if len(_rows_of(result, variant, seed)) < len(CONDITIONS) * (len(HZ) - 1) + 1
+        if len(_rows_of(result, variant, seed)) < len(conditions_of(variant)) * (len(HZ) - 1) + 1
     ]
     if missing:
         data = compose(study.words(variants[0], 0))
@@ -97,7 +107,7 @@ def run(study: Study, variants: Sequence[str], num_seeds: int, path: Path, facts
             train(compose([*words, "resume=auto"]))
             result["trainings"].append({"variant": variant, "seed": seed, **_training(out, words), **facts})
             _write(path, result)
-        for window, is_rescaled in CONDITIONS:
+        for window, is_rescaled in conditions_of(variant):
             for rows in _evaluated(result, variant, seed, window, is_rescaled, words, out):
                 result["rows"] += rows
                 _write(path, result)

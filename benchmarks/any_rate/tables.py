@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.any_rate.study import CONDITIONS, HZ
+from benchmarks.any_rate.study import CONDITIONS, HZ, STEPLESS
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.events.aside import written_aside
 
@@ -17,14 +17,18 @@ Curve = dict[float, list[float]]  # AP in percent of every seed, by rate
 
 
 def curves(result: dict[str, Any], window: str, is_rescaled: bool) -> dict[str, Curve]:
-    """By variant, the seeds that have every rate; the rate of training, which all conditions share, comes with it."""
+    """By variant, the seeds that have every rate; the rate of training, which all conditions share, comes with it.
+
+    What has no time step is the same whether that is rescaled or not.
+    """
     found: dict[str, Curve] = {}
     for variant in dict.fromkeys(row["variant"] for row in result["rows"]):
         by_seed: dict[int, dict[float, float]] = {}
         for row in result["rows"]:
             if row["variant"] != variant:
                 continue
-            if row["hz"] == HZ[0] or (row["window"], row["is_rescaled"]) == (window, is_rescaled):
+            counts = is_rescaled or variant in STEPLESS
+            if row["hz"] == HZ[0] or (row["window"], row["is_rescaled"]) == (window, counts):
                 by_seed.setdefault(row["seed"], {})[row["hz"]] = 100 * row["AP"]
         whole = [by_hz for by_hz in by_seed.values() if len(by_hz) == len(HZ)]
         if whole:

@@ -53,6 +53,20 @@ def test_one_variant_through_every_condition(tmp_path, monkeypatch, capsys):
     assert "another --json" in capsys.readouterr().err
 
 
+def test_what_has_no_time_step_is_scored_once_per_window():
+    assert study.conditions_of("lstm") == [("shrink", True), ("slide", True)]
+    assert study.conditions_of("s5-rates") == list(study.CONDITIONS)
+    rows = [
+        {"variant": "lstm", "seed": 0, "window": window, "is_rescaled": True, "hz": hz, "AP": 0.2 if hz == 20 else ap}
+        for window, ap in (("shrink", 0.1), ("slide", 0.15))
+        for hz in study.HZ
+        if hz != 20 or window == "shrink"
+    ]
+    for window, is_rescaled in study.CONDITIONS:
+        curve = tables.curves({"rows": rows}, window, is_rescaled)["lstm"]
+        assert curve == {20: [20.0], **{hz: [10.0 if window == "shrink" else 15.0] for hz in study.HZ[1:]}}
+
+
 def test_every_variant_composes(tmp_path):
     for variant in study.VARIANTS:
         config = compose(study.Study(tmp_path).words(variant, 3))
