@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import cv2
@@ -18,7 +18,7 @@ from rvtssm import cli
 from rvtssm.datasets.sequence import CountedHistograms, RawSplit
 from rvtssm.events.histogram import count_windows
 from rvtssm.inference.stream import Streams
-from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 
 RATES = ("20", "40", "80", "100", "200")
@@ -144,6 +144,46 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
         (row,) = json.loads((out / "evaluation.json").read_text())["rates"].values()
         scores.append({name: value for name, value in row.items() if name != "seconds"})
     assert scores[0] == scores[1] and scores[0]["AP"] > 0
+
+
+@pytest.mark.parametrize(("hz", "stride_ms"), [(80, 12.5), (30, 33.333333)])
+def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_ms):
+    """What was prepared with another stride than that of training scores as the raw recordings do at that rate."""
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
+    sensor = [word for word in TOY if word.startswith("dataset.")]
+    settings = ["splits=[test]", "workers=1", f"stride_ms={stride_ms}"]
+    assert cli.main(["preprocess", "dataset=synthetic", *sensor, *where, *settings]) == 0
+    scores = []
+    for source in ("raw", "prepared"):
+        how = [f"source={source}", "postprocess.min_score=0", f"frequencies_hz=[{hz}]"]
+        out = f"out={tmp_path / source}"
+        assert cli.main(["evaluate", weights, "dataset=synthetic", *sensor, *where, *how, out]) == 0
+        (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
+        scores.append({name: value for name, value in row.items() if name != "seconds"})
+    assert scores[0] == scores[1] and scores[0]["AP"] > 0
+    assert f"At {hz} Hz, as all below." in (tmp_path / "raw/report.html").read_text()
+
+
+def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
+    trained = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    described = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
+    described["temporal_config"] = replace(trained.temporal_config, bidirectional=True)
+    meta = CheckpointMeta(**described)
+    write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
+    arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments]) == 0
+    settings = json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]
+    assert settings["memory"] == "carried, and events after the label, to the end of each chunk of 21 steps"
+
+
+def test_an_evaluation_says_before_it_begins_that_it_cannot_be_written(demo, tmp_path, capsys):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    (tmp_path / "file").touch()
+    for verb, out in (("evaluate", "file"), ("evaluate", "file/below"), ("audit", "file")):
+        assert cli.main([verb, weights, f"out={tmp_path / out}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is or lies below a file" in line and str(tmp_path / out) in line
 
 
 def test_the_weights_predict_without_labels(demo, tmp_path):

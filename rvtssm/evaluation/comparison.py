@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.writing import write_together
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:
     """Write `comparison.json` and `comparison.md` to a folder; reports by the name of their weights, at least one."""
     if not reports:
         raise ValueError("a comparison needs at least one report")
-    out_dir = Path(out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    numbers = {name: to_json(report) for name, report in reports.items()}
     content = {
-        "comparison.json": json.dumps({name: to_json(report) for name, report in reports.items()}, indent=2) + "\n",
-        "comparison.md": comparison_markdown(reports),
+        "comparison.json": (json.dumps(numbers, indent=2) + "\n").encode(),
+        "comparison.md": comparison_markdown(reports).encode(),
     }
-    for name, text in content.items():
-        aside = out_dir / f".{name}.{os.getpid()}.tmp"
-        aside.write_text(text)
-        os.replace(aside, out_dir / name)
-    return [out_dir / name for name in content]
+    return write_together(out_dir, content)
 
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:

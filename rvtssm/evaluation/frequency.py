@@ -33,20 +33,39 @@ class RateRow:
     extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
 
 
+def is_same_rate(hz: float, other_hz: float) -> bool:
+    """Whether two rates are one: 30 Hz is a stride of 33333.3 us, which may have been stored as whole microseconds."""
+    return math.isclose(hz, other_hz, rel_tol=1e-3)
+
+
+def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
+    """The rate that a report looks at more closely: the reference rate where it is among them, else the first."""
+    return next((hz for hz in rates_hz if is_same_rate(hz, reference_hz)), rates_hz[0])
+
+
 def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = REFERENCE_HZ) -> float:
     """The value at `reference_hz` minus the mean at all other rates, in the unit of the values.
 
     NaN when the reference rate or every other rate is missing.
     """
-    others = [value for hz, value in value_by_hz.items() if hz != reference_hz]
-    if reference_hz not in value_by_hz or not others:
+    reference = [value for hz, value in value_by_hz.items() if is_same_rate(hz, reference_hz)]
+    others = [value for hz, value in value_by_hz.items() if not is_same_rate(hz, reference_hz)]
+    if not reference or not others:
         return math.nan
-    return value_by_hz[reference_hz] - sum(others) / len(others)
+    return reference[0] - sum(others) / len(others)
 
 
 def drop_of_rows(rows: Sequence[RateRow], metric: str = "AP", reference_hz: float = REFERENCE_HZ) -> float:
     """`performance_drop` of one metric over measured rows."""
     return performance_drop({row.hz: row.metrics[metric] for row in rows}, reference_hz)
+
+
+def published_sentences(dataset: str) -> list[str]:
+    """The published rows in words, one sentence per model; none for a dataset without published numbers."""
+    return [
+        f"Published, {model}: " + ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items()) + "."
+        for model, ap_by_hz in published_rows(dataset).items()
+    ]
 
 
 def published_rows(dataset: str) -> dict[str, dict[float, float]]:

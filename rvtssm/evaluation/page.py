@@ -10,7 +10,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
-from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.frequency import published_sentences
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
 
@@ -38,7 +38,7 @@ def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
     parts = [
         f"<h1>{escape(report.title)}</h1>",
         *_rates(report),
-        *(_breakdown(report.breakdown) if report.breakdown else []),
+        *(_breakdown(report.breakdown, report.breakdown_hz) if report.breakdown else []),
         *([f"<h2>Worst frames</h2><p>{_rule()}</p>"] if pictures else []),
         *(_figure(picture.png, picture.caption) for picture in pictures),
         "<h2>Conditions</h2><dl>",
@@ -64,17 +64,15 @@ def _rates(report: EvaluationReport) -> list[str]:
             f"<p>Performance drop (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
             f"{100 * report.performance_drop:.1f} points.</p>"
         )
-    for model, ap_by_hz in published_rows(report.dataset).items():
-        values = ", ".join(f"{hz:g} Hz {percent(ap)}" for hz, ap in ap_by_hz.items())
-        parts.append(f"<p>Published, {escape(model)}: {values}.</p>")
+    parts += [f"<p>{escape(sentence)}</p>" for sentence in published_sentences(report.dataset)]
     if report.still_objects:
         values = ", ".join(f"{escape(name)} {percent(ap)}" for name, ap in report.still_objects.items())
         parts.append(f"<p>AP on objects that stand still: {values}.</p>")
     return [*parts, _figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
 
 
-def _breakdown(breakdown: Breakdown) -> list[str]:
-    parts = ["<h2>Precision over recall</h2>", _figure(precision_png(breakdown.curves), "At the rate of training.")]
+def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
+    parts = ["<h2>Precision over recall</h2>", _figure(precision_png(breakdown.curves), f"At {hz:g} Hz, as all below.")]
     parts.append("<h2>Average precision by kind of object</h2>")
     for group in breakdown.groups:
         rows = [[part, str(group.num_boxes[part]), percent(ap)] for part, ap in group.ap.items()]

@@ -6,20 +6,20 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.frequency import published_sentences
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.writing import write_together
 
 
 def console_table(report: EvaluationReport) -> Table:
-    """The report as a rich table, AP in percent, settings below it."""
+    """The report as a rich table, AP in percent, the published rows and the settings below it."""
     table = Table(title=report.title, caption=_plain_settings(report), caption_justify="left", title_justify="left")
     table.add_column("Hz", justify="right", style="bold")
     for name in report.metric_names:
@@ -57,9 +57,8 @@ def to_markdown(report: EvaluationReport) -> str:
     if not math.isnan(report.performance_drop):
         meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
-    for model, ap_by_hz in published_rows(report.dataset).items():
-        values = ", ".join(f"{hz:g} Hz {percent(ap)}" for hz, ap in ap_by_hz.items())
-        lines += ["", f"Published, {model}: {values}."]
+    for sentence in published_sentences(report.dataset):
+        lines += ["", sentence]
     if report.still_objects:
         values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
         lines += ["", f"AP on objects that stand still: {values}."]
@@ -73,8 +72,6 @@ def write_report(
 
     `pictures` of the worst frames go into the page.
     """
-    out_dir = Path(out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
     content = {
         f"{name}.json": (json.dumps(to_json(report), indent=2) + "\n").encode(),
         f"{name}.csv": to_csv(report).encode(),
@@ -82,14 +79,10 @@ def write_report(
         f"{name}.png": rates_png(report.title, report.dataset, report.rows),
         "report.html": to_html(report, pictures).encode(),
     }
-    for file, data in content.items():
-        aside = out_dir / f".{file}.{os.getpid()}.tmp"
-        aside.write_bytes(data)
-        os.replace(aside, out_dir / file)
-    return {file.rpartition(".")[2]: out_dir / file for file in content}
+    return {path.suffix[1:]: path for path in write_together(out_dir, content)}
 
 
 def _plain_settings(report: EvaluationReport) -> str:
-    lines = [f"{name}: {value}" for name, value in report.settings.items()]
+    lines = [*published_sentences(report.dataset), *(f"{name}: {value}" for name, value in report.settings.items())]
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     return "\n".join(lines)

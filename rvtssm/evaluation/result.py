@@ -9,7 +9,7 @@ from typing import Any
 
 from rvtssm.evaluation.breakdown import Breakdown
 from rvtssm.evaluation.coco import METRICS
-from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, drop_of_rows
+from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, drop_of_rows, nearest_reference
 
 NO_VALUE = "–"  # a number without ground truth
 
@@ -34,6 +34,11 @@ class EvaluationReport:
     def metric_names(self) -> list[str]:
         """The common names first, then one per class."""
         return [*METRICS, *(name for name in self.rows[0].metrics if name not in METRICS)]
+
+    @property
+    def breakdown_hz(self) -> float:
+        """The rate that the breakdown is of."""
+        return nearest_reference([row.hz for row in self.rows], self.reference_hz)
 
     @property
     def performance_drop(self) -> float:

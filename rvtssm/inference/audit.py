@@ -16,6 +16,7 @@ from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.schedule import FixedRate
+from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.spectra import Spectrum, stage_spectra
@@ -84,8 +85,7 @@ def audit_detector(
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
         raise ValueError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
-    if not all(stage.temporal.is_causal for stage in checkpoint.detector.backbone.stages):
-        raise ValueError("temporal.bidirectional=true sees whole chunks only: there is no step that could be audited")
+    check_causal(checkpoint.detector)
     downsample = downsample or nearest_downsample(checkpoint.spec, *sensor_hw)
     detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
     frames = _frames(checkpoint, events, sensor_hw, downsample)

@@ -5,6 +5,7 @@ Brighter is red, darker is blue, as in the literature. Text keeps to ASCII: Open
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ import cv2
 import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.events.aside import written_aside
 from rvtssm.records import Detections, Labels
 
 Color = tuple[int, int, int]  # RGB
@@ -119,7 +121,8 @@ def class_name(class_names: Sequence[str], class_id: int) -> str:
 def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
     """A function that appends RGB frames (h, w, 3) uint8 to an MP4; the file appears when the block ends without error.
 
-    All frames must have the size of the first. ValueError when OpenCV cannot encode, or for a video without frames.
+    All frames must have the size of the first. ValueError when OpenCV cannot encode, or for a video without frames;
+    OSError where not all of it could be written.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,14 +130,19 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".video-") as folder:
         aside = Path(folder) / "video.mp4"
         writer: cv2.VideoWriter | None = None
+        num_frames = 0
 
         def write(frame: np.ndarray) -> None:
-            nonlocal writer
+            nonlocal writer, num_frames
+            num_frames += 1
             if writer is None:
                 size = (frame.shape[1], frame.shape[0])
                 writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), fps, size)
                 if not writer.isOpened():
-                    raise ValueError(f"{path}: OpenCV cannot write MP4 here; leave mp4 out of predict.formats")
+                    raise ValueError(
+                        f"{path.name}: OpenCV cannot write MP4 of {size[0]} x {size[1]} pixels at {fps:g} Hz here; "
+                        "leave mp4 out of predict.formats"
+                    )
             writer.write(np.ascontiguousarray(frame[..., ::-1]))
 
         try:
@@ -144,6 +152,9 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
                 writer.release()
         if writer is None:
             raise ValueError(f"{path}: a video needs at least one frame")
+        # OpenCV does not say when the disk is full
+        if (found := max(0, int(cv2.VideoCapture(str(aside)).get(cv2.CAP_PROP_FRAME_COUNT)))) != num_frames:
+            raise OSError(errno.EIO, f"only {found} of {num_frames} pictures could be written", path.name)
         os.replace(aside, path)
 
 
@@ -162,11 +173,8 @@ def to_png(image: np.ndarray) -> bytes:
 
 def write_png(path: Path | str, image: np.ndarray) -> None:
     """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_bytes(to_png(image))
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        aside.write_bytes(to_png(image))
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:

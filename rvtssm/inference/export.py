@@ -5,8 +5,10 @@ Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled fo
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -67,6 +69,8 @@ def export_detector(
     ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`).
     """
     kind = format_of(path)
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder, and the exported model is a file; choose another name")
     if checkpoint.model_config.memory_chunk is not None:
         raise ValueError(
             f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
@@ -90,13 +94,12 @@ def export_detector(
         program = torch.export.export(step, example, dynamic_shapes=shapes)
         text = json.dumps(description)
         if kind == "export":
-            torch.export.save(program, aside, extra_files={METADATA_KEY: text})
+            whole = io.BytesIO()  # where the disk is full, torch ends the process
+            torch.export.save(program, whole, extra_files={METADATA_KEY: text})
+            aside.write_bytes(whole.getbuffer())
         else:
-            options = {"aot_inductor.metadata": {METADATA_KEY: text}}
-            with tempfile.TemporaryDirectory(dir=aside.parent) as folder:  # the compiler insists on a suffix
-                package = Path(folder) / "model.pt2"
-                torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
-                package.replace(aside)
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copyfile(_compiled(program, text, Path(folder)), aside)
     return description
 
 
@@ -154,6 +157,21 @@ def _write_onnx(
     assert program is not None
     program.model.metadata_props[METADATA_KEY] = json.dumps(description)
     program.save(path, external_data=False)
+
+
+def _compiled(program: Any, text: str, folder: Path) -> Path:
+    """A package with the description inside; ValueError where there is nothing to compile with."""
+    options = {"aot_inductor.metadata": {METADATA_KEY: text}}
+    package = folder / "model.pt2"  # the compiler insists on the suffix
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the model cannot be compiled here ({reason}); install a C++ compiler such as g++, or "
+            "export to .onnx or .pt2"
+        ) from error
+    return package
 
 
 @contextmanager

@@ -26,13 +26,13 @@ def largest_difference(
 ) -> tuple[float, float]:
     """Of the predictions of both over carried steps at changing rates: relative to the largest, and of the scores.
 
-    Counts are random, the step scales between a tenth and twice that of training.
+    Counts are random, the step scales between a tenth and twice that of training. NaN where one of them is.
     """
     height, width = exported.detector.geometry.height, exported.detector.geometry.width
     reference = detector_for_frame(checkpoint, height, width).cpu()
     generator = torch.Generator().manual_seed(seed)
     states: list[Any] = [None, None]
-    boxes = scores = 0.0
+    differences = []
     for _ in range(num_steps):
         size = (1, num_streams, reference.in_channels, height, width)
         hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
@@ -43,9 +43,11 @@ def largest_difference(
                 predictions, states[i] = detector(hist, states[i], scale)
             found.append(predictions)
         wanted, given = found
-        boxes = max(boxes, float((given - wanted)[..., :4].abs().max() / wanted[..., :4].abs().max()))
-        scores = max(scores, float((given[..., 4:].sigmoid() - wanted[..., 4:].sigmoid()).abs().max()))
-    return boxes, scores
+        boxes = (given - wanted)[..., :4].abs().max() / wanted[..., :4].abs().max()
+        scores = (given[..., 4:].sigmoid() - wanted[..., 4:].sigmoid()).abs().max()
+        differences.append(torch.stack([boxes, scores]))
+    largest = torch.stack(differences).amax(dim=0)
+    return float(largest[0]), float(largest[1])
 
 
 def is_exported(path: Path | str) -> bool:

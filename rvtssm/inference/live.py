@@ -15,7 +15,7 @@ from rvtssm.events.histogram import count_windows
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.schedule import FixedRate, Schedule, Since
-from rvtssm.inference.stream import Streams
+from rvtssm.inference.stream import Streams, check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
 from rvtssm.records import Detections, Events, Windows
@@ -37,10 +37,10 @@ class StreamDetector:
     """Packets of events in, detections out, with constant work and memory per window however long it runs.
 
     One window serves all cameras at once, as a batch. A window [start, end) closes when every camera is known to be
-    past its end: by an event at or after it, or by `until_us`. What comes out depends on the events alone and not on
-    how they were cut into packets. The detector steps by what the schedule says, relative to its training; set
-    `schedule` at any time, it holds from the end of the last window on. A window longer than the ones before begins
-    with the events that those still kept.
+    past its end: by an event at or after it (convention `rvt`: after it), or by `until_us`. What comes out depends on
+    the events alone and not on how they were cut into packets. The detector steps by what the schedule says, relative
+    to its training; set `schedule` at any time, it holds from the end of the last window on. A window longer than the
+    ones before begins with the events that those still kept.
 
     The state of everything, pending events too, is in `state_dict`.
     """
@@ -60,8 +60,10 @@ class StreamDetector:
         """height, width: sensor pixels. The schedule defaults to the rate and window length of training.
 
         start_us: where the first window begins; None: at the first event that is pushed. downsample: frames keep one
-        pixel in n x n; None: the n that comes nearest the frames of training.
+        pixel in n x n; None: the n that comes nearest the frames of training. ValueError for weights that need later
+        windows, see `check_causal`.
         """
+        check_causal(checkpoint.detector)
         if num_cameras < 1:
             raise ValueError(f"num_cameras={num_cameras} must be at least 1")
         self.windows = checkpoint.windows
@@ -162,7 +164,8 @@ class StreamDetector:
 
     def _next_window(self) -> tuple[int, int, float] | None:
         """Start, end and step in microseconds of the window that can be closed, None where nothing more can be."""
-        known_us = min(self._known_us)
+        # closed windows (`rvt`) hold the events at their end as well, of which more may come
+        known_us = min(self._known_us) - (self.windows.convention == "rvt")
         if known_us <= self._end_us:
             return None
         times = [pending.events.between(self._end_us, known_us).t for pending in self._pending]

@@ -1,10 +1,12 @@
 """From a recording, whole or while it is made, to boxes and pictures: windows from the first event to the last.
 
-No labels are needed. Along a DSEC sequence windows end at the times of its images, elsewhere at a fixed stride.
+No labels are needed. Along a DSEC sequence windows end at the times of its images and labels, elsewhere at a fixed
+stride.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -26,8 +28,8 @@ from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.grids import Counting, Step, steps_as_they_come, steps_of_file
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
-from rvtssm.inference.sources import Images, Source, opened_source
-from rvtssm.inference.stream import Streams
+from rvtssm.inference.sources import Source, opened_source
+from rvtssm.inference.stream import Streams, check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
@@ -82,6 +84,7 @@ def predict_recording(
     config: PredictConfig | None = None,
     *,
     ground_truth: Labels | None = None,
+    ends_us: np.ndarray | None = None,
     on_frame: Callable[[Detections], None] | None = None,
     progress: bool = True,
 ) -> PredictionSummary:
@@ -92,12 +95,15 @@ def predict_recording(
     `detections.jsonl` (one line per window, also the empty ones), `detections.npy` (fields of Prophesee's boxes, class
     ids as in the dataset), `coco_results.json`, `video.mp4`, stills and a strip of them. Boxes are in pixels of the
     sensor; `on_frame` is handed those of every window, too. `ground_truth` (sensor px, ordered by time) is drawn only.
-    ValueError for a recording that cannot be read to its end or holds no events.
+    At each of `ends_us` (int64) between the first and the last event a window ends.
+    ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
+    windows.
     """
     config = config or PredictConfig()
+    check_causal(checkpoint.detector)
     began = time.perf_counter()
     with opened_source(str(recording), config.height, config.width) as source:
-        plan = _plan(checkpoint, source, config)
+        plan = _plan(checkpoint, source, config, ends_us)
         tally = Tally(config.min_score)
         with _written_together(Path(out)) as aside:
             with (
@@ -195,7 +201,7 @@ class _Plan:
         return steps_of_file(blocks, self.windows, self.is_fixed, self.counting)
 
 
-def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig) -> _Plan:
+def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """ValueError for a recording without events, or of which nothing is left at this downsampling."""
     recording, trained = source.recording, checkpoint.windows
     downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
@@ -205,7 +211,8 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig) -
     stride_us, length_us = _stride_and_length(trained, config)
     windows, is_fixed = None, True
     if isinstance(recording, Recording):
-        windows, is_fixed = _grid(recording, source.images, stride_us, length_us)
+        given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
+        windows, is_fixed = _grid(recording, np.concatenate([np.empty(0, np.int64), *given]), stride_us, length_us)
         if truncated := recording.faults.truncated_bytes:
             raise ValueError(
                 f"{source.name} is truncated: {truncated} bytes follow the last whole event; copy it again"
@@ -229,13 +236,15 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig) -
     return _Plan(counting, frame_hw, pictures, windows, is_fixed)
 
 
-def _grid(recording: Recording, images: Images | None, stride_us: float, length_us: int | None) -> tuple[Windows, bool]:
-    """The windows, and whether their stride is one number; they end at the images between the events."""
+def _grid(recording: Recording, ends_us: np.ndarray, stride_us: float, length_us: int | None) -> tuple[Windows, bool]:
+    """The windows, and whether their stride is one number; they end at those of `ends_us` between the events, and go
+    on by the stride after the last of them."""
     first_us, last_us = recording.time_range_us
-    if images is not None:
-        times_us = images.times_us[(images.times_us > first_us) & (images.times_us <= last_us + 1)]
-        if len(times_us):
-            return label_grid(times_us, stride_us, length_us, first_us), False
+    times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
+    if len(times_us):
+        num_after = int((last_us + 1 - times_us.max()) // stride_us)
+        after_us = np.rint(times_us.max() + stride_us * np.arange(1, num_after + 1)).astype(np.int64)
+        return label_grid(np.concatenate([times_us, after_us]), stride_us, length_us, first_us), False
     return free_grid(first_us, last_us, stride_us, length_us), True
 
 
@@ -272,7 +281,12 @@ def _written_together(out: Path) -> Iterator[Path]:
     out.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=out, prefix=".predict-") as aside:
-            yield Path(aside)
+            try:
+                yield Path(aside)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+                    error.filename = str(out)  # a full disk does not say where it is
+                raise
             for stale in [path for pattern in _OURS for path in out.glob(pattern)]:
                 stale.unlink(missing_ok=True)
             for path in Path(aside).iterdir():

@@ -82,10 +82,15 @@ def find_sources(where: str) -> dict[str, str]:
 def opened_source(where: str, height: int | None = None, width: int | None = None) -> Iterator[Source]:
     """Open what `find_sources` found; sizes are sensor pixels, where the events do not tell. ValueError, OSError."""
     if where == STDIN:
+        if sys.stdin is None:
+            raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
         yield Source("standard input", PipedRecording(sys.stdin.buffer, "standard input", height, width))
     elif where.startswith(SOCKET):
         with _connected(where) as connection, connection.makefile("rb") as stream:
-            yield Source(where, PipedRecording(stream, where, height, width))  # type: ignore[arg-type]
+            try:
+                yield Source(where, PipedRecording(stream, where, height, width))  # type: ignore[arg-type]
+            except ConnectionError as error:
+                raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
         path = Path(where)
         recording = open_recording(path / DSEC_EVENTS if path.is_dir() else path, height, width)

@@ -204,6 +204,15 @@ def stream(
     ]
 
 
+def check_causal(detector: Any) -> None:
+    """ValueError for a detector whose outputs depend on later windows: fed one at a time, it would see none of them."""
+    if isinstance(detector, Detector) and not all(stage.temporal.is_causal for stage in detector.backbone.stages):
+        raise ValueError(
+            "these weights see whole chunks only (temporal.bidirectional=true) and cannot go step by step; score them "
+            "with `rvtssm evaluate`, or train with temporal.bidirectional=false"
+        )
+
+
 def _map(function: Callable[..., Tensor], *states: State) -> State:
     """`function` over the corresponding tensors of equally nested states."""
     if isinstance(states[0], Tensor):

@@ -16,6 +16,7 @@ from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import Events
 from rvtssm.run.console import console
+from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
 
 
@@ -25,11 +26,12 @@ def audit(config: Config, as_json: bool = False) -> None:
     The events are the first of `recording`, else of a test recording in `dataset.raw_dir`, else simulated traffic on
     frames of the weights' size.
     """
+    out = writable(Path(config.out or "outputs/audit"))
     checkpoint = read_weights(config)
     events, sensor_hw, downsample, source = _input(config, checkpoint)
     found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
     title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
-    written = write_audit(found, title, source, Path(config.out or "outputs/audit"))
+    written = write_audit(found, title, source, out)
     if as_json:
         text = json.dumps(to_json(found, title, source))
         console.print(text, soft_wrap=True, highlight=False, markup=False)

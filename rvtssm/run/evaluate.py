@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from rvtssm.datasets.sequence import Sequence
 from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
-from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
 from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import console_table, write_report
@@ -28,7 +27,7 @@ from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console
-from rvtssm.run.inputs import folders
+from rvtssm.run.inputs import folders, writable
 from rvtssm.run.weights import read_weights
 
 
@@ -38,7 +37,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
 
     With `evaluation.checkpoints`, each of them below a folder of its own, and `comparison.*` of all of them.
     """
-    out = Path(config.out or "outputs/evaluate")
+    out = writable(Path(config.out or "outputs/evaluate"))
     if config.evaluation.checkpoints is None:
         return [_evaluate_one(config, out)]
     if not config.evaluation.checkpoints or config.checkpoint:
@@ -63,7 +62,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
 
     rows, still, without_memory = [], {}, {}
     rates = options.frequencies_hz or [trained_hz]
-    broken_down_hz = next((hz for hz in rates if math.isclose(hz, trained_hz)), rates[0])
+    broken_down_hz = nearest_reference(rates, trained_hz)
     for hz in rates:
         began = time.perf_counter()
         recordings, sequences = _stream_split(config, checkpoint, data, hz)
@@ -72,7 +71,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         if hz == broken_down_hz:
             breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
-        if math.isclose(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
+        if is_same_rate(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory:
         recordings, _ = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
@@ -126,7 +125,7 @@ def _stream_split(
 ) -> tuple[list[ScoredRecording], list[Sequence]]:
     """The recordings of the split through the detector at a rate, each with its labels and detections."""
     trained = checkpoint.windows
-    is_trained_rate = math.isclose(1e6 / hz, trained.stride_us)
+    is_trained_rate = is_same_rate(hz, 1e6 / trained.stride_us)
     length_us = trained.length_us if is_trained_rate else None
     if config.evaluation.window == "slide":
         length_us = trained.length_us or round(trained.stride_us)
@@ -193,6 +192,13 @@ def _worst_pictures(
     return pictures
 
 
+def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
+    """What weights that are not causal know beside their memory."""
+    if not checkpoint.temporal_config.bidirectional:
+        return ""
+    return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
+
+
 def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule) -> dict[str, str]:
     """What decides the numbers of an evaluation, in words."""
     options, rules = config.postprocess, config.evaluation
@@ -206,6 +212,6 @@ def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceData
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",
-        "memory": checkpoint.model_config.memory,
+        "memory": checkpoint.model_config.memory + _foresight(config, checkpoint),
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }

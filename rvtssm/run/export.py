@@ -8,18 +8,29 @@ from rvtssm.config import Config
 from rvtssm.inference.export import export_detector
 from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.run.console import console
-from rvtssm.run.inputs import needed
+from rvtssm.run.inputs import needed, writable
 from rvtssm.run.weights import read_weights
+
+_LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs
 
 
 def export(config: Config) -> None:
-    """Write `out`, whose name decides the format, and say how far it is from PyTorch."""
+    """Write `out`, whose name decides the format, and say how far it is from PyTorch; ValueError and no file where that
+    is too far.
+    """
     out = Path(
         needed(config.out, "out=FILE", "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)")
     )
+    writable(out.parent)
     checkpoint = read_weights(config)
     description = export_detector(checkpoint, out, config.export.height, config.export.width)
     boxes, scores = largest_difference(checkpoint, read_exported(out), config.export.check_steps)
+    if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN
+        out.unlink()
+        raise ValueError(
+            f"what was exported to {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
+            f"{config.export.check_steps} steps; it was removed, choose another format"
+        )
     height, width = description["frame_hw"]
     console.print(
         f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "

@@ -13,6 +13,7 @@ from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
+from rvtssm.evaluation.result import percent
 from rvtssm.events.aside import written_aside
 from rvtssm.inference.predict import PredictionSummary, predict_recording
 from rvtssm.inference.sources import DSEC_TRACKS, find_sources
@@ -34,11 +35,11 @@ def predict(config: Config) -> int:
     sources = find_sources(where)
     out = Path(config.out or f"outputs/predict/{next(iter(sources)) if len(sources) == 1 else Path(where).name}")
     scored: list[ScoredRecording] = []
-    failed = 0
+    failed = num_unseen = 0
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
-            summary, found = _predict_one(config, checkpoint, name, path, folder)
+            summary, found, unseen = _predict_one(config, checkpoint, name, path, folder)
         except (ValueError, OSError) as error:
             if len(sources) == 1:
                 raise
@@ -48,11 +49,14 @@ def predict(config: Config) -> int:
             continue
         if found is not None:
             scored.append(found)
+            num_unseen += unseen
         for sentence in summary.sentences():
             console.print(sentence, soft_wrap=True, highlight=False, markup=False)
         console.print(f"in {folder}", soft_wrap=True)
     if scored:
-        _score(scored, checkpoint.spec, out)
+        _score(scored, num_unseen, checkpoint.spec, out)
+    elif failed < len(sources):
+        (out / "scores.json").unlink(missing_ok=True)  # of an earlier prediction
     if failed:
         console.print(f"{failed} of {len(sources)} recordings could not be predicted", soft_wrap=True)
     return 2 if failed else 0
@@ -60,12 +64,13 @@ def predict(config: Config) -> int:
 
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
-) -> tuple[PredictionSummary, ScoredRecording | None]:
-    """The summary, and what there is to score where the sequence has labels of classes that the model has."""
+) -> tuple[PredictionSummary, ScoredRecording | None, int]:
+    """The summary, what there is to score where the sequence has labels of classes that the model has, and how many
+    label times have no window, since they are before the first or after the last event."""
     tracks = Path(path) / DSEC_TRACKS
     labels = dsec.labels_for(tracks, checkpoint.spec.class_names) if tracks.is_file() else None
     if labels is None or not len(labels):
-        return predict_recording(checkpoint, path, out, config.predict), None
+        return predict_recording(checkpoint, path, out, config.predict), None, 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
     def keep(frame: Detections) -> None:
@@ -73,13 +78,15 @@ def _predict_one(
             at_labels.append(frame)
 
     counted = labels[dsec.is_counted(labels, checkpoint.spec.class_names)]
-    summary = predict_recording(checkpoint, path, out, config.predict, ground_truth=counted, on_frame=keep)
-    seen = {frame.t_us for frame in at_labels}  # not those before the first and after the last event
+    summary = predict_recording(
+        checkpoint, path, out, config.predict, ground_truth=counted, ends_us=labels.t_us, on_frame=keep
+    )
+    seen = {frame.t_us for frame in at_labels}
     kept = labels[np.isin(labels.t_us, list(seen))]
-    return summary, ScoredRecording(name, kept, at_labels)
+    return summary, ScoredRecording(name, kept, at_labels), len(times_us - seen)
 
 
-def _score(recordings: list[ScoredRecording], trained: DatasetSpec, out: Path) -> None:
+def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetSpec, out: Path) -> None:
     """Average precision over all sequences at once, printed and written, with what stood for what."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
     metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
@@ -89,11 +96,12 @@ def _score(recordings: list[ScoredRecording], trained: DatasetSpec, out: Path) -
             "recordings": [recording.name for recording in recordings],
             "classes": mapping,
             "scored": scoring_rules(spec),
+            "label_times_without_events": num_unseen,
             "metrics": {name: None if value != value else value for name, value in metrics.items()},
         }
         aside.write_text(json.dumps(content, indent=2) + "\n")
     console.print(
-        f"AP {100 * metrics['AP']:.1f}, AP50 {100 * metrics['AP50']:.1f} over {len(recordings)} labelled sequences; "
+        f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "
         f"{mapping}; in {out / 'scores.json'}",
         soft_wrap=True,
         highlight=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -102,6 +103,12 @@ def test_the_numbers_are_those_of_the_json(report, tmp_path):
         _, *rows = page.tables[name.replace(" ", "-")]
         parts = broken["groups"][name]["parts"]
         assert rows == [[part, str(found["boxes"]), shown(found["AP"])] for part, found in parts.items()]
+
+
+def test_the_breakdown_says_of_which_rate_it_is(report):
+    assert "At 20 Hz, as all below." in to_html(report)
+    others = replace(report, rows=report.rows[1:])
+    assert "At 40 Hz, as all below." in to_html(others)
 
 
 def test_without_a_breakdown_there_is_a_page_as_well(tmp_path):

@@ -2,11 +2,21 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from rvtssm.evaluation.frequency import PUBLISHED, PUBLISHED_HZ, RateRow, drop_of_rows, performance_drop, published_rows
+from rvtssm.evaluation.frequency import (
+    PUBLISHED,
+    PUBLISHED_HZ,
+    RateRow,
+    drop_of_rows,
+    is_same_rate,
+    nearest_reference,
+    performance_drop,
+    published_rows,
+)
 from rvtssm.evaluation.report import console_table, to_csv, to_markdown, write_report
 from rvtssm.evaluation.result import EvaluationReport, to_json
 
@@ -87,6 +97,7 @@ def test_the_console_table_shows_percent_and_settings():
     text = console.export_text()
     assert "drop" in text and "40.0" in text and "–" in text
     assert "score: objectness_times_class, from 0.001" in text and "length = stride" in text
+    assert "Published, S5-ViT-B: 20 Hz 47.7, 40 Hz 46.4" in text and "Published, RVT: 20 Hz 47.2" in text
 
 
 def test_a_single_rate_has_no_drop_and_no_rate_is_an_error(tmp_path):
@@ -100,8 +111,33 @@ def test_a_single_rate_has_no_drop_and_no_rate_is_an_error(tmp_path):
 
 def test_a_failed_write_leaves_the_old_report(tmp_path, monkeypatch):
     paths = write_report(make_report(), tmp_path)
-    before = paths["json"].read_bytes()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == set(paths.values())
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_report(make_report(title="other"), tmp_path)
-    assert paths["json"].read_bytes() == before
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
+    write, written = Path.write_bytes, []
+
+    def fail_at_the_third(path, data):
+        written.append(path)
+        if len(written) == 3:
+            write(path, data[: len(data) // 2])
+            raise OSError("disk full")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fail_at_the_third)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(make_report(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
+    for reference_hz in (1e6 / (1e6 / 30), 1e6 / 33_333):
+        assert reference_hz != 30
+        assert performance_drop({30: 0.5, 60: 0.4}, reference_hz) == pytest.approx(0.1)
+        assert nearest_reference([60.0, 30.0], reference_hz) == 30.0
+    assert not is_same_rate(20, 20.1) and nearest_reference([60.0, 80.0], 30.0) == 60.0

@@ -26,12 +26,15 @@ SMALL = DatasetSpec(
 
 @pytest.fixture
 def live_checkpoint():
-    """A function: temporal layer, representation, model settings -> weights whose state matters, scores differ."""
+    """A function: temporal layer, its direction, representation, model settings -> weights whose state matters,
+    scores differ."""
 
-    def build(temporal: str = "s5", representation: str = "histogram", **model) -> LoadedCheckpoint:
+    def build(
+        temporal: str = "s5", representation: str = "histogram", bidirectional: bool = False, **model
+    ) -> LoadedCheckpoint:
         torch.manual_seed(1)
         config = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0, **model)
-        layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0)
+        layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bidirectional=bidirectional)
         meta = CheckpointMeta(SMALL, config, layer, WindowSettings(50_000, None, "exact", 10, 10, representation))
         detector = meta.build().eval()
         with torch.no_grad():

@@ -219,8 +219,6 @@ def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, a
 
 
 def test_layers_without_steps_are_refused(live_checkpoint, draw_events):
-    checkpoint = live_checkpoint("s5")
-    for stage in checkpoint.detector.backbone.stages:
-        stage.temporal.is_causal = False
-    with pytest.raises(ValueError, match="sees whole chunks only"):
+    checkpoint = live_checkpoint("s5", bidirectional=True)
+    with pytest.raises(ValueError, match="see whole chunks only"):
         audit_detector(checkpoint, draw_events(), (48, 64), progress=False)

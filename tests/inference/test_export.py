@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +175,63 @@ def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, cap
         scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])
     assert len(scores[0]) > 10
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+
+
+def test_a_difference_that_is_no_number_is_none(live_checkpoint):
+    checkpoint = live_checkpoint()
+    exported = live_checkpoint()
+    forward = exported.detector.forward
+    calls = []
+
+    def broken_at_first(*arguments):
+        predictions, state = forward(*arguments)
+        calls.append(1)
+        return predictions * (float("nan") if len(calls) == 1 else 1), state
+
+    exported.detector.forward = broken_at_first
+    assert all(math.isnan(value) for value in largest_difference(checkpoint, exported, 3))
+
+
+@pytest.fixture
+def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
+    """A function: name of a file to export to -> the line that says why it cannot be. Nothing is really traced."""
+    weights = live_checkpoint()
+    meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
+    write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
+    monkeypatch.setattr("torch.export.export", lambda *arguments, **options: None)
+    monkeypatch.setattr("torch.export.save", lambda program, file, extra_files: file.write(b"model"))
+
+    def run(name):
+        assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={tmp_path / name}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.ckpt"]
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize("difference", [0.1, float("nan")])
+def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
+    monkeypatch.setattr("rvtssm.run.export.read_exported", lambda path: None)
+    monkeypatch.setattr("rvtssm.run.export.largest_difference", lambda *arguments: (1e-6, difference))
+    assert "differs from the weights" in refused("model.pt2")
+
+
+def test_a_place_that_cannot_be_written_or_a_missing_compiler_is_one_line(refused, tmp_path, monkeypatch):
+    (tmp_path / "folder.pt2").mkdir()
+    assert "folder.pt2 is a folder, and the exported model is a file" in refused("folder.pt2")
+    assert "is or lies below a file" in refused("model.ckpt/model.pt2")
+    full = os.open("/dev/full", os.O_WRONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda path, data: os.write(full, data))
+        assert "No space left on device" in refused("full.pt2")
+    os.close(full)
+
+    def without_compiler(*arguments, **options):
+        raise RuntimeError("No working C++ compiler found\nand much more")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", without_compiler)
+    assert "(No working C++ compiler found); install a C++ compiler" in refused("model.aot.pt2")
 
 
 def test_other_frames_need_another_export(onnx_files, live_checkpoint):

@@ -1,6 +1,7 @@
 """Packets of events give what the whole recording gives, whatever their size, rate and number of cameras."""
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +108,26 @@ def test_equal_times_on_both_sides_of_a_cut(live_checkpoint):
     for schedule in SCHEDULES:
         whole = live(checkpoint, schedule=schedule).push(events)
         assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedule):
+    """Those of the convention `rvt` hold the events at both ends, which may lie in different packets."""
+    checkpoint = live_checkpoint()
+    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention="rvt"))
+    t = np.repeat(np.arange(0, 400_000, 10_000), 40)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, [[WIDTH], [HEIGHT]], (2, len(t))).astype(np.uint16)
+    events = Events(t, x, y, rng.integers(0, 2, len(t)).astype(np.uint8))
+    whole = live(checkpoint, schedule=schedule).push(events)
+    assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
+    if schedule == SCHEDULES[0]:
+        windows = free_grid(0, int(t[-1]), 50_000, None)
+        hists = count_windows(events, windows, HEIGHT, WIDTH, convention="rvt")
+        step = Step(hists, windows.ends_us, np.full(len(hists), 50_000.0))
+        batch = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
+        for window, (_, frame, _) in zip(whole, batch[:-1], strict=True):
+            np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
 def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
@@ -337,6 +358,12 @@ def test_wrong_packets_are_refused_and_change_nothing(live_checkpoint, draw_even
 def test_schedules_that_go_nowhere_are_refused(make):
     with pytest.raises(ValueError, match=r"must be|exchange"):
         make()
+
+
+def test_weights_that_see_later_windows_are_refused(live_checkpoint):
+    checkpoint = live_checkpoint("s5", bidirectional=True)
+    with pytest.raises(ValueError, match=r"temporal.bidirectional=true\) and cannot go step by step; score them with"):
+        live(checkpoint)
 
 
 def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):

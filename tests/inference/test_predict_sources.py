@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
+import shutil
 import socket
 import sys
 import threading
@@ -184,6 +187,34 @@ def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch):
+    class Broken(Dribble):
+        def read1(self, size: int = -1) -> bytes:
+            if data := super().read1(size):
+                return data
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    class Connection(contextlib.AbstractContextManager):
+        def __exit__(self, *error) -> None:
+            pass
+
+        def makefile(self, mode: str) -> Broken:
+            return Broken(write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes(), 4096)
+
+    monkeypatch.setattr("rvtssm.inference.sources._connected", lambda where: Connection())
+    where, out = "tcp://camera:1234", tmp_path / "out"
+    assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
+    line = f"rvtssm predict: {where} broke off (Connection reset by peer); start the sender again"
+    assert capfd.readouterr().err == line + "\n"  # and no bar
+    assert not out.exists()
+
+
+def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="standard input is closed"):
+        predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -264,6 +295,38 @@ def test_without_images_labels_or_clock_a_sequence_is_still_predicted(checkpoint
     predict_recording(checkpoint, plain, tmp_path / "without", config, progress=False)
     first_us = open_recording(plain / "events/left/events.h5").time_range_us[0]
     assert first_us >= OFFSET_US and read_lines(tmp_path / "without")[0]["t_us"] == first_us + 50_000
+
+
+def test_labels_are_scored_at_their_times_where_there_are_no_images(weights, sequence, tmp_path, capsys):
+    """Windows end at all labels between the events, and the recording is predicted to its end."""
+    folder = tmp_path / "a"
+    shutil.copytree(sequence, folder)
+    shutil.rmtree(folder / "images")
+    path = folder / "object_detections/left/tracks.npy"
+    tracks = np.load(path)
+    tracks = tracks[tracks["t"] < np.unique(tracks["t"])[-1]]  # no object later
+    tracks["t"] += 7_000  # at no image
+    tracks["t"][tracks["t"] == tracks["t"].min()] = OFFSET_US - 5  # before the first event
+    np.save(path, tracks)
+    arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={folder}", f"out={tmp_path / 'out'}")
+    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
+    scores = json.loads((tmp_path / "out/scores.json").read_text())
+    assert code == 0 and "AP 0.0" in said and scores["metrics"]["AP/car"] == 0
+    assert scores["label_times_without_events"] == 1
+    ends_us = [line["t_us"] for line in read_lines(tmp_path / "out")]
+    assert np.unique(tracks["t"])[-1] in ends_us and max(ends_us) > np.unique(tracks["t"])[-1]
+    tracks["t"] = OFFSET_US - 5
+    np.save(path, tracks)
+    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
+    assert code == 0 and "AP –" in said  # nothing that could be scored
+
+
+def test_scores_of_an_earlier_prediction_do_not_stay(weights, sequence, tmp_path, capsys):
+    plain = write_sequence(tmp_path / "plain", 4, has_tracks=False, has_images=False)
+    for recording, has_scores in ((sequence, True), (plain, False)):
+        arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
+        assert call(capsys, *arguments, "formats=[jsonl]", "downsample=8")[0] == 0
+        assert (tmp_path / "out/scores.json").exists() == has_scores
 
 
 def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, capsys):
@@ -398,6 +461,36 @@ def test_an_output_that_cannot_be_written_is_one_line(weights, tmp_path, capsys)
         code, _, errors = call(capsys, *arguments)
         assert code == 2 and str(tmp_path / "file") in errors and "\n" not in errors
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_full_disk_is_one_line_that_names_the_folder(weights, tmp_path, capsys, monkeypatch):
+    recording = write_recording(tmp_path, duration_us=100_000)
+    arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
+
+    def full(*arguments, **options):
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"all that there is")
+
+    monkeypatch.setattr("rvtssm.inference.detection_files.json.dumps", full)
+    code, _, errors = call(capsys, *arguments, "formats=[jsonl]")
+    assert code == 2 and errors == f"rvtssm predict: {tmp_path / 'out'}: No space left on device"
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_see_later_windows_are_refused(checkpoint, tmp_path):
+    temporal = replace(checkpoint.temporal_config, bidirectional=True)
+    meta = CheckpointMeta(SPEC, checkpoint.model_config, temporal, checkpoint.windows)
+    acausal = replace(checkpoint, temporal_config=temporal, detector=meta.build())
+    recording = write_recording(tmp_path, duration_us=100_000)
+    with pytest.raises(ValueError, match="cannot go step by step"):
+        predict_recording(acausal, recording, tmp_path / "out", LINES_ONLY, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
+    for name in ("a.dat", "a.raw", "b_td.dat"):
+        (tmp_path / name).touch()
+    assert find_sources(str(tmp_path)) == {name: str(tmp_path / name) for name in ("a.dat", "a.raw", "b_td.dat")}
 
 
 def test_a_format_that_does_not_exist_is_named():
