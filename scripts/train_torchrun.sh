@@ -12,7 +12,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-.venv/bin/python}
 nodes=${NODES:-1}
-processes=${PROCESSES:-$(nvidia-smi --list-gpus | wc -l)}
+processes=${PROCESSES:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)}
+if [ "$processes" -lt 1 ]; then
+    echo "scripts/train_torchrun.sh: no GPU is found here; name the number of processes, as in PROCESSES=2" >&2
+    exit 2
+fi
 
 exec "$python" -m torch.distributed.run \
     --nnodes "$nodes" --nproc-per-node "$processes" --max-restarts "${RESTARTS:-1}" \

@@ -60,8 +60,10 @@ class SequenceLoader(DataLoader[SequenceBatch]):
             batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        # asked for where nothing reads such memory, it means nothing
+        pin_memory = self.pin_memory and torch.cuda.is_available()
         for batch in batches:
-            yield batch.counted(self.count_on, self.pin_memory) if isinstance(batch, PackedBatch) else batch
+            yield batch.counted(self.count_on, pin_memory) if isinstance(batch, PackedBatch) else batch
 
 
 class ResumableLoader(SequenceLoader):
@@ -161,6 +163,7 @@ class SequenceDataModule(L.LightningDataModule):
             rank,
             world_size,
             num_rates,
+            self.trainer.accumulate_grad_batches if self.trainer is not None else 1,
         )
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
         dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_rates)

@@ -44,7 +44,7 @@ class SamplingConfig:
     mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
     batch_size: int = 8  # chunks
     chunk_length: int = 21  # steps per chunk
-    stream_share: float = 0.5  # of a mixed batch
+    stream_share: float = 0.5  # of a mixed batch, which holds at least one of each kind
     frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss, null = all
     batches_per_epoch: int | None = None  # mode=random only; null = every labelled step once
 
@@ -68,6 +68,11 @@ class SamplingConfig:
             )
         if not 0 <= self.stream_share <= 1:
             raise ValueError(f"sampling.stream_share={self.stream_share:g} must lie between 0 and 1")
+        if self.mode == "mixed" and self.stream_share in (0, 1):
+            raise ValueError(
+                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
+                f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
+            )
         if self.frames_per_chunk is not None and self.frames_per_chunk < 1:
             raise ValueError(f"sampling.frames_per_chunk={self.frames_per_chunk}; use at least 1, or null for all")
         if self.batches_per_epoch is not None and (self.mode != "random" or self.batches_per_epoch < 1):
@@ -100,9 +105,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     """Training batches: random chunks first, then one chunk of every stream slot.
 
     Streams: the line of all chunks of all recordings, shuffled anew each epoch, is cut into equal parts, one per slot
-    of all processes. A recording that is cut starts afresh in the next slot. An epoch reads every chunk once; slots
-    that end one batch early get an empty request. Random chunks end at a labelled step; labelled steps are drawn
-    without replacement across epochs and processes, and shuffled again when exhausted.
+    of all processes. A recording that is cut starts afresh in the next slot. An epoch reads every chunk once, in a
+    multiple of `accumulate` batches; slots that end early get empty requests. Random chunks end at a labelled step;
+    labelled steps are drawn without replacement across epochs and processes, and shuffled again when exhausted.
 
     Recordings may be given at several rates, all at the first, then all at the second, ..., with the same labels at
     each. The augment seed decides the rate of a random chunk, and of a recording in the streams of an epoch, whose
@@ -120,9 +125,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         rank: int = 0,
         world_size: int = 1,
         num_rates: int = 1,
+        accumulate: int = 1,
     ) -> None:
         config.check()
         self.config = config
+        self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
         self.num_rates, self.num_recordings = num_rates, len(num_steps) // num_rates
         self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
@@ -189,10 +196,12 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def _num_batches(self, epoch: int) -> int:
         if not self.num_streams:
-            return self.config.batches_per_epoch or math.ceil(len(self._labelled) / (self.num_random * self.world_size))
-        rates = self._stream_rates(epoch)
-        num_chunks = sum(len(self._chunks(r, rate)) for r, rate in enumerate(rates))
-        return math.ceil(num_chunks / (self.num_streams * self.world_size))
+            wanted, in_batch = len(self._labelled), self.num_random
+        else:
+            wanted = sum(len(self._chunks(r, rate)) for r, rate in enumerate(self._stream_rates(epoch)))
+            in_batch = self.num_streams
+        num_batches = self.config.batches_per_epoch or math.ceil(wanted / (in_batch * self.world_size))
+        return math.ceil(num_batches / self.accumulate) * self.accumulate
 
     def _chunks(self, recording: int, rate: int) -> list[tuple[int, int]]:
         return chunks_of(self.num_steps[rate * self.num_recordings + recording], self.config.chunk_length)

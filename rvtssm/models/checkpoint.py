@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Mapping
@@ -81,10 +82,21 @@ class LoadedCheckpoint(CheckpointMeta):
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
     """Write a checkpoint of the detector's weights, aside first: what is at `path` is always complete."""
+    save_file(path, {"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()})
+
+
+def save_file(path: str | Path, content: dict[str, Any]) -> None:
+    """Write what `load_file` reads; OSError where there is no room, and then `path` is as it was."""
     path = Path(path)
-    aside = path.with_name(path.name + ".part")
-    torch.save({"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()}, aside)
-    os.replace(aside, path)
+    packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
+    torch.save(content, packed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        aside.write_bytes(packed.getbuffer())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:

@@ -34,9 +34,12 @@ def train(config: Config) -> Path:
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
-    L.seed_everything(config.seed, workers=True, verbose=False)
     windows = to_window_settings(config.preprocess)
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
+    if start and source:  # whether they fit shows on any detector of this kind
+        expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
+        fill_from(start, source, expected.build(), expected, None)
+    L.seed_everything(config.seed, workers=True, verbose=False)
     meta = _describe(config, data)
     detector = meta.build()
     if start and source:

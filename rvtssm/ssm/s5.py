@@ -68,7 +68,7 @@ class S5SSM(TemporalLayer):
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Zeros (N, P), complex."""
-        return self.log_step.new_zeros(num_sequences, len(self.log_step), dtype=self.log_step.dtype.to_complex())
+        return torch.view_as_complex(self.log_step.new_zeros(num_sequences, len(self.log_step), 2))
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """The modes in use: lambda (P,) complex and their steps at the training rate (P,)."""

@@ -74,7 +74,7 @@ class SelectiveSSM(TemporalLayer):
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Zeros (N, P), complex."""
-        return self.imag.new_zeros(num_sequences, len(self.imag), dtype=self.imag.dtype.to_complex())
+        return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
 
     def prepare(self, step_scale: StepScale = 1.0) -> Selective:
         """The matrices in real numbers; the discrete modes need the input."""

@@ -116,7 +116,8 @@ class FinalValidation(L.Callback):
 
 
 class DetectionImages(L.Callback):
-    """Draws the last labelled frame of the first validation batches for the loggers that take pictures."""
+    """Draws the last labelled frame of the first validation batches, with what was found and what is there, for the
+    loggers that take pictures."""
 
     def __init__(self, num_images: int = 4, min_score: float = 0.3) -> None:
         self.num_images = num_images
@@ -132,7 +133,9 @@ class DetectionImages(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        if batch_idx >= self.num_images or len(batch.frame_index) == 0 or not shows_images(trainer):
+        if batch_idx >= self.num_images or len(batch.frame_index) == 0:
+            return
+        if not (trainer.is_global_zero and shows_images(trainer)):
             return
         step, stream = batch.frame_index[-1].tolist()
         frame = pl_module.found[(int(batch.recording[stream]), int(batch.t_us[-1]))]

@@ -40,7 +40,7 @@ class TrainingConfig:
     num_nodes: int = 1
     accelerator: str = "auto"
     precision: str = "32-true"  # or bf16-mixed: products in 16 bits, states and steps in 32; or others of PRECISIONS
-    compile: bool = False  # backbone, neck and head, each into one graph
+    compile: bool = False  # backbone, neck and head, each into one graph, for training; validation runs as without
     recompute_stages: tuple[int, ...] = ()  # of 1 to 4, those that run again in the backward, which saves their memory
     channels_last: bool = False  # weights of convolutions as well; frames and maps are in any case
     fused: bool = True  # the optimiser moves all weights at once; never in mixed precision, where it could not clip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,8 @@ class DetectionModule(L.LightningModule):
             state = bank.read(state, batch.slot, batch.is_first)
         step_scale = batch.dt_us / self.settings.trained_stride_us
         predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index)
-        bank.write(batch.slot, state)
+        if self.settings.carries_state:
+            bank.write(batch.slot, state)
         return predictions
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
@@ -103,10 +105,16 @@ class DetectionModule(L.LightningModule):
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        if len(batch.frame_index) == 0:
-            # every parameter still takes part, so that processes with and without labels stay in step
-            losses["total"] = losses["total"] + 0.0 * sum((p.sum() for p in self.parameters()), predictions.sum())
+        idle = self._without_effect() if len(batch.frame_index) else [predictions, *self.parameters()]
+        if idle:
+            # they still take part: processes that train together wait for the gradient of every parameter
+            losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
+
+    def _without_effect(self) -> list[nn.Parameter]:
+        """Parameters that a prediction need not depend on: of stages that forget, what only a state would show."""
+        stages = self.detector.backbone.stages
+        return [p for stage in stages if not stage.remembers for p in stage.temporal.parameters()]
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
         """What the losses are divided by: the locations that all processes have matched, over their number.
@@ -150,21 +158,21 @@ class DetectionModule(L.LightningModule):
         self.found.clear()
 
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
-        predictions = self.advance(batch, self.states["val"])
+        # compiled parts run as they are written: chunks of so many shapes would each be compiled, up to an error
+        with torch.compiler.set_stance("force_eager"):
+            predictions = self.advance(batch, self.states["val"])
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         times = batch.t_us.tolist()
         frames = postprocess(predictions, times, self.settings.postprocess)
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:
-        found = self._gathered()
-        recordings = []
-        for index, labels in enumerate(self.val_labels):
-            frames = [frame for (recording, _), frame in sorted(found.items(), key=_by_key) if recording == index]
-            if frames:
-                recordings.append((str(index), labels, frames))
-        if not recordings:
+        frames: dict[int, list[Detections]] = defaultdict(list)
+        for (recording, _), frame in sorted(self._gathered().items(), key=_by_key):
+            frames[recording].append(frame)
+        if not frames:
             return
+        recordings = [(str(index), self.val_labels[index], found) for index, found in frames.items()]
         metrics = evaluate_detections(recordings, self.settings.spec)
         # all processes have the same numbers, and need them to decide alike on the best weights
         self.log_dict({f"val/{name}": value for name, value in metrics.items()}, sync_dist=True)

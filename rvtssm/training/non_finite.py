@@ -8,7 +8,6 @@ computes the losses of the kept batch once more, from the kept weights, states a
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,7 +17,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from rvtssm.models.checkpoint import CheckpointMeta, load_file
+from rvtssm.models.checkpoint import CheckpointMeta, load_file, save_file
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.records import SequenceBatch
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -137,10 +136,7 @@ class NonFiniteStop(L.Callback):
             "optim": asdict(module.settings.optim),
             "freeze_batchnorm": module.settings.freeze_batchnorm,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(f".{self.path.name}.part")
-        torch.save(content, aside)
-        os.replace(aside, self.path)
+        save_file(self.path, content)
 
 
 def replay(path: Path | str) -> dict[str, float]:

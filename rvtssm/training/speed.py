@@ -35,7 +35,9 @@ def speed_up(
 
     `recompute_stages` (1 to 4) keep only their input for the backward, and run again there; `channels_last` lays the
     weights of convolutions out as their inputs always are, channels last, so that none is turned around at each call;
-    `compile_parts` compiles backbone, neck and head, each as one graph. ValueError where there is no compiler for it.
+    `compile_parts` compiles backbone, neck and head, each as one graph; for training batches, which are all of one
+    shape, so who runs others does it under `torch.compiler.set_stance("force_eager")`. ValueError where there is no
+    compiler for it.
     """
     for number, stage in enumerate(detector.backbone.stages, start=1):
         stage.recomputes = number in recompute_stages

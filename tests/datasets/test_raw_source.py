@@ -71,6 +71,14 @@ def test_the_source_is_chosen_by_what_there_is(small_tree, tmp_path):
     assert module(replace(small_tree, raw_dir=None)).source == "prepared"
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_memory_for_a_gpu_is_not_asked_for_where_there_is_none(small_tree, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    raw = replace(small_tree, source="raw")
+    pinning = SequenceDataModule(raw, SAMPLING, AUGMENT, DataConfig(num_workers=0, pin_memory=True), seed=3)
+    assert_all_equal(list(pinning.train_dataloader()), list(module(raw).train_dataloader()))
+
+
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
         module(small_tree).eval_loader("val", 50_000, None, "prepared", representation="voxel_grid")

@@ -14,10 +14,10 @@ from rvtssm.datasets.sampling import EvalBatchSampler, MixedBatchSampler, Sampli
 recordings = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
 
 
-def sampler(num_steps, mode="mixed", batch_size=4, length=5, seed=0, rank=0, world_size=1, **options):
+def sampler(num_steps, mode="mixed", batch_size=4, length=5, seed=0, rank=0, world_size=1, accumulate=1, **options):
     config = SamplingConfig(mode=mode, batch_size=batch_size, chunk_length=length, **options)
     labelled = [np.arange(1, n, 3) if n > 1 else np.arange(n) for n in num_steps]
-    return MixedBatchSampler(num_steps, labelled, config, seed, rank, world_size)
+    return MixedBatchSampler(num_steps, labelled, config, seed, rank, world_size, accumulate=accumulate)
 
 
 def epoch_of(plan):
@@ -38,12 +38,12 @@ def by_slot(batches):
     return slots
 
 
-@given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3))
-def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed):
+@given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
+def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed, accumulate):
     read = []
     lengths, shares = set(), []
     for rank in range(world_size):
-        batches = list(sampler(num_steps, "stream", batch_size, length, seed, rank, world_size))
+        batches = list(sampler(num_steps, "stream", batch_size, length, seed, rank, world_size, accumulate))
         lengths.add(len(batches))
         assert all([r.slot for r in batch] == list(range(batch_size)) for batch in batches)
         for requests in by_slot(batches).values():
@@ -60,6 +60,10 @@ def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, len
                     assert before is None or before.stop == num_steps[before.recording]
             read += [(r.recording, r.start, r.stop) for r in filled]
     assert len(lengths) == 1, "every process has equally many batches"
+    num_chunks = sum(len(chunks_of(n, length)) for n in num_steps)
+    (num_batches,) = lengths
+    assert num_batches % accumulate == 0, "and whole steps of the optimiser"
+    assert (num_batches - accumulate) * batch_size * world_size < num_chunks, "of which none is without data"
     assert max(shares) - min(shares) <= 1, "and every slot as much to read"
     assert sorted(read) == [(r, *chunk) for r, n in enumerate(num_steps) for chunk in chunks_of(n, length)]
 
@@ -174,6 +178,8 @@ def test_processes_share_the_random_chunks_without_overlap():
         ({"batches_per_epoch": 3}, "mode=random"),
         ({"frames_per_chunk": 0}, "null for all"),
         ({"length": 0}, "chunk_length=0"),
+        ({"stream_share": 0}, "stream_share=0 .*use sampling.mode=random"),
+        ({"stream_share": 1}, "stream_share=1 .*use sampling.mode=stream"),
     ],
 )
 def test_a_choice_that_makes_no_batch_is_named(options, said):
@@ -194,3 +200,4 @@ def test_missing_labels_and_missing_steps_are_named():
 def test_random_epochs_can_be_given_a_length():
     assert len(sampler([40], "random", batches_per_epoch=3)) == 3
     assert len(list(sampler([40], "random", batches_per_epoch=3))) == 3
+    assert len(list(sampler([40], "random", batches_per_epoch=3, accumulate=2))) == 4

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from rvtssm.models import checkpoint as checkpoint_module
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -85,16 +85,18 @@ def test_it_holds_plain_data_only(written):
 
 def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
     path, detector, meta = written
-    before = path.read_bytes()
+    before, around = path.read_bytes(), set(path.parent.iterdir())
+    write_bytes = Path.write_bytes
 
-    def fail(content, aside):
-        aside.write_bytes(b"half")
-        raise OSError("disk full")
+    def fill_the_disk(aside, data):
+        write_bytes(aside, b"half")
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(data)
 
-    monkeypatch.setattr(checkpoint_module.torch, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(Path, "write_bytes", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
         write_checkpoint(path, detector, meta)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == before and set(path.parent.iterdir()) == around
 
 
 def test_files_that_are_no_checkpoint_are_named(tmp_path, written):

@@ -7,6 +7,7 @@ import csv
 import pytest
 import torch
 
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
@@ -55,6 +56,7 @@ def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_
         train(toy_config(tmp_path, f"training.init_from={tmp_path / 'missing.ckpt'}"))
 
 
-def test_weights_that_do_not_fit_are_refused(toy_config, tmp_path, trained):
+def test_weights_that_do_not_fit_are_refused_before_data_are_read(toy_config, tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(SequenceDataModule, "sequences", lambda *arguments: pytest.fail("data were touched"))
     with pytest.raises(ValueError, match=r"training\.init_from=.*none of the weights fits"):
         train(toy_config(tmp_path, f"training.init_from='{trained}'", "model.embed_dim=16"))

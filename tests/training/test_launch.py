@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,15 @@ def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(start
 def test_statistics_over_all_processes_need_gpus(tmp_path):
     with pytest.raises(ValueError, match=r"training\.sync_batchnorm=true needs GPUs"):
         build_trainer(TrainingConfig(accelerator="cpu", sync_batchnorm=True), tmp_path, 1.0)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be GPUs")
+def test_without_gpus_the_number_of_processes_has_to_be_named():
+    environment = {name: value for name, value in os.environ.items() if name != "PROCESSES"}
+    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "as in PROCESSES=2" in done.stderr
 
 
 # srun: the task takes its place; scontrol: takes notes

@@ -36,12 +36,12 @@ SPEC = DatasetSpec(
 )
 
 
-def build_module(temporal: str = "s5", carries_state: bool = True) -> DetectionModule:
+def build_module(temporal: str = "s5", carries_state: bool = True, **memory) -> DetectionModule:
     """A module of a small detector whose memory lasts, and whose losses are kept in `module.logged`."""
     torch.manual_seed(0)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)
-    memory = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0)
-    detector = build_detector(model, memory, HEIGHT, WIDTH, 2)
+    layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0, **memory)
+    detector = build_detector(model, layer, HEIGHT, WIDTH, 2)
     for name, parameter in detector.head.named_parameters():
         if name.endswith(("class_out.bias", "objectness_out.bias")):  # as sure as after some training
             torch.nn.init.zeros_(parameter)
@@ -146,6 +146,7 @@ def test_a_model_without_memory_never_carries():
         batch = make_batch(hist[start : start + 3], [0, 1], [start == 0] * 2)
         found = module.advance(batch, module.states["train"])
         torch.testing.assert_close(found, module.detector(batch.hist)[0], rtol=1e-5, atol=1e-4)
+    assert not module.states["train"].slots
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.5])
@@ -175,6 +176,18 @@ def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
     found = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
+@pytest.mark.parametrize("stages", [(), (2, 4)], ids=str)
+def test_stages_that_forget_leave_no_process_waiting_for_a_gradient(temporal, stages):
+    module, hist = build_module(temporal, stages=stages, discretization="dirac"), draw_counts(2, 2)
+    batch = make_batch(hist, [0, 1], [True, True])
+    loss = module.training_step(batch, 0)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+    wanted = module.loss(module.detector(hist)[0], batch.targets, batch.num_targets, module.detector.locations)
+    torch.testing.assert_close(loss, wanted["total"], rtol=1e-5, atol=1e-5)
 
 
 def test_with_statistics_over_all_processes_none_leaves_the_others_waiting():

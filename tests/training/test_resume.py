@@ -133,8 +133,11 @@ def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
 
 
 def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):
-    settings = ("training.accumulate=2", "training.steps=4")
+    """Neither by the end of an epoch, of four batches here, nor by a validation, nor by a signal."""
+    settings = ("training.accumulate=3", "training.steps=4", "training.validate_every=1", "sampling.chunk_length=6")
     train(toy_config(tmp_path / "whole", *SETTINGS, *settings))
+    log = logged(tmp_path / "whole")
+    assert [step for step in log if "val/AP" in log[step]] == [0, 1, 2, 3]
     interrupted(tmp_path / "cut", 3, lambda: ask_to_stop(signal.SIGINT), *settings)
     train(toy_config(tmp_path / "cut", *SETTINGS, *settings, "resume=auto"))
     assert_same_run(tmp_path / "cut", tmp_path / "whole", logged)
@@ -176,6 +179,21 @@ def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
         resumed.load_state_dict(checkpoints.state_dict())
         checkpoints = resumed
     assert best_checkpoint(tmp_path).read_text() == str(best)
+
+
+def test_a_checkpoint_that_is_cut_off_leaves_the_one_before(tmp_path, monkeypatch):
+    trainer, checkpoints = Validated([0.1, 0.2]), Checkpoints(tmp_path, every=10, minutes=10)
+    checkpoints.on_validation_end(trainer, None)
+
+    def fill_the_disk(path: Path) -> None:
+        path.write_text("hal")
+        raise OSError("no space left")
+
+    trainer.count = 1
+    monkeypatch.setattr(trainer, "save_checkpoint", fill_the_disk)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoints.on_validation_end(trainer, None)
+    assert [path(tmp_path).read_text() for path in (best_checkpoint, last_checkpoint)] == ["0", "0"]
 
 
 def test_a_complete_run_is_not_repeated(toy_config, whole):

@@ -20,6 +20,7 @@ from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import TrainingConfig
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.speed import PRECISIONS, check_compiler, speed_up
+from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
@@ -226,12 +227,39 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name):
         assert_near(found[0], wanted[0], 1e-5)
 
 
+@every_layer
+def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
+    where = {"grid": (2, 2)} if layer.takes_grid else {}
+    compiled = torch.compile(layer.alone, fullgraph=True, backend="eager")
+    for scale in (1.0, 0.5, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
+        assert_near(compiled(x, scale, **where), layer.alone(x, scale, **where), 1e-5)
+
+
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 def test_every_mixer_is_one_graph(mixer):
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer, x = SPATIAL_MIXERS[mixer](8, (2, 3), 4, normed_input=True), torch.randn(2, 4, 6, 8)
     assert_near(torch.compile(layer, fullgraph=True, backend="eager")(x), layer(x), 1e-5)
+
+
+def test_a_compiled_detector_is_validated_in_chunks_of_any_length():
+    torch._dynamo.reset()
+    plain, compiled = build_module("s4d"), build_module("s4d")
+    speed_up(compiled.detector, "cpu", compile_parts=True, backend="eager")
+    with torch._dynamo.config.patch(recompile_limit=1):  # one graph of each part: another would be an error
+        for module in (plain, compiled):
+            module.training_step(make_batch(draw_counts(3, 2), [0, 1], [True, True]), 0)
+            module.eval()
+            with torch.no_grad():
+                for length, slots in ((4, [0, 1]), (2, [0, 1]), (1, [0])):
+                    module.validation_step(make_batch(draw_counts(length, len(slots)), slots, [False] * len(slots)), 0)
+    assert plain.found.keys() == compiled.found.keys()
+    for key, frame in plain.found.items():
+        torch.testing.assert_close(compiled.found[key].xyxy, frame.xyxy, rtol=1e-4, atol=1e-3)
 
 
 class Parts(nn.Module):

@@ -1,10 +1,12 @@
 """The stored states follow their slots, and nothing else."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from rvtssm.training.state_bank import StateBank
+from rvtssm.training.state_bank import StateBank, map_state
 
 PIXELS = 3  # sequences per stream
 
@@ -60,6 +62,17 @@ def test_state_dict_goes_round():
     bank.write(torch.tensor([3]), state_of([5.0]))
     other.load_state_dict(bank.state_dict())
     assert per_stream(other.read(zero(1), torch.tensor([3]), torch.tensor([False]))) == [5.0]
+
+
+@pytest.mark.gpu
+def test_a_state_comes_to_the_device_of_its_batch():
+    bank, resumed = StateBank(), StateBank()
+    bank.write(torch.tensor([3], device="cuda"), map_state(Tensor.cuda, state_of([5.0])))
+    resumed.load_state_dict(bank.state_dict())
+    for one in (bank, resumed):
+        zeros = map_state(Tensor.cuda, zero(1))
+        read = one.read(zeros, torch.tensor([3], device="cuda"), torch.tensor([False], device="cuda"))
+        assert read[0].is_cuda and per_stream(read) == [5.0]
 
 
 batches = st.lists(  # (bank, slot of each stream, whether it starts a recording)

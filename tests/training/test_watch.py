@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,15 +16,16 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm.cli import compose
+from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.models.spectra import layer_spectrum
 from rvtssm.run.train import train
 from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
-from rvtssm.training import spectra
+from rvtssm.training import callbacks, spectra
 from rvtssm.training.fit import TrainingConfig
 from rvtssm.training.gradients import GradientNorms
 from rvtssm.training.loggers import build_loggers
-from tests.training.test_module import build_module, draw_counts, make_batch
+from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
 
 STRIDE_US = 50_000
 
@@ -49,6 +51,32 @@ def test_tensorboard_shows_numbers_and_pictures(watched):
     assert losses | gradients | numbers | {"val/AP"} <= set(board.Tags()["scalars"])
     assert any(name.startswith("lr-") for name in board.Tags()["scalars"])
     assert stages | {"val/detections_0"} <= set(board.Tags()["images"])
+
+
+@pytest.mark.parametrize("is_first_process", [True, False])
+def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_process):
+    module, hist = build_module(), draw_counts(3, 2)
+    module.val_labels = labels_near(module, hist)
+    batch = make_batch(hist, [0, 1], [True, True])
+    validate(module, [batch])
+    trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}
+    monkeypatch.setattr(callbacks, "shows_images", lambda trainer: True)
+    monkeypatch.setattr(callbacks, "show_image", lambda trainer, name, image: shown.update({name: image}))
+    images = callbacks.DetectionImages(num_images=1, min_score=0.2)
+    for batch_idx in range(3):
+        images.on_validation_batch_end(trainer, module, None, batch, batch_idx)
+    if not is_first_process:  # whose loggers are the only ones
+        assert shown == {}
+        return
+    (image,) = shown.values()
+    found, there = module.found[1, 3 * STRIDE_US], module.val_labels[1]
+    there = there[there.t_us == 3 * STRIDE_US]
+    assert len(there) == 1 and found.score.max() > 0.2
+    arguments = {"class_names": module.settings.spec.class_names, "min_score": 0.2}
+    np.testing.assert_array_equal(image, draw_frame(hist[2, 1].numpy(), found, there, **arguments))
+    nothing = replace(found, xyxy=found.xyxy[:0], score=found.score[:0], class_id=found.class_id[:0])
+    for less in ((found, there[:0]), (nothing, there)):
+        assert not np.array_equal(image, draw_frame(hist[2, 1].numpy(), *less, **arguments))
 
 
 def test_csv_has_the_same_numbers(watched):
