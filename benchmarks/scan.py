@@ -51,7 +51,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.textbook import TextbookS5
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.ssm import LSTM, S5SSM, TemporalConfig
 
 Stage = tuple[int, int]  # sequences, features

@@ -36,8 +36,8 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.scan import machine
+from rvtssm.aside import written_aside
 from rvtssm.datasets import DATASETS
-from rvtssm.events.aside import written_aside
 from rvtssm.inference.export import export_detector
 from rvtssm.inference.exported import read_exported
 from rvtssm.inference.live import StreamDetector

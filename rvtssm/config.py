@@ -46,6 +46,8 @@ class EvaluationConfig:
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
             raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
+        if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
+            raise ValueError(f"evaluation.frequencies_hz={rates} names a rate twice; name each once")
         if self.step_scale is not None and not 0 < self.step_scale < math.inf:
             raise ValueError(f"evaluation.step_scale={self.step_scale:g} must be positive, or null to follow the rate")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):

@@ -15,18 +15,31 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-BELOW_RUN = {"records", "boxes", "events", "ssm", "datasets", "models", "training", "evaluation", "inference", "config"}
+BELOW_RUN = {
+    "aside",
+    "records",
+    "boxes",
+    "events",
+    "ssm",
+    "datasets",
+    "models",
+    "training",
+    "evaluation",
+    "inference",
+    "config",
+}
 MAY_IMPORT = {
     "__init__": set(),
+    "aside": set(),
     "records": set(),
     "boxes": {"records"},
-    "events": {"records"},
+    "events": {"aside", "records"},
     "ssm": set(),
-    "datasets": {"records", "boxes", "events"},
-    "models": {"records", "boxes", "ssm"},
-    "evaluation": {"records", "boxes"},
-    "inference": {"records", "boxes", "events", "models"},
-    "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
+    "datasets": {"aside", "records", "boxes", "events"},
+    "models": {"aside", "records", "boxes", "ssm"},
+    "evaluation": {"aside", "records", "boxes"},
+    "inference": {"aside", "records", "boxes", "events", "models"},
+    "training": {"aside", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
     "run": BELOW_RUN | {"doctor"},
     "doctor": BELOW_RUN - {"config"},
@@ -35,6 +48,7 @@ MAY_IMPORT = {
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 MAY_NOT_IMPORT = {
+    "aside": {*TORCH, "hydra", "omegaconf"},
     "records": {*TORCH, "hydra", "omegaconf"},
     "events": {*TORCH, "hydra", "omegaconf"},
     **{
@@ -140,7 +154,7 @@ def test_a_room_stays_away_from_foreign_packages(path: Path):
 
 
 def test_events_and_records_start_without_torch():
-    modules = [module_name(path) for path in FILES if room_of(module_name(path)) in ("events", "records")]
+    modules = [module_name(path) for path in FILES if room_of(module_name(path)) in ("aside", "events", "records")]
     code = f"""
 import importlib, sys
 for name in {modules!r}:

@@ -64,6 +64,7 @@ def refused(capsys):
         (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["evaluate", "window=grow"], "evaluation.window='grow'; choose from shrink, slide"),
         (["evaluate", "frequencies_hz=20"], "evaluation.frequencies_hz: "),
+        (["evaluate", "frequencies_hz=[20,40,20]"], "names a rate twice; name each once"),
         (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
         (["info", "dataset=gen1", "temporal.name=gru"], "temporal.name='gru'; choose from "),
         (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),

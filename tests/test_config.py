@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
+from config_examples import leaves
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -100,18 +101,9 @@ def test_a_section_of_a_verb_exists():
     assert set(SECTIONS) <= set(VERBS) and set(SECTIONS.values()) <= names
 
 
-def leaves(section, prefix: str = ""):
-    for field in fields(section):
-        value = getattr(section, field.name)
-        if is_dataclass(value):
-            yield from leaves(value, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, value
-
-
 def test_what_is_printed_composes_to_the_same():
     config = compose(["experiment=demo"])
-    overrides = [f"{key}={_literal(value)}" for key, value in leaves(config)]
+    overrides = [f"{key}={_literal(value)}" for key, _, value in leaves(config)]
     assert plain(compose(overrides)) == plain(config)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.any_rate.study import VARIANTS, Study, run
 from benchmarks.any_rate.tables import markdown, write_plot
 from benchmarks.events.__main__ import facts
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 
 
 def main(arguments: list[str] | None = None) -> int:

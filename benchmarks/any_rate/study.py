@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rvtssm.aside import written_aside
 from rvtssm.cli import compose
-from rvtssm.events.aside import written_aside
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.evaluate import evaluate

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.any_rate.study import CONDITIONS, HZ, STEPLESS
+from rvtssm.aside import written_aside
 from rvtssm.evaluation.frequency import performance_drop
-from rvtssm.events.aside import written_aside
 
 Curve = dict[float, list[float]]  # AP in percent of every seed, by rate
 

@@ -18,7 +18,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.workers import num_usable_cores
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts

@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.events.__main__ import facts, table
 from benchmarks.events.encoders import WRITERS, readout
 from benchmarks.events.preparation import RVT_PACKING
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.records import Events
 

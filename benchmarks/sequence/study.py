@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.sequence.model import SequenceModel, count_parameters
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 
 _TEST_BATCH = 100  # sequences

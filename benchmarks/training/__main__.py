@@ -36,7 +36,6 @@ from benchmarks.training import loading
 from benchmarks.training.step import (
     BASELINES,
     LAYERS,
-    LSTM_LOOP,
     OPTIONS,
     Say,
     Shape,
@@ -46,10 +45,9 @@ from benchmarks.training.step import (
     peak_bytes,
     take_turns,
 )
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 
 PARTS = ("layers", "memory", "data", "options", "compile")
-SAVING = ("", "bf16", "recompute")  # options whose memory is worth a process of its own
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
 
 
@@ -68,10 +66,11 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
     where = f"{found['device']}, {found['threads']} threads, batch {shape.batch}, L = {shape.length}"
     say = progress.print
+    optional, waits = [f"s5+{name}" for name in OPTIONS], 2 if options.quick else 4
     measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "layers": lambda: measure_layers(shape, rounds, say),
-        "memory": lambda: measure_memory([*BASELINES, *LAYERS, *(f"s5+{name}" for name in SAVING)], shape, say),
-        "data": lambda: measure_data(shape, options.workers, 2 if options.quick else 4, say),
+        "memory": lambda: measure_memory([*BASELINES, *LAYERS, "s5+", *optional, "s5+compile"], shape, say),
+        "data": lambda: measure_data([*BASELINES, *LAYERS, *optional], shape, options.workers, waits, say),
         "options": lambda: measure_options(OPTIONS, shape, min(rounds, 3), say),
         "compile": lambda: measure_options(("compile",), shape, min(rounds, 3), say),
     }
@@ -112,13 +111,13 @@ def measure_memory(names: Sequence[str], shape: Shape, say: Say) -> list[dict[st
     return rows
 
 
-def measure_data(shape: Shape, num_workers: int, steps: int, say: Say) -> list[dict[str, Any]]:
-    """The data-wait share of every layer, and that of s5 without workers, which is what prefetching saves."""
+def measure_data(names: Sequence[str], shape: Shape, num_workers: int, steps: int, say: Say) -> list[dict[str, Any]]:
+    """The data-wait share of each, and that of s5 without workers, which is what prefetching saves."""
     with tempfile.TemporaryDirectory() as folder:
         say("generating recordings")
         overrides = loading.prepare(Path(folder), shape, num_workers)
         rows = []
-        for name in (LSTM_LOOP, *LAYERS):
+        for name in names:
             say(f"data wait of {name}")
             rows.append(loading.measure_wait(name, shape, overrides, steps))
         alone = [*overrides, "data.num_workers=0"]

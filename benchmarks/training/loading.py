@@ -33,7 +33,6 @@ def prepare(folder: Path, shape: Shape, num_workers: int) -> list[str]:
         f"sampling.batch_size={shape.batch}",
         f"sampling.chunk_length={shape.length}",
         f"data.num_workers={num_workers}",
-        f"data.pin_memory={str(shape.device == 'cuda').lower()}",
     ]
     config = compose(overrides)
     generate(config)

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.events.tree import EVENT_SUFFIXES
 from rvtssm.records import DatasetSpec

@@ -35,7 +35,7 @@ class DataConfig:
 
     num_workers: int = 2
     prefetch_factor: int = 2  # batches each worker keeps ready
-    pin_memory: bool = False
+    pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
     eval_batch_size: int = 8  # recordings side by side
     eval_chunk_length: int = 21  # steps
     max_open_recordings: int = 32  # files each worker keeps open
@@ -60,10 +60,8 @@ class SequenceLoader(DataLoader[SequenceBatch]):
             batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-        # asked for where nothing reads such memory, it means nothing
-        pin_memory = self.pin_memory and torch.cuda.is_available()
         for batch in batches:
-            yield batch.counted(self.count_on, pin_memory) if isinstance(batch, PackedBatch) else batch
+            yield batch.counted(self.count_on, self.pin_memory) if isinstance(batch, PackedBatch) else batch
 
 
 class ResumableLoader(SequenceLoader):
@@ -249,7 +247,7 @@ class SequenceDataModule(L.LightningDataModule):
             "collate_fn": Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
             "num_workers": self.data.num_workers,
             "prefetch_factor": self.data.prefetch_factor if self.data.num_workers else None,
-            "pin_memory": self.data.pin_memory,
+            "pin_memory": self.data.pin_memory and torch.cuda.is_available(),
             "worker_init_fn": leave_signals_to_the_parent,
             # of its own: a loader draws a seed for its workers, and would move on the random numbers of the training
             "generator": torch.Generator(),

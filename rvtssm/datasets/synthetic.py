@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rvtssm.events.aside import remove_abandoned, written_aside
+from rvtssm.aside import remove_abandoned, written_aside
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.scenes import SceneConfig, build_scene

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rvtssm.aside import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
-from rvtssm.evaluation.writing import write_together
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:

@@ -34,7 +34,7 @@ class Picture(NamedTuple):
 
 def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
     """The page; `pictures` are those of the worst frames. The numbers stand in it as JSON as well, id `metrics`."""
-    metrics = json.dumps(to_json(report)).replace("</", "<\\/")  # a name must not end the script
+    metrics = json.dumps(to_json(report)).replace("<", "\\u003c")  # a name must not end the script, nor hide its end
     parts = [
         f"<h1>{escape(report.title)}</h1>",
         *_rates(report),

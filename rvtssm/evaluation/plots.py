@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,10 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     axes.set_xscale("log")
     axes.set_xticks(hz, [f"{x:g}" for x in hz])
     axes.minorticks_off()
-    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]", title=title)
-    axes.set_ylim(0, max(10.0, axes.dataLim.ymax * 1.15))
+    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
+    axes.set_title(title, parse_math=False)
+    highest = axes.dataLim.ymax * 1.15  # infinite where there is no ground truth at all
+    axes.set_ylim(0, max(10.0, highest) if math.isfinite(highest) else 10.0)
     return _png(figure, axes)
 
 
@@ -58,7 +61,8 @@ def _png(figure: Any, axes: Any) -> bytes:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, loc="best")
+        for text in axes.legend(frameon=False, loc="best").get_texts():
+            text.set_parse_math(False)  # a class may be named after money
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

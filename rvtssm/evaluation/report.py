@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.table import Table
 
+from rvtssm.aside import write_together
 from rvtssm.evaluation.frequency import published_sentences
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
-from rvtssm.evaluation.writing import write_together
 
 
 def console_table(report: EvaluationReport) -> Table:

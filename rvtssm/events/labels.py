@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.histogram import check_convention
 from rvtssm.records import DatasetSpec, Labels, Windows
 

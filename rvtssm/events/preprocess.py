@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from rvtssm.aside import remove_abandoned
 from rvtssm.events import pieces
-from rvtssm.events.aside import remove_abandoned
 from rvtssm.events.pieces import CutRecording, Job
 from rvtssm.events.prepare import (
     Outcome,

@@ -22,7 +22,7 @@ import hdf5plugin  # noqa: F401, where HDF5 finds blosc
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.compress import decompress_into
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
 from rvtssm.events.tree import RVT_FOLDER

@@ -36,8 +36,10 @@ class AuditConfig:
     num_timed: int = 20  # windows per rate
 
     def __post_init__(self) -> None:
-        if not (self.frequencies_hz and all(0 < hz < math.inf for hz in self.frequencies_hz)):
-            raise ValueError(f"audit.frequencies_hz={self.frequencies_hz}; name positive rates, such as [20,200]")
+        if not (self.frequencies_hz and all(0 < hz <= 1e6 for hz in self.frequencies_hz)):
+            raise ValueError(
+                f"audit.frequencies_hz={self.frequencies_hz}; name positive rates up to 1000000 Hz, such as [20,200]"
+            )
         if not (self.finer and min(self.finer) >= 1):
             raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
         if not (0 < self.felt < 1 and self.num_timed >= 1 and 0 < self.duration_s < math.inf):
@@ -101,7 +103,9 @@ def audit_detector(
             for name, inputs in {"traffic": frames[: border + 2], "held": _held(frames, border + 2)}.items()
         }
         advance(1)
-        at = 1 + int(frames[1 : max(2, len(frames) // 5)].flatten(1).float().abs().sum(1).argmax())
+        # early, so that most of a memory is seen: of the input, and of the first chunk where weights keep no more
+        early = max(1, min(len(frames), checkpoint.model_config.memory_chunk or len(frames)) // 5)
+        at = int(frames[:early].flatten(1).float().abs().sum(1).argmax())
         curves = memory_curves(checkpoint, detector, frames, at)
         advance(1)
         rescaled, not_rescaled = rescaling(detector, frames[:border], _held(frames, 1), config.finer)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import write_together
 from rvtssm.inference.audit import Audit
 from rvtssm.inference.probe import OUTPUTS
 from rvtssm.models.backbone import STAGE_STRIDES
@@ -149,10 +149,7 @@ def write_audit(audit: Audit, title: str, source: str, out: Path) -> list[Path]:
         "audit.json": (json.dumps(to_json(audit, title, source), indent=1) + "\n").encode(),
         "audit.png": _plot(audit, title),
     }
-    for name, data in content.items():
-        with written_aside(out / name) as aside:
-            aside.write_bytes(data)
-    return [out / name for name in content]
+    return write_together(out, content)
 
 
 def _carry_rows(audit: Audit) -> list[list[str]]:
@@ -250,7 +247,7 @@ def _plot(audit: Audit, title: str) -> bytes:
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(title, fontsize=9, parse_math=False)  # a path may hold dollars
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

@@ -15,8 +15,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.aside import written_aside
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.events.aside import written_aside
 from rvtssm.records import Detections, Labels
 
 Color = tuple[int, int, int]  # RGB

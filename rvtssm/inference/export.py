@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.representations import Counting
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
@@ -69,8 +69,6 @@ def export_detector(
     ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`).
     """
     kind = format_of(path)
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder, and the exported model is a file; choose another name")
     if checkpoint.model_config.memory_chunk is not None:
         raise ValueError(
             f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
@@ -115,7 +113,9 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
         description = json.loads(text)
         stored = description["checkpoint"]
         meta = CheckpointMeta.from_dict({**stored, "spec": {name: _tuples(v) for name, v in stored["spec"].items()}})
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        if missing := {"frame_hw", "state", "locations"} - description.keys():
+            raise KeyError(*missing)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
     return meta, description
 

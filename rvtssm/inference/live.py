@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rvtssm.events.histogram import count_windows
+from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.schedule import FixedRate, Schedule, Since
@@ -20,6 +21,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
 from rvtssm.records import Detections, Events, Windows
 
+_NEVER_US = -(1 << 62)  # before all events
 _LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
 
 
@@ -59,7 +61,7 @@ class StreamDetector:
     ) -> None:
         """height, width: sensor pixels. The schedule defaults to the rate and window length of training.
 
-        start_us: where the first window begins; None: at the first event that is pushed. downsample: frames keep one
+        start_us: where the first window begins; None: at the first event of any camera. downsample: frames keep one
         pixel in n x n; None: the n that comes nearest the frames of training. ValueError for weights that need later
         windows, see `check_causal`.
         """
@@ -79,7 +81,7 @@ class StreamDetector:
             checkpoint.model_config.memory_chunk,
         )
         self._pending = [PendingEvents() for _ in range(num_cameras)]  # what the next window may still need
-        self._known_us = [-(1 << 62) if start_us is None else start_us] * num_cameras
+        self._known_us = [_NEVER_US if start_us is None else start_us] * num_cameras
         self._start_us = start_us
         self._schedule = schedule or FixedRate(1e6 / self.windows.stride_us, self.windows.length_us)
         self._anchor_us = self._end_us = 0 if start_us is None else start_us
@@ -100,10 +102,12 @@ class StreamDetector:
         """The windows that close with a packet of events, of each camera where there are several.
 
         `until_us` says that no event before it is missing, which closes windows in which nothing happens. ValueError
-        for events outside the sensor, or before what an earlier packet or `until_us` has settled.
+        for events outside the sensor, or before what an earlier packet or `until_us` has settled, and where nothing
+        is known of more than LONGEST_SILENCE_US, as after a jump of the clock: its windows would fill the memory.
+        While one camera is silent the events of the others are kept, unless `until_us` says that it saw nothing.
         """
         packets = [events] if isinstance(events, Events) else list(events)
-        self._check(packets)
+        self._check(packets, until_us)
         for camera, packet in enumerate(packets):
             if len(packet):
                 self._pending[camera].append(packet)
@@ -111,8 +115,8 @@ class StreamDetector:
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], until_us)
         if self._start_us is None:
-            first = [int(packet.t[0]) for packet in packets if len(packet)]
-            if not first:
+            first = [int(pending.events.t[0]) for pending in self._pending if len(pending.events)]
+            if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
                 return []
             self._start_us = self._anchor_us = self._end_us = min(first)
         closed = []
@@ -121,11 +125,13 @@ class StreamDetector:
         return closed
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on elsewhere, as plain data and arrays; the schedule is set anew there."""
+        """Everything that is needed to go on elsewhere, as plain data and arrays; the schedule is set anew there, where
+        another one than here holds from the end of the last window on."""
         return {
             "streams": self._streams.state_dict(),
             "pending": [[array.copy() for array in _arrays(pending.events)] for pending in self._pending],
             "known_us": list(self._known_us),
+            "schedule": repr(self._schedule),
             **{name: getattr(self, f"_{name}") for name in _TIMES},
         }
 
@@ -141,8 +147,10 @@ class StreamDetector:
         self._known_us = list(stored["known_us"])
         for name in _TIMES:
             setattr(self, f"_{name}", stored[name])
+        if stored["schedule"] != repr(self._schedule):
+            self.schedule = self._schedule
 
-    def _check(self, packets: list[Events]) -> None:
+    def _check(self, packets: list[Events], until_us: int | None) -> None:
         """Everything is checked before anything is taken in."""
         if len(packets) != len(self._pending):
             raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._pending)}")
@@ -160,6 +168,22 @@ class StreamDetector:
                 raise ValueError(
                     f"camera {camera}: events reach x={packet.x.max()}, y={packet.y.max()} outside {width}x{height} "
                     "pixels; give the right height and width"
+                )
+            if packet.p.max() > 1:
+                raise ValueError(f"camera {camera}: polarity is {packet.p.max()}, and has to be 0 or 1; make -1 a 0")
+        for camera, packet in enumerate(packets):
+            self._check_silence(camera, packet, until_us)
+
+    def _check_silence(self, camera: int, packet: Events, until_us: int | None) -> None:
+        known_us = None if self._known_us[camera] == _NEVER_US else self._known_us[camera]
+        last_us = int(packet.t[-1]) if len(packet) else known_us
+        until = np.array([] if until_us is None else [until_us], np.int64)
+        for before_us, times in ((known_us, packet.t), (last_us, until)):
+            if (jump := first_jump(before_us, times)) is not None:
+                raise ValueError(
+                    f"camera {camera}: no event for more than {LONGEST_SILENCE_US / 1e6:g} s before {times[jump]} us; "
+                    "if the clock has jumped, or start_us is of another, make a new StreamDetector; if nothing "
+                    f"happened, say so by until_us in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
                 )
 
     def _next_window(self) -> tuple[int, int, float] | None:

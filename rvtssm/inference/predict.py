@@ -67,6 +67,8 @@ class PredictConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"predict.{name}={value} must be positive")
+        if self.hz is not None and self.hz > 1e6:
+            raise ValueError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
             raise ValueError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         if not 0 <= self.min_score <= 1:
@@ -142,6 +144,7 @@ def predict_recording(
                 num_drawn_detections=tally.num_drawn,
                 drawn_min_score=config.min_score,
                 faults=asdict(source.recording.faults),
+                broke_off=source.broke_off,
                 wall_s=wall_s,
                 realtime_factor=tally.duration_s / wall_s,
                 windows_per_call=plan.counting.max_windows,
@@ -264,7 +267,7 @@ def _check_read(source: Source, tally: Tally) -> None:
     if source.is_piped:
         _check_frame(source, tally.num_events)
         if not tally.num_events:
-            raise ValueError(f"{source.name} ended without an event; it needs a stream of events")
+            raise ValueError(source.broke_off or f"{source.name} ended without an event; it needs a stream of events")
 
 
 def _stride_and_length(trained: WindowSettings, config: PredictConfig) -> tuple[float, int | None]:

@@ -100,3 +100,5 @@ def _check(length_us: int | None, **positive: float) -> None:
     for name, value in {**positive, **({} if length_us is None else {"length_us": length_us})}.items():
         if not 0 < value < math.inf or (name.endswith("hz") and value > 1e6):
             raise ValueError(f"{name}={value:g} of a schedule must be positive, a rate at most 1000000 Hz")
+        if not name.endswith("hz") and not isinstance(value, int | np.integer):
+            raise ValueError(f"{name}={value!r} of a schedule must be a whole number; round it")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +61,11 @@ class Source:
     def is_piped(self) -> bool:
         return isinstance(self.recording, PipedRecording)
 
+    @property
+    def broke_off(self) -> str:
+        """Why a piped recording ended before its end; empty where none did."""
+        return self.recording.broke_off if isinstance(self.recording, PipedRecording) else ""
+
 
 def find_sources(where: str) -> dict[str, str]:
     """What `where` stands for, by a name for each: itself, or every recording or DSEC sequence in a folder.
@@ -84,11 +91,13 @@ def opened_source(where: str, height: int | None = None, width: int | None = Non
     if where == STDIN:
         if sys.stdin is None:
             raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
-        yield Source("standard input", PipedRecording(sys.stdin.buffer, "standard input", height, width))
+        with _ended_by_ctrl_c(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
+            yield Source("standard input", piped)
     elif where.startswith(SOCKET):
         with _connected(where) as connection, connection.makefile("rb") as stream:
             try:
-                yield Source(where, PipedRecording(stream, where, height, width))  # type: ignore[arg-type]
+                with _ended_by_ctrl_c(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
+                    yield Source(where, piped)
             except ConnectionError as error:
                 raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
@@ -98,6 +107,25 @@ def opened_source(where: str, height: int | None = None, width: int | None = Non
             yield Source(where, recording, _dsec_images(path) if path.is_dir() else None)
         finally:
             recording.close()
+
+
+@contextmanager
+def _ended_by_ctrl_c(piped: PipedRecording) -> Iterator[PipedRecording]:
+    """Ctrl-C ends the stream, whatever is being done when it comes; a second one interrupts."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield piped
+        return
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, usual)
+        piped.end()
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield piped
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _short_name(where: str) -> str:

@@ -30,6 +30,7 @@ class PredictionSummary:
     num_drawn_detections: int  # with the score that is drawn, in all windows
     drawn_min_score: float
     faults: dict[str, int]  # what had to be repaired in the events
+    broke_off: str  # why a stream ended before its end, if it did
     wall_s: float
     realtime_factor: float  # seconds of recording per second, everything included
     windows_per_call: int

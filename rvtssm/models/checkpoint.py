@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rvtssm.aside import written_aside
 from rvtssm.models.detector import Detector, ModelConfig, build_detector
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -87,16 +87,10 @@ def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta)
 
 def save_file(path: str | Path, content: dict[str, Any]) -> None:
     """Write what `load_file` reads; OSError where there is no room, and then `path` is as it was."""
-    path = Path(path)
     packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
     torch.save(content, packed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
-    try:
+    with written_aside(path) as aside:
         aside.write_bytes(packed.getbuffer())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:

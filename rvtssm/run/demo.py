@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rvtssm.aside import written_aside
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import CountedHistograms, RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
@@ -139,6 +139,5 @@ def _page(report: EvaluationReport, metrics: dict[str, Any], summary: Prediction
 
 
 def _write(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(text)
-    os.replace(aside, path)
+    with written_aside(path) as aside:
+        aside.write_text(text)

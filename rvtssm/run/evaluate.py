@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -11,24 +13,27 @@ import numpy as np
 
 from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
 from rvtssm.datasets.sequence import Sequence
 from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
 from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
 from rvtssm.evaluation.page import Picture
-from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
+from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
 from rvtssm.evaluation.report import console_table, write_report
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, to_png
+from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console
 from rvtssm.run.inputs import folders, writable
 from rvtssm.run.weights import read_weights
+
+_FAR_FROM_RATE = 0.05  # steps that differ from the rate by more are named
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -44,6 +49,9 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
     if missing := [path for path in config.evaluation.checkpoints if not Path(path).is_file()]:
         raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
+    for path in config.evaluation.checkpoints:  # what is wrong with the last one is said before hours of work
+        one = replace(config, checkpoint=path)
+        _data_for(one, read_weights(one))
     reports = {}
     for number, path in enumerate(config.evaluation.checkpoints, start=1):
         reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
@@ -62,6 +70,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
 
     rows, still, without_memory = [], {}, {}
     rates = options.frequencies_hz or [trained_hz]
+    steps_us = _usual_steps(config, checkpoint, data, rates)
     broken_down_hz = nearest_reference(rates, trained_hz)
     for hz in rates:
         began = time.perf_counter()
@@ -83,13 +92,13 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         title=f"{spec.name} {options.split}, {checkpoint.model_config.size} {checkpoint.temporal_config.name}",
         dataset=spec.name,
         rows=tuple(rows),
-        settings={**_conditions(config, checkpoint, data), **without_memory},
+        settings={**_conditions(config, checkpoint, data, steps_us), **without_memory},
         reference_hz=trained_hz,
         still_objects=still,
         breakdown=breakdown,
     )
+    written = write_report(report, out, pictures)  # first: a terminal may be gone, or lack a letter
     console.print(console_table(report))
-    written = write_report(report, out, pictures)
     console.print("wrote " + ", ".join(str(path) for path in written.values()), soft_wrap=True)
     return report
 
@@ -108,6 +117,7 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
             f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
             "evaluate on the dataset of the weights"
         )
+    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has one size
     return data
 
 
@@ -120,16 +130,35 @@ def _source(config: Config, data: SequenceDataModule) -> str:
     return config.evaluation.source or config.dataset.source or ("raw" if data.config.raw_dir else "prepared")
 
 
-def _stream_split(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
-) -> tuple[list[ScoredRecording], list[Sequence]]:
-    """The recordings of the split through the detector at a rate, each with its labels and detections."""
+def _usual_steps(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: SequenceOf[float]
+) -> dict[float, float]:
+    """By rate, the median step in us; ValueError, before hours of work, for a rate that cannot be scored."""
+    found = {}
+    for hz in rates:
+        sequences = _sequences(_loader(config, checkpoint, data, hz))
+        if not any(len(scored_labels(sequence.labels, checkpoint.spec)) for sequence in sequences):
+            raise ValueError(
+                f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
+                "choose another split, or prepare it with its labels"
+            )
+        found[hz] = float(np.median(np.concatenate([sequence.dt_us for sequence in sequences])))
+        checkpoint.detector.prepare(config.evaluation.step_scale or found[hz] / checkpoint.windows.stride_us)
+    return found
+
+
+def _sequences(loader: SequenceLoader) -> list[Sequence]:
+    return cast(ChunkDataset, loader.dataset).sequences
+
+
+def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float) -> SequenceLoader:
+    """The recordings of the split in windows at a rate."""
     trained = checkpoint.windows
     is_trained_rate = is_same_rate(hz, 1e6 / trained.stride_us)
     length_us = trained.length_us if is_trained_rate else None
     if config.evaluation.window == "slide":
         length_us = trained.length_us or round(trained.stride_us)
-    loader = data.eval_loader(
+    return data.eval_loader(
         config.evaluation.split,
         trained.stride_us if is_trained_rate else 1e6 / hz,
         length_us,
@@ -139,17 +168,24 @@ def _stream_split(
         count_cutoff=trained.count_cutoff,
         representation=trained.representation,
     )
+
+
+def _stream_split(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
+) -> tuple[list[ScoredRecording], list[Sequence]]:
+    """The recordings of the split through the detector at a rate, each with its labels and detections."""
+    loader = _loader(config, checkpoint, data, hz)
     results = stream(
         checkpoint.detector,
         loader,
-        trained_stride_us=trained.stride_us,
+        trained_stride_us=checkpoint.windows.stride_us,
         memory_chunk=checkpoint.model_config.memory_chunk,
         reset_every_step=is_reset,
         step_scale=config.evaluation.step_scale,
         config=config.postprocess,
         progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
     )
-    sequences = cast(ChunkDataset, loader.dataset).sequences
+    sequences = _sequences(loader)
     for sequence in sequences:
         sequence.close()
     found = [sequences[result.recording] for result in results]
@@ -199,16 +235,24 @@ def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
     return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
 
 
-def _conditions(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule) -> dict[str, str]:
-    """What decides the numbers of an evaluation, in words."""
+def _conditions(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, steps_us: Mapping[float, float]
+) -> dict[str, str]:
+    """What decides the numbers of an evaluation, in words; `steps_us` are those of `_usual_steps`."""
     options, rules = config.postprocess, config.evaluation
+    # between label times there is a whole number of steps, and at least one
+    apart = "".join(
+        f"; at {hz:g} Hz that makes steps of {step_us / 1000:g} ms"
+        for hz, step_us in steps_us.items()
+        if abs(hz * step_us / 1e6 - 1) > _FAR_FROM_RATE
+    )
     return {
         "weights": f"{config.checkpoint}, trained at {1e6 / checkpoint.windows.stride_us:g} Hz",
         "score": f"{options.score}, from {options.min_score:g}; "
         f"non-maximum suppression per class at IoU {options.nms_iou:g}",
         "scored": scoring_rules(checkpoint.spec),
         "windows": f"{rules.window}, counted from {_source(config, data)} data, "
-        f"convention {checkpoint.windows.convention}, every label time ends a window",
+        f"convention {checkpoint.windows.convention}, every label time ends a window{apart}",
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",

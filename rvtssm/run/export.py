@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 from rvtssm.config import Config
@@ -15,22 +17,26 @@ _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs
 
 
 def export(config: Config) -> None:
-    """Write `out`, whose name decides the format, and say how far it is from PyTorch; ValueError and no file where that
-    is too far.
+    """Write `out`, whose name decides the format, and say how far it is from PyTorch; ValueError where that is too far,
+    and then `out` is as it was.
     """
     out = Path(
         needed(config.out, "out=FILE", "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)")
     )
-    writable(out.parent)
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
     checkpoint = read_weights(config)
-    description = export_detector(checkpoint, out, config.export.height, config.export.width)
-    boxes, scores = largest_difference(checkpoint, read_exported(out), config.export.check_steps)
-    if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN
-        out.unlink()
-        raise ValueError(
-            f"what was exported to {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
-            f"{config.export.check_steps} steps; it was removed, choose another format"
-        )
+    writable(out.parent).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as folder:
+        aside = Path(folder) / out.name
+        description = export_detector(checkpoint, aside, config.export.height, config.export.width)
+        boxes, scores = largest_difference(checkpoint, read_exported(aside), config.export.check_steps)
+        if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN
+            raise ValueError(
+                f"what was exported for {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} "
+                f"over {config.export.check_steps} steps; it was not kept, choose another format"
+            )
+        os.replace(aside, out)
     height, width = description["frame_hw"]
     console.print(
         f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import Source, Transferred, read_source, transfer

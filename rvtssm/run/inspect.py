@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from rvtssm.aside import written_aside
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
-from rvtssm.events.aside import written_aside
 from rvtssm.events.inspection.picture import recording_png, tree_png
 from rvtssm.events.inspection.recording import RecordingInspection, inspect_recording
 from rvtssm.events.inspection.tree import (

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from rvtssm.aside import written_aside
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
-from rvtssm.events.aside import written_aside
 from rvtssm.inference.predict import PredictionSummary, predict_recording
 from rvtssm.inference.sources import DSEC_TRACKS, find_sources
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -25,7 +25,8 @@ from rvtssm.run.weights import read_weights
 
 
 def predict(config: Config) -> int:
-    """Boxes and pictures of everything that `recording` names; 2 if one of several could not be read.
+    """Boxes and pictures of everything that `recording` names; 2 if one of several could not be read, or a stream broke
+    off.
 
     Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together, see `scores.json`.
     """
@@ -33,9 +34,11 @@ def predict(config: Config) -> int:
     _check_classes(config, checkpoint)
     where = needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
     sources = find_sources(where)
-    out = Path(config.out or f"outputs/predict/{next(iter(sources)) if len(sources) == 1 else Path(where).name}")
+    name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
+    out = Path(config.out or f"outputs/predict/{name}")
     scored: list[ScoredRecording] = []
     failed = num_unseen = 0
+    is_cut_off = False
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
@@ -44,8 +47,7 @@ def predict(config: Config) -> int:
             if len(sources) == 1:
                 raise
             failed += 1
-            line = " ".join(str(error).split())
-            Console(stderr=True).print(f"{name}: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+            _complain(f"{name}: {' '.join(str(error).split())}")
             continue
         if found is not None:
             scored.append(found)
@@ -53,13 +55,20 @@ def predict(config: Config) -> int:
         for sentence in summary.sentences():
             console.print(sentence, soft_wrap=True, highlight=False, markup=False)
         console.print(f"in {folder}", soft_wrap=True)
+        if summary.broke_off:
+            _complain(f"{summary.broke_off}; what was found before is kept")
+            is_cut_off = True
     if scored:
         _score(scored, num_unseen, checkpoint.spec, out)
     elif failed < len(sources):
         (out / "scores.json").unlink(missing_ok=True)  # of an earlier prediction
     if failed:
         console.print(f"{failed} of {len(sources)} recordings could not be predicted", soft_wrap=True)
-    return 2 if failed else 0
+    return 2 if failed or is_cut_off else 0
+
+
+def _complain(line: str) -> None:
+    Console(stderr=True).print(line, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _predict_one(

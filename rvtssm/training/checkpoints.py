@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+
+from rvtssm.aside import remove_abandoned, written_aside
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step
         self._saved_at = time.monotonic()
+        if trainer.is_global_zero:
+            remove_abandoned(self.last.parent)  # of a run that was killed while it wrote
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:  # the trainer restores the handlers when it ends
                 signal.signal(number, self._note_the_wish)
@@ -115,12 +119,8 @@ class Checkpoints(Checkpoint):
         return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path) -> None:
-        aside = path.with_name(f".{path.name}.part")
-        trainer.save_checkpoint(aside)
-        if trainer.is_global_zero:
-            with open(aside, "rb+") as file:
-                os.fsync(file.fileno())  # or a machine that goes down leaves an empty file under the name
-            os.replace(aside, path)
+        with written_aside(path) if trainer.is_global_zero else nullcontext(path) as aside:
+            trainer.save_checkpoint(aside)  # every process gives its part; the first one writes
         self._saved_at = time.monotonic()
 
     def _stop(self, trainer: L.Trainer) -> None:

@@ -52,11 +52,10 @@ def test_options_give_the_loss_of_the_detector_without_them(option):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_recomputation_takes_less_memory():
-    shape = step.Shape(1, 20, "cpu", 128, 160, SHAPE.model)
-    rows = command.measure_memory(["s5+", "s5+recompute"], shape, lambda line: None)
-    plain, recomputed = (row["bytes"] for row in rows)
-    assert 0 < recomputed < plain
+def test_the_memory_of_a_step_is_that_of_its_chunk():
+    short, long = (step.Shape(1, length, "cpu", 128, 160, SHAPE.model) for length in (10, 40))
+    few, many = (command.measure_memory(["s5+"], shape, lambda line: None)[0]["bytes"] for shape in (short, long))
+    assert 0 < 2 * few < many
 
 
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
@@ -71,8 +70,8 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     assert {"device", "threads", "torch", "commit", "batch", "length", "rounds", "bars"} <= set(found)
     names = {part: [row["name"] for row in found[part]] for part in ONLY.split(",")}
     assert names["layers"] == [*step.BASELINES, "s5", "lstm"]
-    assert names["memory"] == [*step.BASELINES, "s5", "lstm", "s5+", "s5+bf16", "s5+recompute"]
-    assert names["data"] == [step.LSTM_LOOP, "s5", "lstm", "s5 without prefetch"]
+    assert names["memory"] == [*step.BASELINES, "s5", "lstm", "s5+", "s5+channels-last", "s5+compile"]
+    assert names["data"] == [*step.BASELINES, "s5", "lstm", "s5+channels-last", "s5 without prefetch"]
     assert names["options"] == ["s5+channels-last"]
     assert found["layers"][0]["ratio_rvt-lstm-loop"] == 1.0
     assert all(0 <= row["data_wait"] < 1 and row["seconds"] > 0 for row in found["data"])

@@ -71,12 +71,28 @@ def test_the_source_is_chosen_by_what_there_is(small_tree, tmp_path):
     assert module(replace(small_tree, raw_dir=None)).source == "prepared"
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.filterwarnings("error:'pin_memory' argument")
 def test_memory_for_a_gpu_is_not_asked_for_where_there_is_none(small_tree, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    raw = replace(small_tree, source="raw")
-    pinning = SequenceDataModule(raw, SAMPLING, AUGMENT, DataConfig(num_workers=0, pin_memory=True), seed=3)
-    assert_all_equal(list(pinning.train_dataloader()), list(module(raw).train_dataloader()))
+    for source in ("raw", "prepared"):
+        (batch, *_) = module(replace(small_tree, source=source)).train_dataloader()
+        assert not batch.hist.is_pinned()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
+    tree = replace(small_tree, source="prepared")
+    pinned, plain = (
+        list(
+            SequenceDataModule(
+                tree, SAMPLING, AUGMENT, DataConfig(num_workers=num_workers, pin_memory=pin_memory), seed=3
+            ).train_dataloader()
+        )
+        for pin_memory in (True, False)
+    )
+    assert pinned[0].hist.is_pinned() and not plain[0].hist.is_pinned()
+    assert_all_equal(pinned, plain)
 
 
 def test_a_model_refuses_data_of_another_representation(small_tree):

@@ -105,6 +105,13 @@ def test_the_numbers_are_those_of_the_json(report, tmp_path):
         assert rows == [[part, str(found["boxes"]), shown(found["AP"])] for part, found in parts.items()]
 
 
+def test_no_name_hides_the_end_of_the_script():
+    """`<!--` and `<script` in a script make a browser read on after its end."""
+    text = to_html(make_report(title="<!--<script>"))
+    assert Page(text).script.count("<!--<script>") == 0
+    assert json.loads(Page(text).script)["title"] == "<!--<script>"
+
+
 def test_the_breakdown_says_of_which_rate_it_is(report):
     assert "At 20 Hz, as all below." in to_html(report)
     others = replace(report, rows=report.rows[1:])

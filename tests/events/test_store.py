@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
-import subprocess
-import time
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from rvtssm.events.aside import remove_abandoned, written_aside
 from rvtssm.events.compress import FrameCompressor
 from rvtssm.events.store import open_sequence, read_meta, sequence_writer
 from rvtssm.records import Labels, Windows
@@ -148,22 +144,3 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
     ):
         with pytest.raises(ValueError, match=message):
             read_meta(tmp_path / name)
-
-
-def test_leftovers_of_dead_writers_are_removed_and_work_in_progress_is_not(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    with written_aside(tmp_path / "mine.h5") as mine:
-        mine.write_bytes(b"half")
-        _, _, started = mine.name.removesuffix(".tmp").rpartition("-")
-        leftover = mine.with_name(mine.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
-        same_number = mine.with_name(mine.name.replace(f"-{started}.tmp", f"-{int(started) - 1}.tmp"))
-        elsewhere = tmp_path / f".b.h5.otherhost.{os.getpid()}.tmp"
-        forgotten = tmp_path / f".c.h5.otherhost.{os.getpid()}.tmp"
-        for path in (leftover, same_number, elsewhere, forgotten):
-            path.write_bytes(b"half")
-        os.utime(forgotten, (time.time() - 7200,) * 2)
-        assert remove_abandoned(tmp_path.parent) == 3
-        assert mine.exists() and elsewhere.exists()
-    assert (tmp_path / "mine.h5").read_bytes() == b"half"
-    assert remove_abandoned(tmp_path / "missing") == 0

@@ -13,12 +13,14 @@ import torch
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.readers.recording import join_events
 from rvtssm.inference.audit import AuditConfig, audit_detector
-from rvtssm.inference.audit_report import spectrum_numbers, to_json, to_markdown
+from rvtssm.inference.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
 from rvtssm.inference.probe import OUTPUTS, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.models.spectra import Spectrum, layer_spectrum, stage_spectra
+from rvtssm.records import Events
 from rvtssm.ssm import S4DSSM, S4SSM, S5SSM, TemporalConfig, build_temporal_layer
 from rvtssm.ssm.discretize import discretization
 
@@ -184,6 +186,34 @@ def test_the_command_audits_simulated_traffic(weights, tmp_path, capsys):
     assert (tmp_path / "out/audit.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_audit_is_written_whole_or_not_at_all(live_checkpoint, draw_events, tmp_path):
+    audit = audit_detector(live_checkpoint(), draw_events(20_000, duration_us=1_300_000), (48, 64), SMALL_AUDIT)
+    (tmp_path / "in the way/audit.png").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"audit\.png"):
+        write_audit(audit, "weights", "noise", tmp_path / "in the way")
+    assert [path.name for path in (tmp_path / "in the way").iterdir()] == ["audit.png"]
+    written = write_audit(audit, "runs/$\\x$/best.ckpt", "noise", tmp_path / "out")  # no formula
+    assert [path.name for path in written] == ["audit.md", "audit.json", "audit.png"]
+
+
+def test_the_emptied_window_had_events(live_checkpoint, draw_events):
+    """A recording may begin with one event and seconds of silence."""
+    events = draw_events(20_000, duration_us=1_300_000)
+    first = Events(events.t[:1] - 2_000_000, events.x[:1], events.y[:1], events.p[:1])
+    audit = audit_detector(live_checkpoint(), join_events([first, events]), (48, 64), SMALL_AUDIT, progress=False)
+    assert audit.num_windows == 66 and all(length is not None for length in audit.memory_ms.values())
+
+
+def test_the_memory_of_a_chunk_is_measured_from_its_start(live_checkpoint, draw_events):
+    checkpoint = set_modes(live_checkpoint("s5", memory="chunk", memory_chunk=8), 50.0)
+    events = draw_events(5_000, duration_us=2_300_000)
+    busy = draw_events(5_000, start_us=int(events.t[0]) + 350_000, duration_us=50_000)  # the last window of a chunk
+    order = np.argsort(np.concatenate([events.t, busy.t]), kind="stable")
+    columns = (np.concatenate([getattr(e, name) for e in (events, busy)])[order] for name in "txyp")
+    audit = audit_detector(checkpoint, Events(*columns), (48, 64), SMALL_AUDIT, progress=False)
+    assert audit.at_window == 0 and set(audit.memory_ms.values()) == {8 * 50.0}
+
+
 def test_the_command_audits_a_recording(weights, draw_events, tmp_path, capsys):
     (tmp_path / "raw/test").mkdir(parents=True)
     recording = tmp_path / "raw/test/a_td.dat"
@@ -206,6 +236,7 @@ def test_the_command_audits_a_recording(weights, draw_events, tmp_path, capsys):
         (["checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
         (["frequencies_hz=[]"], "name positive rates"),
+        (["frequencies_hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
         (["felt=2"], "a part between 0 and 1"),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 
 from rvtssm import cli
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference.export import METADATA_KEY, export_detector, format_of, frame_dtype
+from rvtssm.inference.export import METADATA_KEY, export_detector, format_of, frame_dtype, read_description
 from rvtssm.inference.exported import is_exported, largest_difference, read_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
@@ -217,6 +217,20 @@ def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, diff
     assert "differs from the weights" in refused("model.pt2")
 
 
+def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path, monkeypatch):
+    earlier = tmp_path / "earlier" / "model.pt2"
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"good")
+
+    def unreadable(path):
+        assert path.read_bytes() == b"model"
+        raise ValueError("cannot be read")
+
+    monkeypatch.setattr("rvtssm.run.export.read_exported", unreadable)
+    assert "cannot be read" in refused("earlier/model.pt2")
+    assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
+
+
 def test_a_place_that_cannot_be_written_or_a_missing_compiler_is_one_line(refused, tmp_path, monkeypatch):
     (tmp_path / "folder.pt2").mkdir()
     assert "folder.pt2 is a folder, and the exported model is a file" in refused("folder.pt2")
@@ -263,6 +277,17 @@ def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
         assert cli.main(["predict", f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_says_too_little_is_refused(live_checkpoint):
+    checkpoint = live_checkpoint()
+    described = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
+    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "locations": []}
+    assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
+    less = [{key: value for key, value in whole.items() if key != name} for name in whole]
+    for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
+        with pytest.raises(ValueError, match=r"a.onnx does not say what it was exported from"):
+            read_description(json.dumps(content), "a.onnx")
 
 
 def test_names_decide_the_format():

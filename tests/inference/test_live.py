@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.histogram import count_windows
+from rvtssm.events.readers.recording import join_events
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.grids import Step
 from rvtssm.inference.live import StreamDetector
@@ -249,6 +250,17 @@ def test_cameras_in_one_batch_are_cameras_alone(live_checkpoint, draw_events):
             np.testing.assert_allclose(window.detections[i].score, single.detections[0].score, atol=1e-5)
 
 
+def test_the_first_window_of_cameras_does_not_depend_on_who_is_heard_first(live_checkpoint, draw_events):
+    checkpoint = live_checkpoint()
+    one, other = draw_events(), draw_events(seed=6, start_us=6_980_000)
+    nothing = part(one, 0, 0)
+    whole = live(checkpoint, num_cameras=2).push([one, other])
+    assert whole[0].start_us == 6_980_000
+    late = live(checkpoint, num_cameras=2)
+    assert late.push([one, nothing]) == []
+    assert_same(late.push([nothing, other]), whole, tolerance=0)
+
+
 def test_no_window_closes_before_every_camera_is_past_it(live_checkpoint, draw_events):
     both = live(live_checkpoint(), num_cameras=2, start_us=7_000_000)
     events = draw_events()
@@ -261,6 +273,42 @@ def test_time_passes_without_events(live_checkpoint, draw_events):
     streamed = live(live_checkpoint(), start_us=0)
     found = streamed.push(part(draw_events(), 0, 0), until_us=1_000_000)
     assert [w.end_us for w in found] == list(range(50_000, 1_000_001, 50_000))
+
+
+def test_a_clock_that_jumps_is_refused_and_changes_nothing(live_checkpoint, draw_events):
+    """Its empty windows would be work without end; who knows that nothing happened says so, step by step."""
+    checkpoint, events = live_checkpoint(), draw_events(300)
+    slow = FixedRate(0.02)
+    streamed, clean = live(checkpoint, schedule=slow), live(checkpoint, schedule=slow)
+    streamed.push(events), clean.push(events)
+    hours_us = 8 * 3_600_000_000
+    later = Events(events.t + hours_us, events.x, events.y, events.p)
+    jump = join_events([Events(events.t + 1_000_000, events.x, events.y, events.p), later])
+    for packet, until_us in ((later, None), (jump, None), (part(events, 0, 0), 1 << 60)):
+        with pytest.raises(ValueError, match=r"camera 0: no event for more than 600 s before \d+ us"):
+            streamed.push(packet, until_us=until_us)
+    with pytest.raises(ValueError, match="or start_us is of another"):
+        live(checkpoint, start_us=0, schedule=slow).push(later)
+    soon = Events(events.t + 700_000_000, events.x, events.y, events.p)
+    found = []
+    for each in (streamed, clean):
+        windows = each.push(part(events, 0, 0), until_us=507_000_000)
+        found.append(windows + each.push(soon))
+    assert_same(*found, tolerance=0)
+    assert len(found[0]) == 14
+
+
+@pytest.mark.parametrize(("before", "after"), [(FixedRate(200), FixedRate(20)), (FixedRate(20), FixedRate(200))])
+def test_a_state_goes_on_with_another_schedule(live_checkpoint, draw_events, before, after):
+    """As if the schedule had been changed where the state was saved."""
+    checkpoint, events = live_checkpoint(), draw_events()
+    changed, restored = live(checkpoint, schedule=before), live(checkpoint, schedule=after)
+    changed.push(part(events, 0, 3_000))
+    restored.load_state_dict(changed.state_dict())
+    changed.schedule = after
+    found = restored.push(part(events, 3_000, 6_000))
+    assert {w.end_us - w.start_us for w in found} == {round(1e6 / after.hz)}
+    assert_same(found, changed.push(part(events, 3_000, 6_000)), tolerance=0)
 
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
@@ -331,6 +379,7 @@ def test_pending_events_are_a_queue(moves):
         (lambda e: [e, e], "needed is one for each of 1"),
         (lambda e: Events(e.t[::-1].copy(), e.x, e.y, e.p), "goes back within"),
         (lambda e: Events(e.t, e.x + np.uint16(64), e.y, e.p), "outside 64x48"),
+        (lambda e: Events(e.t, e.x, e.y, e.p - np.uint8(1)), "polarity is 255, and has to be 0 or 1"),
         (lambda e: Events(e.t - 10_000_000, e.x, e.y, e.p), "at or after 7429999 us"),
     ],
 )
@@ -353,6 +402,8 @@ def test_wrong_packets_are_refused_and_change_nothing(live_checkpoint, draw_even
         lambda: EventCount(0),
         lambda: EventCount(10, 50, 40),
         lambda: Adaptive(10, 100, 20),
+        lambda: FixedRate(20, 50e3),
+        lambda: EventCount(10.5),
     ],
 )
 def test_schedules_that_go_nowhere_are_refused(make):

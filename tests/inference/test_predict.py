@@ -289,6 +289,7 @@ def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypa
     [
         ({"window": "grow"}, "choose from shrink, slide"),
         ({"hz": 0}, "predict.hz=0"),
+        ({"hz": 1e7}, "predict.hz=1e.07 must be at most 1000000"),
         ({"downsample": -1}, "downsample"),
     ],
 )

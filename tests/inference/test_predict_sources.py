@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -28,6 +29,7 @@ from rvtssm.inference.draw import events_image
 from rvtssm.inference.predict import PredictConfig, predict_recording
 from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.postprocess import postprocess
 from rvtssm.records import Events
 
 ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
@@ -165,6 +167,45 @@ def test_ctrl_c_ends_a_stream_and_keeps_what_was_found(checkpoint, tmp_path, mon
     assert predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False).num_windows == 4
 
 
+@pytest.mark.parametrize("pause", ["between blocks", "within one"])
+def test_a_stream_ends_where_its_clock_jumps(checkpoint, tmp_path, monkeypatch, pause):
+    """The empty windows of hours would never end."""
+    parts = [random_events(HEIGHT, WIDTH, start, 60_000, 50) for start in (0, 4_000_000_000)]
+    size = 80 if pause == "between blocks" else 1 << 16
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(bare_words(join_events(parts)), size)}))
+    config = replace(LINES_ONLY, height=HEIGHT, width=WIDTH)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", config, progress=False)
+    assert "no event for more than 600 s, then one at 40000" in summary.broke_off
+    assert summary.num_events == 50 and summary.num_windows == len(read_lines(tmp_path / "out")) == 2
+
+
+@pytest.fixture
+def listening_to_ctrl_c():
+    """Also where the tests were started by something that ignores it."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_ctrl_c_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch):
+    """It finds the detector at work more often than waiting."""
+    content = write_recording(tmp_path, duration_us=500_000).read_bytes()
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return postprocess(*arguments)
+
+    monkeypatch.setattr("rvtssm.inference.predict.postprocess", interrupted)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000, n=2_000)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -187,7 +228,10 @@ def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize("num_bytes", [10, 40, 20_000])
+def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch, num_bytes):
+    content = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes]
+
     class Broken(Dribble):
         def read1(self, size: int = -1) -> bytes:
             if data := super().read1(size):
@@ -199,14 +243,22 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
             pass
 
         def makefile(self, mode: str) -> Broken:
-            return Broken(write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes(), 4096)
+            return Broken(content, 4096)
 
     monkeypatch.setattr("rvtssm.inference.sources._connected", lambda where: Connection())
     where, out = "tcp://camera:1234", tmp_path / "out"
+    if found := num_bytes == 20_000:
+        out.mkdir()
+        (out / "scores.json").write_text("of an earlier prediction")
     assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
-    line = f"rvtssm predict: {where} broke off (Connection reset by peer); start the sender again"
-    assert capfd.readouterr().err == line + "\n"  # and no bar
-    assert not out.exists()
+    line = f"{where} broke off (Connection reset by peer); start the sender again"
+    line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
+    bar, errors = [] if not found else ["predicting"], capfd.readouterr().err.splitlines()
+    assert errors[-1] == line and [error.split()[0] for error in errors[:-1]] == bar
+    assert out.exists() == found
+    if found:
+        assert json.loads((out / "prediction.json").read_text())["num_windows"] == len(read_lines(out)) > 1
+        assert not (out / "scores.json").exists()
 
 
 def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
@@ -384,6 +436,15 @@ def test_every_recording_of_a_folder_gets_its_own(weights, tmp_path, capsys):
     assert len(read_lines(tmp_path / "out/drive_td.dat")) == 3
     with pytest.raises(ValueError, match="holds no recording"):
         find_sources(str(tmp_path / "out"))
+
+
+def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, capsys, monkeypatch):
+    (tmp_path / "drives/below").mkdir(parents=True)
+    for name in ("a", "b"):
+        write_dat(tmp_path / f"drives/{name}.dat", random_events(HEIGHT, WIDTH, duration_us=50_000), HEIGHT, WIDTH)
+    monkeypatch.chdir(tmp_path / "drives/below")
+    assert call(capsys, f"checkpoint={weights / 'small.ckpt'}", "recording=..", "formats=[jsonl]")[0] == 0
+    assert len(list((tmp_path / "drives/below/outputs/predict/drives").glob("*/detections.jsonl"))) == 2
 
 
 def test_every_format_says_the_same(checkpoint, tmp_path):

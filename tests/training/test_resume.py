@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
 
+from rvtssm.aside import written_aside
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.run.train import train
 from rvtssm.training import fit
@@ -120,7 +122,18 @@ def test_a_run_that_dies_goes_on_from_the_last_checkpoint(
         assert load_file(last_checkpoint(tmp_path))["global_step"] == saved
     train(toy_config(tmp_path, *SETTINGS, every, "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
-    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_what_a_killed_run_was_writing_is_removed(toy_config, tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with written_aside(last_checkpoint(tmp_path)) as aside:
+        aside.write_bytes(b"half")
+        left = aside.with_name(aside.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
+    left.write_bytes(b"half")
+    last_checkpoint(tmp_path).unlink()
+    train(toy_config(tmp_path, *SETTINGS, "training.steps=1"))
+    assert {path.name for path in left.parent.iterdir()} == {"best.ckpt", "last.ckpt"}
 
 
 def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.recording import (

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.aside import written_aside
+from rvtssm.aside import written_aside
 
 _MAGIC = b"rvtssm index 1\n"  # the number changes when a decoder or this layout does
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # of a recording, that tell it from others of equal size and age

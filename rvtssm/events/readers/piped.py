@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import BACKWARD, OUTSIDE, POSITION, ByteRecording, EventBuffer, ReadFaults
+from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.records import Events
 
 _READ_BYTES = 1 << 16  # at most at once, fewer where fewer have arrived
@@ -49,9 +50,11 @@ class PipedRecording:
         self.num_events = 0
         self.faults = ReadFaults()
         self._tail = _Tail(head)
+        self.broke_off = ""  # why the stream ended before its end, if it did
+        self._is_reading = self._is_ended = False
 
     def iterate(self) -> Iterator[Events]:
-        """Events as soon as they have arrived, until the stream ends or is interrupted (Ctrl-C); once.
+        """Events as soon as they have arrived, until the stream ends, breaks off or is interrupted (Ctrl-C); once.
 
         The arrays of a block are reused for the next one.
         """
@@ -59,24 +62,51 @@ class PipedRecording:
         decoder.path = Path(self.name)
         decoder._handle, decoder._handle_owner = tail, os.getpid()
         state, buffer = decoder._start(), EventBuffer(_READ_BYTES)
-        data = b""
-        while True:
+        data, last_us = b"", None
+        while not self.broke_off:
             tail.append(data)
             num_bytes = tail.end - decoder._data_offset
             decoder._num_units = max(num_bytes, 0) // decoder.unit_bytes
             while state[POSITION] < decoder._num_units:
                 count = decoder._decode(state, buffer)
-                self.num_events += count
                 self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]))
-                if count:
-                    yield buffer.events(count)
+                events = self._before_jump(last_us, buffer.events(count))
+                if len(events):
+                    self.num_events += len(events)
+                    last_us = int(events.t[-1])
+                    yield events
+                if self.broke_off:
+                    return
             try:
-                data = self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+                self._is_reading = True  # from here on, an end interrupts the waiting
+                data = b"" if self._is_ended else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+                self._is_reading = False
             except KeyboardInterrupt:
                 data = b""
+            except ConnectionError as error:
+                data = b""
+                self.broke_off = f"{self.name} broke off ({error.strerror}); start the sender again"
             if not data:
                 break
         self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
+
+    def _before_jump(self, last_us: int | None, events: Events) -> Events:
+        """The events until the clock jumps, which ends a stream; `last_us`: of the event before them, if any."""
+        jump = first_jump(last_us, events.t)
+        if jump is None:
+            return events
+        self.broke_off = (
+            f"{self.name} has no event for more than {LONGEST_SILENCE_US / 1e6:g} s, then one at "
+            f"{events.t[jump]} us; its times are damaged, or it carries something else; give it as a file if that "
+            "is right"
+        )
+        return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
+
+    def end(self) -> None:
+        """For a handler of signals: the stream is as if it had ended after what has been read."""
+        self._is_ended = True
+        if self._is_reading:
+            raise KeyboardInterrupt
 
     def close(self) -> None:
         """Leaves the stream to whoever opened it."""

@@ -7,7 +7,7 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of ours leaves its file untouched for this long
@@ -31,6 +31,15 @@ def written_aside(path: Path | str) -> Iterator[Path]:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_together(folder: Path | str, content: Mapping[str, bytes]) -> list[Path]:
+    """Write files by name into a folder; all are written before the first of them appears. Return their paths."""
+    paths = [Path(folder) / name for name in content]
+    with contextlib.ExitStack() as stack:
+        for path, data in zip(paths, content.values(), strict=True):
+            stack.enter_context(written_aside(path)).write_bytes(data)
+    return paths
 
 
 def remove_abandoned(folder: Path | str) -> int:

@@ -1,0 +1,144 @@
+"""What an evaluation refuses before it begins, and what it says about rates that label times do not allow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvtssm import cli
+from rvtssm.datasets import DATASETS
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inference.exported import ExportedDetector
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
+from rvtssm.models.detector import ModelConfig
+from rvtssm.records import Events, WindowSettings
+from rvtssm.ssm import TemporalConfig
+
+SPEC = replace(DATASETS["synthetic"], height=48, width=64)
+SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
+LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
+
+
+def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20) -> Path:
+    """One test recording of random events; returns `raw`."""
+    (raw / "test").mkdir(parents=True)
+    rng, n = np.random.default_rng(0), 5_000
+    x, y, p = (rng.integers(0, limit, n) for limit in (64, 48, 2))
+    events = Events(
+        np.sort(rng.integers(10_000, 1_100_000, n)), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
+    )
+    write_dat(raw / "test/a_td.dat", events, 48, 64)
+    boxes = np.zeros(len(labels_us), BOX_DTYPE)
+    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = labels_us, 2, 3, side_px, 25, -1
+    write_boxes(raw / "test/a_bbox.npy", boxes)
+    return raw
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("data") / "raw")
+
+
+@pytest.fixture
+def weights(tmp_path, raw):
+    """A function: settings of the temporal layer -> a checkpoint that says where the recording is."""
+
+    def write(**temporal) -> Path:
+        model = ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1)
+        meta = CheckpointMeta(
+            SPEC, model, TemporalConfig(**temporal), WindowSettings(50_000, None, "exact", 10, 10), str(raw)
+        )
+        write_checkpoint(tmp_path / "model.ckpt", meta.build(), meta)
+        return tmp_path / "model.ckpt"
+
+    return write
+
+
+@pytest.fixture
+def refused(tmp_path, capsys, monkeypatch):
+    """A function: arguments -> the line that refuses them before a single window was looked at."""
+
+    def never(*_, **__):
+        raise AssertionError("the detector was run")
+
+    def run_it(*arguments: str) -> str:
+        monkeypatch.setattr("rvtssm.run.evaluate.stream", never)
+        assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
+        assert len(lines) == 1 and not (tmp_path / "out").exists()
+        return lines[0]
+
+    return run_it
+
+
+def prepare(raw: Path, prepared: Path, *words: str) -> str:
+    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"
+    assert cli.main(["preprocess", *SENSOR, *where, "splits=[test]", "workers=1", *words]) == 0
+    return f"dataset.prepared_dir={prepared}"
+
+
+def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw, tmp_path, capsys):
+    s5 = f"checkpoint={weights()}"
+    assert "at least 1 us, got 0.5" in refused(s5, "frequencies_hz=[20,2000000]")
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "frequencies_hz=[20,40]")
+    eq4 = f"checkpoint={weights(name='s7', s7_mode='eq4')}"
+    assert "runs at the rate it was trained at only" in refused(eq4, "frequencies_hz=[20,200]")
+
+
+def test_every_checkpoint_is_read_before_the_first_is_scored(weights, refused, tmp_path):
+    (tmp_path / "broken.ckpt").write_bytes(b"nothing")
+    answer = refused(f"checkpoints=[{weights()},{tmp_path / 'broken.ckpt'}]")
+    assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in answer
+
+
+@pytest.mark.parametrize("labels", ["none", "early", "small"])
+def test_recordings_without_a_box_to_score_are_refused(weights, refused, raw, tmp_path, capsys, labels):
+    where = {
+        "none": lambda: prepare(raw, tmp_path / "prepared", "labels=none"),
+        "early": lambda: f"dataset.raw_dir={write_recording(tmp_path / 'raw', [300_000, 500_000])}",
+        "small": lambda: prepare(write_recording(tmp_path / "raw", side_px=6.5), tmp_path / "prepared"),
+    }[labels]()
+    capsys.readouterr()
+    checkpoint = weights()
+    if labels == "small":  # the weights were made for data whose smallest boxes were larger
+        trained = read_checkpoint(checkpoint)
+        trained.spec = replace(trained.spec, min_side_px=10)
+        write_checkpoint(checkpoint, trained.detector, trained)
+    answer = refused(f"checkpoint={checkpoint}", where)
+    assert "the test split has no box that is scored" in answer and "up to 0.5 s" in answer
+
+
+def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
+    trained = read_checkpoint(weights())
+    meta = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
+    exported = ExportedDetector(
+        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "locations": [[0, 0]]}
+    )
+    monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: LoadedCheckpoint(**meta, detector=exported))
+    answer = refused("checkpoint=model.onnx")
+    assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
+
+
+def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, capsys, monkeypatch):
+    def print_in_latin(*_, **__):
+        raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
+
+    monkeypatch.setattr("rvtssm.run.evaluate.console.print", print_in_latin)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]) == 2
+    assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
+
+
+def test_steps_that_label_times_make_of_a_rate_are_named(weights, tmp_path):
+    """Between labels 50 ms apart there are two steps at 30 Hz and one at 5 Hz, whatever the rate is called."""
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,30,5,60]"]) == 0
+    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
+    named = "every label time ends a window; at 30 Hz that makes steps of 25 ms; at 5 Hz that makes steps of 50 ms"
+    assert windows.endswith(named)
