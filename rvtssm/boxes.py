@@ -28,12 +28,6 @@ def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
     return _stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], boxes)
 
 
-def xyxy_to_cxcywh(boxes: Boxes) -> Boxes:
-    """(..., 4) -> (..., 4), same kind and dtype."""
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
-    return _stack([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1], boxes)
-
-
 def ltwh_to_xyxy(boxes: Boxes) -> Boxes:
     """(..., 4) -> (..., 4), same kind and dtype."""
     x, y, w, h = (boxes[..., i] for i in range(4))

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 # before torch is loaded: threads that spin while they wait make a shared machine several times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -22,13 +23,16 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from rvtssm import __version__
-from rvtssm.config import Config, configs_dir, register_schema
+
+# The configuration, and with it torch, is imported where it is needed: seconds that --help need not wait for.
+if TYPE_CHECKING:
+    from rvtssm.config import Config
 
 VERBS = {
     "demo": "from nothing to a trained detector, a table over rates and a video; out=DIR",
     "generate": "make recordings of the synthetic dataset; dataset.raw_dir=DIR",
     "preprocess": "raw recordings to histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
-    "train": "train a detector; dataset=NAME dataset.prepared_dir=DIR out=DIR [resume=auto]",
+    "train": "train a detector; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR out=DIR [resume=auto]",
     "evaluate": "average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
     "predict": "detections and pictures; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
     "export": "a detector as one file for other programs; checkpoint=FILE out=model.onnx",
@@ -62,12 +66,15 @@ SECTIONS = {
 
 
 def usage() -> str:
-    lines = ["rvtssm VERB [key=value ...]    every key stands in configs/; --config prints the composed values", ""]
+    """What --help shows: every verb with what it needs."""
+    lines = ["rvtssm VERB [key=value ...]    --config prints every key with its value", ""]
     return "\n".join(lines + [f"  {verb:<11}{text}" for verb, text in VERBS.items()])
 
 
 def compose(overrides: list[str]) -> Config:
     """The typed configuration for a list of overrides, such as ["model=small", "training.steps=100"]."""
+    from rvtssm.config import Config, configs_dir, register_schema
+
     register_schema()
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         composed = hydra.compose("config", overrides)
@@ -90,10 +97,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if "--help" in flags else 2
     verb, overrides = words[0], words[1:]
     try:
-        path = overrides.pop(0) if verb in PATH_VERBS and overrides and _is_path(overrides[0]) else None
-        overrides = [_literal_path(_in_section(word, SECTIONS.get(verb))) for word in overrides]
         if verb not in VERBS:
             raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
+        path = overrides.pop(0) if verb in PATH_VERBS and overrides and _is_path(overrides[0]) else None
+        overrides = [_literal_path(_in_section(word, SECTIONS.get(verb))) for word in overrides]
         unknown = [flag for flag in flags if flag not in ("--json", "--config")]
         if unknown:
             raise ValueError(f"there is no option {unknown[0]}; values are given as key=value")
@@ -112,7 +119,8 @@ def main(argv: list[str] | None = None) -> int:
         errors.print(f"rvtssm {verb}: {_one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        errors.print(f"rvtssm {verb}: interrupted; what is complete on disk stays", style="red")
+        again = ", resume=auto goes on" if verb == "train" else ""
+        errors.print(f"rvtssm {verb}: interrupted; what is complete on disk stays{again}", style="red")
         return 130
 
 
@@ -124,6 +132,8 @@ def _in_section(override: str, section: str | None) -> str:
     """An override as it is, or of the verb's own section when its key is only known there."""
     if override.startswith(("+", "~")):
         raise ValueError(f"{override!r}: every key is there already; write key=value")
+    from rvtssm.config import Config
+
     key = override.partition("=")[0]
     top = [field.name for field in fields(Config)]
     if section is None or key in (*top, "experiment") or not hasattr(getattr(Config(), section), key.split(".")[0]):
@@ -142,7 +152,6 @@ def _literal_path(override: str) -> str:
 
 
 def _run(verb: str, config: Config, as_json: bool) -> int:
-    # only now: a verb imports torch, seconds that --help and a misspelt key need not wait for
     act = getattr(importlib.import_module(f"rvtssm.run.{verb}"), verb)
     result = act(config, as_json=True) if as_json else act(config)
     return result if isinstance(result, int) else 0
@@ -161,4 +170,16 @@ def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith(_HYDRA_NOISE)]
     key = getattr(error, "full_key", None)  # OmegaConf knows it, and says it on a line of its own
-    return " ".join([f"{key}:", *kept] if key else kept)
+    if key and "is not a ListConfig" in str(error):
+        return f"{key}: give a list, as in {key}=[{getattr(error, 'value', None) or '...'}]"
+    hint = _hint(key) if key and re.search("Key '.*' not in ", str(error)) else ""
+    return " ".join([f"{key}:", *kept] if key else kept) + hint
+
+
+def _hint(key: str) -> str:
+    """Where a key that is not where it was looked for stands, else how to find out."""
+    from rvtssm.config import Config
+
+    sections = [name for name in (field.name for field in fields(Config)) if hasattr(getattr(Config(), name), key)]
+    found = " or ".join(f"{section}.{key}" for section in sections)
+    return f"; did you mean {found}?" if found else "; `rvtssm VERB --config` prints every key"

@@ -40,6 +40,7 @@ TOY = (
     "training.accelerator=cpu",
     "training.log_every=2",
     "data.num_workers=0",
+    "evaluation.still_ms=250",
     "predict.scale=2",
 )
 
@@ -75,7 +76,7 @@ def test_the_demo_writes_metrics(demo):
 def test_the_demo_writes_a_report_whose_pictures_are_there(demo):
     report = (demo / "report.md").read_text()
     assert all(f"| {hz} |" in report for hz in RATES)
-    assert "objects that have stood still for 0.3 s" in report
+    assert "objects that have stood still for 0.25 s" in report
     links = [part.split(")")[0] for part in report.split("](")[1:]]
     assert {"evaluation/evaluation.png", "prediction/video.mp4"} <= set(links) and len(links) > 2
     for link in links:

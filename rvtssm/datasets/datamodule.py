@@ -23,8 +23,8 @@ from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchS
 from rvtssm.datasets.sequence import RawSplit, Sequence, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
 
-# what asks a run to end
-FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# Ctrl-C; the end of a machine that is lent until somebody else needs it; the end of a job's time
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
 
@@ -55,7 +55,7 @@ class SequenceLoader(DataLoader[SequenceBatch]):
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         # a worker is born deaf to what would kill it before it can see to that itself
-        heard = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             batches = super().__iter__()
         finally:
@@ -262,7 +262,7 @@ def leave_signals_to_the_parent(worker: int) -> None:
     os.setpgid(0, 0)
     while signal.SIGTERM in signal.sigpending():
         signal.sigwait({signal.SIGTERM})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:

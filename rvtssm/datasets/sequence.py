@@ -254,7 +254,9 @@ class RawSplit:
                 )
             )
         if not sequences:
-            raise ValueError(f"no recording of the {self.split} split has a box left after cleaning; choose another")
+            raise ValueError(
+                f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"
+            )
         return sequences
 
 

@@ -5,46 +5,36 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
-from typing import Any
 
 from rvtssm.aside import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
+from rvtssm.evaluation.page import document, figure, table
+from rvtssm.evaluation.plots import comparison_png
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+
+_DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:
-    """Write `comparison.json` and `comparison.md` to a folder; reports by the name of their weights, at least one."""
+    """Write `comparison.json`, `.md` and `.html` to a folder; reports by the name of their weights, at least one."""
     if not reports:
         raise ValueError("a comparison needs at least one report")
-    numbers = {name: to_json(report) for name, report in reports.items()}
     content = {
-        "comparison.json": (json.dumps(numbers, indent=2) + "\n").encode(),
+        "comparison.json": (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
         "comparison.md": comparison_markdown(reports).encode(),
+        "comparison.html": comparison_html(reports).encode(),
     }
     return write_together(out_dir, content)
 
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
     """A table of AP in percent over the rates that any of the reports has, and the performance drop of each."""
-    rates = sorted({row.hz for report in reports.values() for row in report.rows})
-    lines = [
-        "## AP by inference rate",
-        "",
-        "| weights | " + " | ".join(f"{hz:g} Hz" for hz in rates) + " | drop |",
-        "|---|" + "--:|" * (len(rates) + 1),
-    ]
-    for name, report in reports.items():
-        ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
-        lines.append(_line(f"{name} ({report.title})", rates, ap_by_hz, report.performance_drop))
-    for dataset in dict.fromkeys(report.dataset for report in reports.values()):
-        for model, ap_by_hz in published_rows(dataset).items():
-            lines.append(_line(f"{model} on {dataset}, published", rates, ap_by_hz, performance_drop(ap_by_hz)))
-    settings: dict[str, Any] = {name: dict(report.settings) for name, report in reports.items()}
-    shared = dict.fromkeys(key for values in settings.values() for key in values)
-    lines += ["", "Drop: AP at the rate of training minus the mean of the other rates, in points.", ""]
-    for key in shared:
-        values = {name: found.get(key, "not measured") for name, found in settings.items()}
+    head, *rows = _table_by_rate(reports)
+    lines = ["## AP by inference rate", "", _line(head), "|---|" + "--:|" * (len(head) - 1)]
+    lines += [*map(_line, rows), "", _DROP, ""]
+    for key, values in _settings(reports).items():
         if len(set(values.values())) == 1:
             lines.append(f"- {key}: {next(iter(values.values()))}")
         else:
@@ -52,6 +42,64 @@ def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _line(name: str, rates: list[float], ap_by_hz: Mapping[float, float], drop: float) -> str:
-    values = [percent(ap_by_hz.get(hz, math.nan)) for hz in rates]
-    return f"| {name} | " + " | ".join([*values, percent(drop)]) + " |"
+def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
+    """The same as one page that needs nothing else, with a plot and the numbers that AP is made of."""
+    head, *rows = _table_by_rate(reports)
+    ours = {name: {row.hz: row.metrics["AP"] for row in report.rows} for name, report in reports.items()}
+    names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
+    details = []
+    for name, report in reports.items():
+        row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+        details.append([name, f"{row.hz:g}", *(percent(row.metrics.get(key, math.nan)) for key in names)])
+    parts = [
+        "<h2>Average precision by inference rate</h2>",
+        table("rates", head, rows, f"AP in percent. {_DROP}"),
+        figure(comparison_png(ours, _published(reports)), "Average precision over the rate; dashed: published."),
+        "<h2>At one rate</h2>",
+        table("metrics", ["weights", "Hz", *(name.removeprefix("AP/") for name in names)], details, "percent"),
+        "<h2>Conditions</h2><dl>",
+    ]
+    for key, values in _settings(reports).items():
+        is_shared = len(set(values.values())) == 1
+        said = list(values.values())[:1] if is_shared else [f"{name}: {value}" for name, value in values.items()]
+        parts += [f"<dt>{escape(key)}</dt>", *(f"<dd>{escape(text)}</dd>" for text in said)]
+    return document("Evaluations side by side", [*parts, "</dl>"], _numbers(reports))
+
+
+def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
+    return {name: to_json(report) for name, report in reports.items()}
+
+
+def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
+    """Rows of cells, the head first, the published ones last."""
+    rates = sorted({row.hz for report in reports.values() for row in report.rows})
+    rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
+    for name, report in reports.items():
+        ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
+        rows.append(_cells(f"{name} ({report.title})", rates, ap_by_hz, report.performance_drop))
+    for name, published in _published(reports).items():
+        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # a drop over the columns, as ours
+        rows.append(_cells(name, rates, ap_by_hz, performance_drop(ap_by_hz)))
+    return rows
+
+
+def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, float]]:
+    return {
+        f"{model} on {dataset}, published": ap_by_hz
+        for dataset in dict.fromkeys(report.dataset for report in reports.values())
+        for model, ap_by_hz in published_rows(dataset).items()
+    }
+
+
+def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, str]]:
+    """By setting, what it was for each of the weights."""
+    keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
+    return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}
+
+
+def _cells(name: str, rates: list[float], ap_by_hz: Mapping[float, float], drop: float) -> list[str]:
+    return [name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates), percent(drop)]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -10,18 +10,19 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
-from rvtssm.evaluation.frequency import published_sentences
+from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, to_json
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; margin: .8rem 0 } caption { text-align: left; color: #5a6475 }
+table { border-collapse: collapse } .wide { overflow-x: auto; margin-bottom: 1.2rem }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #dde2ea }
 th { font-weight: 600 } tr > :first-child { text-align: left }
-img { max-width: 100% } figure { margin: 1rem 0 } figcaption, p { color: #3c4656 }
-dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem }
+td:first-child { overflow-wrap: anywhere; min-width: 6rem }
+img { max-width: 100% } figure { margin: 1rem 0 } figcaption, p { color: #3c4656; margin: .4rem 0 }
+dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem; overflow-wrap: anywhere } h1 { overflow-wrap: anywhere }
 """
 
 
@@ -34,21 +35,25 @@ class Picture(NamedTuple):
 
 def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
     """The page; `pictures` are those of the worst frames. The numbers stand in it as JSON as well, id `metrics`."""
-    metrics = json.dumps(to_json(report)).replace("<", "\\u003c")  # a name must not end the script, nor hide its end
     parts = [
-        f"<h1>{escape(report.title)}</h1>",
         *_rates(report),
         *(_breakdown(report.breakdown, report.breakdown_hz) if report.breakdown else []),
         *([f"<h2>Worst frames</h2><p>{_rule()}</p>"] if pictures else []),
-        *(_figure(picture.png, picture.caption) for picture in pictures),
+        *(figure(picture.png, picture.caption) for picture in pictures),
         "<h2>Conditions</h2><dl>",
         *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in report.settings.items()),
         "</dl>",
     ]
+    return document(report.title, parts, to_json(report))
+
+
+def document(title: str, parts: Iterable[str], numbers: Any) -> str:
+    """A page of HTML parts under a title, with `numbers` as JSON, id `metrics`."""
+    metrics = json.dumps(numbers).replace("<", "\\u003c")  # a name must not end the script, nor hide its end
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{escape(report.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
         + "\n".join(parts)
         + f'\n<script type="application/json" id="metrics">{metrics}</script>\n</body>\n</html>\n'
     )
@@ -58,30 +63,47 @@ def _rates(report: EvaluationReport) -> list[str]:
     names = report.metric_names
     head = ["Hz", *(name.removeprefix("AP/") for name in names)]
     rows = [[f"{row.hz:g}", *(percent(row.metrics[name]) for name in names)] for row in report.rows]
-    parts = ["<h2>Average precision by inference rate</h2>", _table("rates", head, rows, "percent")]
+    parts = ["<h2>Average precision by inference rate</h2>", table("rates", head, rows, "percent")]
     if not math.isnan(report.performance_drop):
         parts.append(
             f"<p>Performance drop (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
             f"{100 * report.performance_drop:.1f} points.</p>"
         )
-    parts += [f"<p>{escape(sentence)}</p>" for sentence in published_sentences(report.dataset)]
     if report.still_objects:
         values = ", ".join(f"{escape(name)} {percent(ap)}" for name, ap in report.still_objects.items())
-        parts.append(f"<p>AP on objects that stand still: {values}.</p>")
-    return [*parts, _figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
+        parts.append(f"<p>AP in percent on objects that stand still, with the state: {values}.</p>")
+    parts += _published(report)
+    return [*parts, figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
+
+
+def _published(report: EvaluationReport) -> list[str]:
+    """Ours and the published rows in one table, nothing where none are published."""
+    published = published_rows(report.dataset)
+    if not published:
+        return []
+    rows = {"this evaluation": {row.hz: row.metrics["AP"] for row in report.rows}}
+    rows |= {f"{model} (published)": ap_by_hz for model, ap_by_hz in published.items()}
+    rates = sorted({hz for ap_by_hz in rows.values() for hz in ap_by_hz})
+    cells = [[name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates)] for name, ap_by_hz in rows.items()]
+    caption = f"AP in percent; the published rows are of the test recordings of {report.dataset}; a dash: no number"
+    return [table("published", ["", *(f"{hz:g} Hz" for hz in rates)], cells, caption)]
 
 
 def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
-    parts = ["<h2>Precision over recall</h2>", _figure(precision_png(breakdown.curves), f"At {hz:g} Hz, as all below.")]
-    parts.append("<h2>Average precision by kind of object</h2>")
+    parts = ["<h2>Precision over recall</h2>", figure(precision_png(breakdown.curves), f"At {hz:g} Hz, as all below.")]
+    parts += [
+        "<h2>Average precision by kind of object</h2>",
+        "<p>Objects of one kind are scored while all others are ignored; what is found where there is no object counts "
+        "against every kind, by size against its own.</p>",
+    ]
     for group in breakdown.groups:
         rows = [[part, str(group.num_boxes[part]), percent(ap)] for part, ap in group.ap.items()]
-        parts.append(_table(group.name.replace(" ", "-"), [group.name, "boxes", "AP"], rows, group.meaning))
+        parts.append(table(group.name.replace(" ", "-"), [group.name, "boxes", "AP [%]"], rows, group.meaning))
     names = [*breakdown.class_names, "nothing"]
     rows = [[name, *map(str, row)] for name, row in zip(names, breakdown.confusion.tolist(), strict=True)]
     parts += [
         "<h2>Confusion by class</h2>",
-        _table("confusion", ["is \\ found as", *names], rows, f"boxes; {_rule()}"),
+        table("confusion", ["is \\ found as", *names], rows, f"In boxes. {_rule()}"),
     ]
     return parts
 
@@ -93,16 +115,18 @@ def _rule() -> str:
     )
 
 
-def _table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+def table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    """A table of plain text with its id, wide ones scroll by themselves."""
     cells = "".join(f"<th>{escape(text)}</th>" for text in head)
     lines = ("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     return (
-        f'<table id="{escape(name)}"><caption>{escape(caption)}</caption><thead><tr>{cells}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table>"
+        f'<p>{escape(caption)}</p><div class="wide"><table id="{escape(name)}"><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 
-def _figure(png: bytes, caption: str) -> str:
+def figure(png: bytes, caption: str) -> str:
+    """A picture within the page."""
     data: Any = base64.b64encode(png).decode()
     text = escape(caption)
     return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

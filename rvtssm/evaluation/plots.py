@@ -15,11 +15,7 @@ from rvtssm.evaluation.frequency import RateRow, published_rows
 def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     """AP and AP50 over the rate, with the published models in grey."""
     figure, axes = _figure((7.2, 4.4))
-    for model, ap_by_hz in published_rows(dataset).items():
-        hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
-        axes.plot(hz, ap, "--", color="0.7", linewidth=1.2, zorder=1)
-        at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
-        axes.annotate(f"{model} AP (published)", (hz[-1], ap[-1]), (4, 0), **at)
+    _draw_published(axes, {f"{model} AP (published)": ap for model, ap in published_rows(dataset).items()})
     rows = sorted(rows, key=lambda row: row.hz)
     hz = [row.hz for row in rows]
     for name, color in (("AP50", "#8fb8de"), ("AP", "#1f4e8c")):
@@ -37,6 +33,24 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     return _png(figure, axes)
 
 
+def comparison_png(
+    ap_by_name: Mapping[str, Mapping[float, float]], published: Mapping[str, Mapping[float, float]]
+) -> bytes:
+    """AP over the rate, one line for each of several weights, the published models in grey."""
+    drawing, axes = _figure((7.2, 4.4))
+    _draw_published(axes, published)
+    for name, ap_by_hz in ap_by_name.items():
+        hz = sorted(ap_by_hz)
+        axes.plot(hz, [100 * ap_by_hz[x] for x in hz], "o-", label=name, linewidth=2)
+    rates = sorted({hz for ap_by_hz in ap_by_name.values() for hz in ap_by_hz})
+    axes.set_xscale("log")
+    axes.set_xticks(rates, [f"{x:g}" for x in rates])
+    axes.minorticks_off()
+    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
+    axes.set_ylim(bottom=0)
+    return _png(drawing, axes)
+
+
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
     """Precision (101,) over recall, one line per class that has ground truth."""
     figure, axes = _figure((5.4, 4.0))
@@ -46,6 +60,15 @@ def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
             axes.plot(recall, 100 * curve, label=name, linewidth=2)
     axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
     return _png(figure, axes)
+
+
+def _draw_published(axes: Any, ap_by_name: Mapping[str, Mapping[float, float]]) -> None:
+    """Thin grey lines with their names at the end."""
+    at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
+    for name, ap_by_hz in ap_by_name.items():
+        hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
+        axes.plot(hz, ap, "--", color="0.7", linewidth=1.2, zorder=1)
+        axes.annotate(name, (hz[-1], ap[-1]), (4, 0), **at)
 
 
 def _figure(size: tuple[float, float]) -> tuple[Any, Any]:

@@ -43,5 +43,5 @@ def scoring_rules(spec: DatasetSpec) -> str:
         f"boxes and detections up to {spec.skip_us / 1e6:g} s, with a side under "
         f"{spec.min_side_px / spec.downsample:g} px or a diagonal under {spec.min_diagonal_px / spec.downsample:g} px "
         f"({spec.frame_width} x {spec.frame_height} frame) are left out; "
-        "only label times that keep a box are scored"
+        "only label times that keep a box are scored; of a frame, the best 100 detections of each class, as in COCO"
     )

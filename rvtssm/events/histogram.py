@@ -15,18 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.packed import FramePixels, check_inside, frame_pixels, pack, times_of_cells
-from rvtssm.events.representations import CONVENTIONS, Binned, Counting, Frames, SliceRing, check_convention, fill
+from rvtssm.events.representations import Binned, Counting, Frames, SliceRing, fill
 from rvtssm.records import Events, Windows
-
-__all__ = [
-    "CONVENTIONS",
-    "bin_events",
-    "check_convention",
-    "checked_pixels",
-    "count_windows",
-    "fill_frames",
-    "shared_slices",
-]
 
 Ints = npt.NDArray[np.int64]
 

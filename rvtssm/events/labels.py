@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.aside import written_aside
-from rvtssm.events.histogram import check_convention
+from rvtssm.events.representations import check_convention
 from rvtssm.records import DatasetSpec, Labels, Windows
 
 BOX_DTYPE = np.dtype(

@@ -19,6 +19,8 @@ _PIECE_WINDOWS = 256  # at most, since the frames of a piece are in memory at on
 
 @dataclass(frozen=True)
 class Job:
+    """One recording to be prepared, and the file that it becomes."""
+
     split: str
     recording: RawRecording
     path: Path

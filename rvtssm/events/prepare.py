@@ -253,7 +253,7 @@ def is_complete(
     settings = _settings(spec, config, is_train)
     differences = [f"{key}={found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
     if differences and not config.overwrite:
-        raise ValueError(f"{path} was made with {'; '.join(differences)}; set overwrite=true or choose another folder")
+        raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
     return not differences and found["source"] == _source(recording, config)
 
 

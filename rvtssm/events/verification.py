@@ -264,7 +264,8 @@ def _box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
             "pixels; choose the dataset or the size that fits"
         )
     if not np.isin(boxes["class_id"], spec.disk_class_ids).any():
-        faults.append(f"{path} has no box of the classes of {spec.name}; choose the dataset that fits")
+        ids = ", ".join(map(str, np.unique(boxes["class_id"])[:9]))
+        faults.append(f"{path} has no box of the classes of {spec.name} but of {ids}; choose the dataset or class_ids")
     return faults
 
 

@@ -61,7 +61,7 @@ def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
         "num_undamped": int((~steps.isfinite()).sum()),
         "timescale_ms": {name: _finite(time * stride_ms) for name, time in zip(_QUANTILES, times, strict=True)},
         "frequency_hz": {
-            "median": float(spectrum.cycles_per_step.median()) * hz,
+            "median": float(spectrum.cycles_per_step.quantile(0.5)) * hz,  # `median` is the lower of two
             "highest": float(spectrum.cycles_per_step.max()) * hz,
         },
         "masked_from_hz": spectrum.bandlimit / 2 * hz if spectrum.bandlimit else None,
@@ -103,6 +103,8 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     lines += _markdown(["finer steps", "step scale", *states, "boxes", "scores"], _rescaling_rows(audit, states))
     if isinstance(audit.rescaled, str):
         lines += ["", f"Not rescaled: {audit.rescaled}."]
+    elif max(audit.rescaled) > 1 and audit.rescaled == audit.not_rescaled:
+        lines += ["", "These layers do not listen to the step scale: they count steps, not time."]
     lines += [
         "",
         "An input is held; relative difference from steps of the training length after the same physical time.",

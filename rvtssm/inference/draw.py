@@ -137,7 +137,9 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
             num_frames += 1
             if writer is None:
                 size = (frame.shape[1], frame.shape[0])
-                writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), fps, size)
+                # OpenCV keeps three decimals, and MPEG-4 takes fractions of numbers up to 65535 only
+                rate = fps if fps < 65 else float(f"{fps:.4g}")
+                writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
                 if not writer.isOpened():
                     raise ValueError(
                         f"{path.name}: OpenCV cannot write MP4 of {size[0]} x {size[1]} pixels at {fps:g} Hz here; "

@@ -25,6 +25,7 @@ from rvtssm.aside import written_aside
 from rvtssm.events.representations import Counting
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import Detector
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import WindowSettings
 
@@ -66,9 +67,14 @@ def export_detector(
     Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
     (B,) float32, then the state tensors (B, n, ...); outputs: predictions (B, A, 5 + K) as in `Detector`, then the
     state afterwards. Returns the description that is stored in the file.
-    ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`).
+    ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`),
+    and for what was exported already.
     """
     kind = format_of(path)
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError(
+            "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
+        )
     if checkpoint.model_config.memory_chunk is not None:
         raise ValueError(
             f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rvtssm.events.histogram import count_windows
@@ -68,6 +69,7 @@ class StreamDetector:
         check_causal(checkpoint.detector)
         if num_cameras < 1:
             raise ValueError(f"num_cameras={num_cameras} must be at least 1")
+        start_us = None if start_us is None else int(start_us)
         self.windows = checkpoint.windows
         self.downsample = downsample or nearest_downsample(checkpoint.spec, height, width)
         self.sensor_hw = (height, width)
@@ -113,37 +115,48 @@ class StreamDetector:
                 self._pending[camera].append(packet)
                 self._known_us[camera] = int(packet.t[-1])
             if until_us is not None:
-                self._known_us[camera] = max(self._known_us[camera], until_us)
+                self._known_us[camera] = max(self._known_us[camera], int(until_us))
         if self._start_us is None:
             first = [int(pending.events.t[0]) for pending in self._pending if len(pending.events)]
             if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
                 return []
             self._start_us = self._anchor_us = self._end_us = min(first)
+        # closed windows (`rvt`) hold the events at their end as well, of which more may come
+        known_us = min(self._known_us) - (self.windows.convention == "rvt")
+        times_us = self._times_until(known_us)
         closed = []
-        while (window := self._next_window()) is not None:
+        while (window := self._next_window(known_us, times_us)) is not None:
             closed.append(self._close(*window))
         return closed
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on elsewhere, as plain data and arrays; the schedule is set anew there, where
-        another one than here holds from the end of the last window on."""
+        """Everything that is needed to go on elsewhere, as plain data and tensors, which `torch.load` takes as they
+        are; the schedule is set anew there, where another one than here holds from the end of the last window on."""
         return {
             "streams": self._streams.state_dict(),
-            "pending": [[array.copy() for array in _arrays(pending.events)] for pending in self._pending],
+            "sensor_hw": list(self.sensor_hw),
+            "pending": [[torch.tensor(array) for array in _arrays(pending.events)] for pending in self._pending],
             "known_us": list(self._known_us),
             "schedule": repr(self._schedule),
             **{name: getattr(self, f"_{name}") for name in _TIMES},
         }
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave; ValueError where the number of cameras or the detector differ."""
+        """Go on from what `state_dict` gave; ValueError where number of cameras, sensor or detector differ."""
+        if missing := [name for name in _STORED if name not in stored]:
+            raise ValueError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
         if len(stored["pending"]) != len(self._pending):
             raise ValueError(
                 f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._pending)}; "
                 "give num_cameras as it was"
             )
+        if list(stored["sensor_hw"]) != list(self.sensor_hw):
+            raise ValueError(
+                f"the stored state is of a sensor of {_pixels(stored['sensor_hw'])} pixels, this detector has "
+                f"{_pixels(self.sensor_hw)}; give height and width as they were"
+            )
         self._streams.load_state_dict(stored["streams"])
-        self._pending = [PendingEvents(Events(*arrays)) for arrays in stored["pending"]]
+        self._pending = [PendingEvents(Events(*(each.numpy() for each in arrays))) for arrays in stored["pending"]]
         self._known_us = list(stored["known_us"])
         for name in _TIMES:
             setattr(self, f"_{name}", stored[name])
@@ -161,7 +174,7 @@ class StreamDetector:
             if packet.t[0] < known_us or np.any(np.diff(packet.t) < 0):
                 raise ValueError(
                     f"camera {camera}: events must come in order of time, at or after {known_us} us, which an earlier "
-                    f"packet reached; this one starts at {packet.t[0]} us"
+                    f"packet, until_us or start_us settled; this one starts at {packet.t[0]} us"
                     + ("" if packet.t[0] < known_us else " and goes back within; sort it")
                 )
             if packet.x.max() >= width or packet.y.max() >= height:
@@ -186,15 +199,17 @@ class StreamDetector:
                     f"happened, say so by until_us in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
                 )
 
-    def _next_window(self) -> tuple[int, int, float] | None:
+    def _times_until(self, known_us: int) -> npt.NDArray[np.int64]:
+        """Of the events of all cameras since the last window, ascending; merged once for all windows of a packet."""
+        times = [pending.events.between(self._end_us, max(known_us, self._end_us)).t for pending in self._pending]
+        return times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
+
+    def _next_window(self, known_us: int, times_us: npt.NDArray[np.int64]) -> tuple[int, int, float] | None:
         """Start, end and step in microseconds of the window that can be closed, None where nothing more can be."""
-        # closed windows (`rvt`) hold the events at their end as well, of which more may come
-        known_us = min(self._known_us) - (self.windows.convention == "rvt")
         if known_us <= self._end_us:
             return None
-        times = [pending.events.between(self._end_us, known_us).t for pending in self._pending]
-        merged = times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
-        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, merged, len(times))
+        left_us = times_us[np.searchsorted(times_us, self._end_us) :]
+        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, left_us, len(self._pending))
         end_us, step_us = self._schedule.next_end(since)
         length_us = self._schedule.length_us or end_us - self._end_us
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
@@ -202,7 +217,7 @@ class StreamDetector:
                 f"{self._schedule} plans a window of {length_us} us that ends at {end_us} us, after {self._end_us} us; "
                 f"windows must go forward, by at most {_LONGEST_US} us"
             )
-        return (end_us - length_us, end_us, step_us) if end_us <= known_us else None
+        return (int(end_us - length_us), int(end_us), step_us) if end_us <= known_us else None
 
     def _close(self, start_us: int, end_us: int, step_us: float) -> LiveWindow:
         began = time.perf_counter()
@@ -226,8 +241,9 @@ class StreamDetector:
         return LiveWindow(start_us, end_us, detections, time.perf_counter() - began)
 
     def _count_one(self, events: Events, window: Windows) -> np.ndarray:
+        start_us, end_us = window.bounds_us[0].tolist()
         return count_windows(
-            events,
+            events.between(start_us, end_us + 1),  # closed windows (`rvt`) hold their end
             window,
             *self.sensor_hw,
             num_bins=self.windows.num_bins,
@@ -239,7 +255,13 @@ class StreamDetector:
 
 
 _TIMES = ("start_us", "anchor_us", "end_us", "count", "is_first", "last_rate_hz")
+_STORED = ("streams", "sensor_hw", "pending", "known_us", "schedule", *_TIMES)
 
 
 def _arrays(events: Events) -> tuple[np.ndarray, ...]:
     return events.t, events.x, events.y, events.p
+
+
+def _pixels(sensor_hw: Sequence[int]) -> str:
+    height, width = sensor_hw
+    return f"{width}x{height}"

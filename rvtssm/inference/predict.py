@@ -10,11 +10,10 @@ import errno
 import json
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -287,7 +286,7 @@ def _written_together(out: Path) -> Iterator[Path]:
             try:
                 yield Path(aside)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
                     error.filename = str(out)  # a full disk does not say where it is
                 raise
             for stale in [path for pattern in _OURS for path in out.glob(pattern)]:
@@ -296,5 +295,6 @@ def _written_together(out: Path) -> Iterator[Path]:
                 os.replace(path, out / path.name)
     except BaseException:
         if is_new:
-            shutil.rmtree(out, ignore_errors=True)
+            with suppress(OSError):  # not empty: another prediction writes there, too
+                out.rmdir()
         raise

@@ -91,12 +91,12 @@ def opened_source(where: str, height: int | None = None, width: int | None = Non
     if where == STDIN:
         if sys.stdin is None:
             raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
-        with _ended_by_ctrl_c(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
+        with _ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
             yield Source("standard input", piped)
     elif where.startswith(SOCKET):
         with _connected(where) as connection, connection.makefile("rb") as stream:
             try:
-                with _ended_by_ctrl_c(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
+                with _ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
                     yield Source(where, piped)
             except ConnectionError as error:
                 raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
@@ -110,22 +110,28 @@ def opened_source(where: str, height: int | None = None, width: int | None = Non
 
 
 @contextmanager
-def _ended_by_ctrl_c(piped: PipedRecording) -> Iterator[PipedRecording]:
-    """Ctrl-C ends the stream, whatever is being done when it comes; a second one interrupts."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield piped
-        return
+def _ended_by_signals(piped: PipedRecording) -> Iterator[PipedRecording]:
+    """Ctrl-C, or SIGTERM as from a service manager, ends the stream, whatever is being done when it comes; a second
+    one does what it usually does."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
+    if threading.current_thread() is not threading.main_thread():
+        usual = {}
+
+    def restore() -> None:
+        for number, does in usual.items():
+            signal.signal(number, does)
 
     def end(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, usual)
+        restore()
         piped.end()
 
-    signal.signal(signal.SIGINT, end)
+    for number in usual:
+        signal.signal(number, end)
     try:
         yield piped
     finally:
-        signal.signal(signal.SIGINT, usual)
+        restore()
 
 
 def _short_name(where: str) -> str:

@@ -83,9 +83,13 @@ def convert_official(
             raise ValueError(f"no chunk length is known for {spec.name}; give it in steps, or ask for memory carried")
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
-    # both releases were trained on windows of 50 ms every 50 ms, as RVT prepares them
-    windows = WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
-    return fill_detector(CheckpointMeta(spec, model, temporal, windows), rename_official(state_dict), "cpu")
+    meta = CheckpointMeta(spec, model, temporal, released_windows(in_channels))
+    return fill_detector(meta, rename_official(state_dict), "cpu")
+
+
+def released_windows(in_channels: int) -> WindowSettings:
+    """What both releases were trained on: windows of 50 ms every 50 ms, as RVT prepares them."""
+    return WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
 
 
 def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

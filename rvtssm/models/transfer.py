@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, CheckpointMeta, load_file, read_checkpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.official import derive_configs, rename_official
+from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -58,8 +58,7 @@ def read_source(path: str | Path) -> Source:
         )
     # channels per attention head are not in such weights; those of the new detector are taken for granted
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
-    windows = WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
-    return Source(rename_official(weights), temporal, windows, None, None)
+    return Source(rename_official(weights), temporal, released_windows(in_channels), None, None)
 
 
 def transfer(source: Source, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
@@ -75,9 +74,11 @@ def transfer(source: Source, detector: Detector, meta: CheckpointMeta) -> list[T
         if value is not None:
             filled[name] = value
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
+        width = f" (they have {source.weights[_STEM].shape[0]})" if _STEM in source.weights else ""
         raise ValueError(
-            "none of the weights fits the backbone of this model; start from a model of the same model.embed_dim and "
-            f"model.mixer (here {meta.model_config.embed_dim} and {meta.model_config.mixer}), or without weights"
+            f"none of the weights fits the backbone of this model, model.embed_dim={meta.model_config.embed_dim} and "
+            f"model.mixer={meta.model_config.mixer}; give the model=, model.embed_dim={width} and model.mixer that "
+            "they were trained with, or start without weights"
         )
     detector.load_state_dict(filled, strict=False)
     return report

@@ -14,7 +14,7 @@ from rvtssm.inference.audit import audit_detector
 from rvtssm.inference.audit_report import console_table, to_json, write_audit
 from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.records import Events
+from rvtssm.records import DatasetSpec, Events
 from rvtssm.run.console import console
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
@@ -57,10 +57,20 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
     if where == STDIN or where.startswith(SOCKET):
         raise ValueError(f"recording={where}: an audit needs events that stay; name a file or a folder")
     path = next(iter(find_sources(where).values()))
-    with opened_source(path, config.dataset.height or spec.height, config.dataset.width or spec.width) as opened:
+    with opened_source(path, *_sensor_hw(path, config, spec)) as opened:
         recording = opened.recording
         assert isinstance(recording, Recording)
         first_us, _ = recording.time_range_us
         events = recording.between(first_us, first_us + round(1e6 * seconds))
         size = recording.height, recording.width
         return events, size, None, f"the first {seconds:g} s of {opened.name}"
+
+
+def _sensor_hw(path: str, config: Config, spec: DatasetSpec) -> tuple[int | None, int | None]:
+    """The size to open a recording with: what was asked for; where neither that nor the file says it, the weights'."""
+    height, width = config.dataset.height, config.dataset.width
+    try:
+        with opened_source(path, height, width):
+            return height, width
+    except ValueError:  # of anything else it is heard when the recording is opened
+        return height or spec.height, width or spec.width

@@ -53,7 +53,7 @@ def demo(config: Config) -> None:
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    _write(out / "report.md", _page(report, metrics, summary, out))
+    _write(out / "report.md", _page(report, metrics, summary, config.evaluation.still_ms, out))
     console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
 
 
@@ -103,7 +103,9 @@ def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> 
     }
 
 
-def _page(report: EvaluationReport, metrics: dict[str, Any], summary: PredictionSummary, out: Path) -> str:
+def _page(
+    report: EvaluationReport, metrics: dict[str, Any], summary: PredictionSummary, still_ms: float, out: Path
+) -> str:
     stills = sorted((out / "prediction").glob("still_*.png"))
     still = metrics["still_objects"]
     lines = [
@@ -123,7 +125,8 @@ def _page(report: EvaluationReport, metrics: dict[str, Any], summary: Prediction
         lines += [
             "## What memory is worth",
             "",
-            "An object that stands still emits no events. AP on objects that have stood still for 0.3 s or longer: "
+            "An object that stands still emits no events. AP on objects that have stood still for "
+            f"{still_ms / 1000:g} s or longer: "
             f"{100 * still['carried']:.1f} with the state carried, {100 * still['reset']:.1f} with the state reset at "
             "every step (all other ground truth is ignored).",
             "",

@@ -70,7 +70,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
 
     rows, still, without_memory = [], {}, {}
     rates = options.frequencies_hz or [trained_hz]
-    steps_us = _usual_steps(config, checkpoint, data, rates)
+    steps_us = _usual_steps(config, checkpoint, data, [*rates, trained_hz] if options.ablate_memory else rates)
     broken_down_hz = nearest_reference(rates, trained_hz)
     for hz in rates:
         began = time.perf_counter()

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from rvtssm.config import Config
-from rvtssm.inference.export import export_detector
+from rvtssm.inference.export import export_detector, format_of
 from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed, writable
@@ -25,6 +25,7 @@ def export(config: Config) -> None:
     )
     if out.is_dir():
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
+    format_of(out)  # before what takes long
     checkpoint = read_weights(config)
     writable(out.parent).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as folder:

@@ -27,7 +27,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         )
     counts, geometry = count_parameters(detector), detector.geometry
     if as_json:
-        print_json = {
+        described = {
             "model": config.model.size,
             "mixer": config.model.mixer,
             "temporal": config.temporal.name,
@@ -37,7 +37,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "padded_hw": [geometry.padded_height, geometry.padded_width],
             "partition_hw": list(geometry.partition),
         }
-        console.print(json.dumps(print_json), soft_wrap=True, highlight=False, markup=False)
+        console.print(json.dumps(described), soft_wrap=True, highlight=False, markup=False)
         return counts
     mixer = "" if config.model.mixer == "attention" else f" {config.model.mixer}"
     title = f"{config.model.size}{mixer} {config.temporal.name} on {spec.name}"

@@ -27,6 +27,8 @@ from rvtssm.training.speed import check_compiler, speed_up
 def train(config: Config) -> Path:
     """Train, validate and keep `checkpoints/best.ckpt` and `last.ckpt` in `out`; returns the best one."""
     out = Path(config.out or "outputs/train")
+    if config.dataset.name and not any(folders(config).values()):
+        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     check(config)  # and what else can fail without data: before any of them is touched
     resume = find_resume(config.resume, out)
     start = config.training.init_from if resume is None else None  # the run to resume has started already

@@ -85,7 +85,7 @@ def _write(pointer, offsets, is_ours, re, im, IS_COMPLEX: tl.constexpr):
 
 
 @triton.jit
-def _place(num_sequences, group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
+def _place(group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
     """Group, modes and offsets in (n, P) of this program."""
     blocks = tl.cdiv(group, SEQUENCES)
     which = tl.program_id(0) // blocks
@@ -113,7 +113,7 @@ def _forward(
     MODES: tl.constexpr,
 ):
     like: tl.constexpr = decay.dtype.element_ty
-    which, modes, offsets, is_ours = _place(num_sequences, group, num_modes, SEQUENCES, MODES)
+    which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
     row = which * num_modes + modes
     re, im = _read(carried, offsets, is_ours, IS_COMPLEX, like)
@@ -151,7 +151,7 @@ def _backward(
     MODES: tl.constexpr,
 ):
     like: tl.constexpr = decay.dtype.element_ty
-    which, modes, offsets, is_ours = _place(num_sequences, group, num_modes, SEQUENCES, MODES)
+    which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
     row = which * num_modes + modes
     scale_steps = num_steps if VARIES else 1

@@ -16,11 +16,9 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from rvtssm.aside import remove_abandoned, written_aside
+from rvtssm.datasets.datamodule import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
-
-# Ctrl-C; the end of a machine that is lent until somebody else needs it; the end of a job's time
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def best_checkpoint(out_dir: Path) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.detector import Detector
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
-from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.models.yolox_loss import YoloxLoss, at_least_one
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.regularize import h2_term
@@ -122,7 +122,7 @@ class DetectionModule(L.LightningModule):
         Gradients are averaged over the processes; so they end as those of one process that has all the chunks.
         """
         if not _has_others():
-            return max(num_matched, 1)
+            return at_least_one(num_matched)
         total = torch.tensor(num_matched, dtype=torch.float64, device=self.device)
         torch.distributed.all_reduce(total)
         return total.clamp(min=1) / torch.distributed.get_world_size()
@@ -154,7 +154,6 @@ class DetectionModule(L.LightningModule):
         self._since = now
 
     def on_validation_epoch_start(self) -> None:
-        self.states["val"].clear()
         self.found.clear()
 
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
@@ -167,6 +166,7 @@ class DetectionModule(L.LightningModule):
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:
+        self.states["val"].clear()  # each recording has begun anew; what is left would only fill memory
         frames: dict[int, list[Detections]] = defaultdict(list)
         for (recording, _), frame in sorted(self._gathered().items(), key=_by_key):
             frames[recording].append(frame)

@@ -28,7 +28,7 @@ class StateBank:
         self.slots: dict[int, State] = {}
 
     def clear(self) -> None:
-        """Forget every stream, as at the start of a validation."""
+        """Forget every stream, as at the end of a validation."""
         self.slots.clear()
 
     def read(self, zero: State, slot: Tensor, is_first: Tensor) -> State:

@@ -126,6 +126,15 @@ def test_chances_are_those_of_the_recipe(make_labels):
     assert min(p.target.width for p in zooms_out + stream) >= int(WIDTH / 1.2)
 
 
+@pytest.mark.parametrize("kind", ["zoom_in", "zoom_out"])
+def test_a_zoom_keeps_to_its_range(make_labels, kind):
+    config = replace(ZOOM_IN if kind == "zoom_in" else ZOOM_OUT, **{f"{kind}_min": 2.0, f"{kind}_max": 4.0})
+    labels = labelled(make_labels, [[10, 10, 20, 20]])
+    placements = [draw_placement(config, HEIGHT, WIDTH, labels, seed) for seed in range(200)]
+    widths = [(p.source if kind == "zoom_in" else p.target).width for p in placements]
+    assert WIDTH // 4 <= min(widths) < 18 and 30 < max(widths) <= WIDTH // 2
+
+
 @given(seed=st.integers(0, 2**63 - 1))
 def test_a_stream_moves_alike_whatever_its_labels(make_labels, seed):
     few = labelled(make_labels, [[10, 10, 20, 20]])

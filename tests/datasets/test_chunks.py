@@ -32,6 +32,8 @@ def test_a_chunk_holds_its_steps_and_their_labels(sequences):
     np.testing.assert_array_equal(chunk.labels.window_index, [0, 0, 4])
     np.testing.assert_array_equal(chunk.labels.t_us, [200_000, 200_000, 400_000])
     np.testing.assert_array_equal(chunk.dt_us, [50_000] * 5)
+    before_a_label = ChunkDataset(sequences)[request(0, 3, 7)]
+    np.testing.assert_array_equal(before_a_label.labels.window_index, [0, 0])
 
 
 def test_no_more_files_than_allowed_stay_open(sequences):

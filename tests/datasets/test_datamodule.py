@@ -111,6 +111,19 @@ def test_raw_and_prepared_evaluation_are_equal(small_tree):
     assert_all_equal(list(data.eval_loader("val", 50_000, None, "raw")), list(data.val_dataloader()))
 
 
+def test_loaders_are_as_the_configuration_says(small_tree):
+    options = DataConfig(
+        num_workers=1, prefetch_factor=3, eval_batch_size=1, eval_chunk_length=5, max_open_recordings=4
+    )
+    data = SequenceDataModule(small_tree, replace(SAMPLING, frames_per_chunk=1), AugmentConfig(), options)
+    trained, evaluated = data.train_dataloader(), data.val_dataloader()
+    for loader in (trained, evaluated):
+        assert (loader.num_workers, loader.prefetch_factor, loader.dataset.max_open) == (1, 3, 4)
+    assert trained.dataset.frames_per_chunk == 1 and evaluated.dataset.frames_per_chunk is None
+    shapes = {batch.hist.shape[:2] for batch in evaluated}
+    assert (5, 1) in shapes and max(shapes) == (5, 1)
+
+
 def test_evaluation_starts_over_each_time(small_tree):
     loader = module(small_tree).test_dataloader()
     assert_all_equal(list(loader), list(loader))

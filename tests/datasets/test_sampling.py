@@ -97,10 +97,11 @@ def test_evaluation_takes_little_longer_than_the_longest_share():
 
 
 def test_a_mixed_batch_holds_random_chunks_and_streams():
-    batches = list(sampler([30, 20], batch_size=5, stream_share=0.4))
-    for batch in batches:
-        assert [r.slot for r in batch] == [-1, -1, -1, 0, 1]
-        assert [r.kind for r in batch] == ["random"] * 3 + ["stream"] * 2
+    for share, num_streams in ((0.4, 2), (0.2, 1), (0.8, 4)):
+        num_random = 5 - num_streams
+        for batch in sampler([30, 20], batch_size=5, stream_share=share):
+            assert [r.slot for r in batch] == [-1] * num_random + list(range(num_streams))
+            assert [r.kind for r in batch] == ["random"] * num_random + ["stream"] * num_streams
 
 
 @settings(max_examples=30)

@@ -1,6 +1,7 @@
 """Laws of average precision, an oracle for ignored objects, and the recorded numbers of the official code."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,6 +207,7 @@ def test_scoring_limits_are_inclusive_and_shrink_with_the_frame():
     labels = make_labels(boxes, t_us)
     assert len(scored_labels(labels, SPEC)) == 3
     assert "0.5 s" in scoring_rules(halved) and "10 px" in scoring_rules(halved) and "30 px" in scoring_rules(halved)
+    assert "the best 100 detections of each class" in scoring_rules(halved)
 
 
 def test_unknown_stillness_is_not_still():
@@ -259,3 +261,12 @@ def test_ap_equals_the_official_evaluation(golden_dir, name, is_filtered):
 
 def ltwh(boxes):
     return np.stack([boxes[key] for key in "xywh"], axis=-1)
+
+
+def test_of_a_class_a_frame_has_a_hundred_detections():
+    """As in COCO and the toolbox of the datasets: of 101 objects, all of them found, one counts as missed."""
+    boxes = [[20 * (i % 15), 12 * (i // 15), 19, 11] for i in range(101)]
+    big = replace(SPEC, min_side_px=1, min_diagonal_px=1)
+    labels = make_labels(boxes, [1_000_000] * 101)
+    found = make_detections(boxes, np.linspace(0.9, 0.4, 101), 1_000_000)
+    assert evaluate_detections([("a", labels, [found])], big)["AP"] == pytest.approx(100 / 101)

@@ -2,10 +2,11 @@ import json
 import math
 
 import pytest
+from test_page import Page
 
-from rvtssm.evaluation.comparison import comparison_markdown, write_comparison
+from rvtssm.evaluation.comparison import comparison_html, comparison_markdown, write_comparison
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.evaluation.result import EvaluationReport, to_json
 
 
 def make_report(aps, dataset="gen1", **settings):
@@ -30,7 +31,10 @@ def test_every_rate_has_a_column_and_every_weight_a_row(reports):
 
 def test_published_rows_are_marked_and_absent_where_nothing_is_published(reports):
     page = comparison_markdown(reports)
-    assert "| S5-ViT-B on gen1, published | 47.7 | 46.4 | 39.8 | 4.2 |" in page
+    assert "| S5-ViT-B on gen1, published | 47.7 | 46.4 | 39.8 | 4.6 |" in page  # 47.71 - (46.44 + 39.84) / 2
+    paper = {"c": make_report(dict.fromkeys((20, 40, 80, 100, 200), 0.5))}
+    assert "| 45.1 | 42.5 | 39.8 | 4.2 |" in comparison_markdown(paper)  # the drop of the paper: all of its rates
+    assert "published | – | – |" in comparison_markdown({"d": make_report({30: 0.5})})
     assert "published" not in comparison_markdown({"c": make_report({20: 0.1}, "synthetic")})
 
 
@@ -42,6 +46,16 @@ def test_settings_that_agree_stand_once(reports):
 
 def test_a_number_without_ground_truth_is_a_dash():
     assert "| a (base s5) | – | – |" in comparison_markdown({"a": make_report({20: math.nan})})
+
+
+def test_the_page_holds_every_report_and_loads_nothing(reports):
+    page = Page(comparison_html({"<b>": reports["a.ckpt"], **reports}))
+    assert json.loads(page.script)["b.ckpt"] == to_json(reports["b.ckpt"])
+    assert all(source.startswith("data:image/png;base64,") for source in page.loaded) and len(page.loaded) == 1
+    assert page.tables["rates"][0] == ["weights", "20 Hz", "40 Hz", "200 Hz", "drop"]
+    assert ["b.ckpt (base s5)", "45.0", "30.0", "–", "15.0"] in page.tables["rates"]
+    assert ["S5-ViT-B on gen1, published", "47.7", "46.4", "39.8", "4.6"] in page.tables["rates"]
+    assert page.tables["metrics"][1][:5] == ["<b>", "20", "50.0", "50.0", "50.0"]
 
 
 def test_files_hold_every_report(reports, tmp_path):

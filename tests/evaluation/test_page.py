@@ -118,6 +118,23 @@ def test_the_breakdown_says_of_which_rate_it_is(report):
     assert "At 40 Hz, as all below." in to_html(others)
 
 
+def test_published_rows_stand_beside_ours_and_are_marked():
+    page = Page(to_html(make_report(rows=[*make_report().rows, replace(make_report().rows[0], hz=30)])))
+    head, ours, *published = page.tables["published"]
+    assert head == ["", "20 Hz", "30 Hz", "40 Hz", "80 Hz", "100 Hz", "200 Hz"]
+    assert ours == ["this evaluation", "40.0", "40.0", "35.0", "–", "–", "25.0"]
+    assert ["S5-ViT-B (published)", "47.7", "–", "46.4", "45.1", "42.5", "39.8"] in published and len(published) == 3
+    text = to_html(make_report(dataset="synthetic"))
+    assert "published" not in Page(text).tables and "(published)" not in text
+
+
+def test_a_narrow_screen_scrolls_tables_not_the_page(report):
+    """Chromium, 390 pixels wide: a table of nine columns reached beyond the page, captions were as narrow as tables."""
+    text = to_html(report)
+    assert text.count("<table") == text.count('<div class="wide"><table') == 6 and ".wide { overflow-x: auto" in text
+    assert "<caption" not in text
+
+
 def test_without_a_breakdown_there_is_a_page_as_well(tmp_path):
-    page = Page(to_html(make_report()))
+    page = Page(to_html(make_report(dataset="synthetic")))
     assert list(page.tables) == ["rates"] and json.loads(page.script)["breakdown"] is None

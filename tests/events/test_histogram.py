@@ -8,7 +8,8 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.histogram import CONVENTIONS, count_windows
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.representations import CONVENTIONS
 from rvtssm.events.stream import count_stream
 from rvtssm.records import Events, Windows
 
@@ -47,6 +48,16 @@ def test_counts_are_those_of_the_formula(convention, events, windows, num_bins):
     found = count_windows(events, windows_of(*bounds), HEIGHT, WIDTH, num_bins=num_bins, convention=convention)
     wanted = [counted_slowly(events, start, end, convention, num_bins) for start, end in bounds]
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("num_bins", [1, 3, 7, 10])
+@pytest.mark.parametrize("length", [7, 25, 96, 100])
+def test_bins_are_equal_to_the_microsecond(length, num_bins):
+    times = np.arange(50, 50 + length)
+    events = to_events(times, *(np.zeros(length) for _ in range(3)))
+    counts = count_windows(events, windows_of((50, 50 + length)), HEIGHT, WIDTH, num_bins=num_bins, count_cutoff=255)
+    wanted = np.bincount((times - 50) * num_bins // length, minlength=num_bins)
+    np.testing.assert_array_equal(counts[0, :num_bins, 0, 0], wanted)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)

@@ -10,8 +10,8 @@ from event_examples import SPEC, boxes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.histogram import CONVENTIONS
 from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, write_boxes
+from rvtssm.events.representations import CONVENTIONS
 from rvtssm.events.windows import label_grid
 
 
@@ -69,6 +69,8 @@ def test_repeated_boxes_are_kept_by_rvt_alone():
     boxes = boxes_of(*[(250_000, 1, 1, 20, 20)] * 3, track_id=[1, 2, 3])
     assert clean_boxes(boxes, SPEC, "exact", False)["track_id"].tolist() == [1]
     assert len(clean_boxes(boxes, SPEC, "rvt", False)) == 3
+    boxes["class_id"] = [0, 1, 0]
+    assert clean_boxes(boxes, SPEC, "exact", False)["track_id"].tolist() == [1, 2], "two classes in one place"
 
 
 def times_kept(times, convention, spec=SPEC):

@@ -210,6 +210,18 @@ def test_nothing_jumps_between_two_frames(seed, is_ego_moving):
                 assert max(abs(x - x2), abs(y - y2)) < 1.0
 
 
+def test_a_street_is_peopled_as_asked():
+    def actors(**changes) -> tuple[Actor, ...]:
+        return build_scene(120, 160, 5_000_000, SceneConfig(**changes), np.random.default_rng(0), False).actors
+
+    assert actors(min_actors=0, max_actors=0) == ()
+    assert 0 < len(actors(min_actors=1, max_actors=1)) < len(actors(min_actors=9, max_actors=9))
+    assert {who.class_id for who in actors(car_share=1.0)} == {CAR}
+    assert {who.class_id for who in actors(car_share=0.0)} == {PEDESTRIAN}
+    assert not any(who.journey.pauses_s for who in actors(stopping_share=0.0))
+    assert any(who.journey.pauses_s for who in actors(stopping_share=1.0))
+
+
 def test_a_long_recording_goes_on_as_it_began():
     scene = random_scene(3, seconds=60.0)
     counts = [len(scene.boxes(t, 6, 12)) for t in range(1_000_000, 60_000_000, 500_000)]

@@ -128,6 +128,13 @@ def test_no_pixel_fires_twice_within_the_refractory_time(refractory_us):
     assert len(events) < len(events_of(flicker(), CameraConfig(**{**vars(config), "refractory_us": 0})))
 
 
+@pytest.mark.parametrize(("dark_intensity", "count"), [(0.02, 39), (0.5, 10)])
+def test_a_light_in_the_dark_is_worth_less_where_full_darkness_is_brighter(dark_intensity, count):
+    config = camera(threshold=0.1, dark_intensity=dark_intensity)
+    events = events_of([(0, np.zeros((4, 4))), (10_000, np.ones((4, 4)))], config)
+    assert len(events) == 16 * count == 16 * int(np.log(1 / dark_intensity + 1) / 0.1)
+
+
 def test_the_same_seed_gives_the_same_events_and_another_one_others():
     one, same, other = (events_of(flicker(), CameraConfig(), seed) for seed in (1, 1, 2))
     for column in ("t", "x", "y", "p"):
@@ -146,11 +153,11 @@ def test_background_noise_has_its_rate_in_both_polarities_and_all_over():
 
 def test_few_hot_pixels_make_most_of_the_noise_of_theirs():
     counts = np.zeros((60, 80), int)
-    events = noise(10.0, background_rate_hz=0.1, hot_pixel_share=0.004, hot_pixel_rate_hz=40)
+    events = noise(10.0, background_rate_hz=0.1, hot_pixel_share=0.004, hot_pixel_rate_hz=60)
     np.add.at(counts, (events.y, events.x), 1)
     hot = counts > 200
     assert 5 <= hot.sum() <= 40  # 19 expected
-    np.testing.assert_allclose(counts[hot].mean(), 400, rtol=0.1)
+    np.testing.assert_allclose(counts[hot].mean(), 600, rtol=0.1)
     assert counts[~hot].max() < 12
 
 

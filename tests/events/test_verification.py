@@ -100,7 +100,7 @@ RAW_DAMAGES = {
     "labels too early": ("train/a_bbox.npy", rewrite_boxes(t=-9), "labels only until -9 us"),
     "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes that are no boxes"),
-    "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "no box of the classes of tiny"),
+    "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "no box of the classes of tiny but of 7; "),
 }
 
 

@@ -64,6 +64,11 @@ def test_the_free_grid_holds_every_time_once(first_us, span_us, stride_us):
     assert np.abs(drift).max() <= 0.51
 
 
+def test_an_edge_that_is_rounded_down_does_not_lose_the_last_event():
+    windows = free_grid(0, 33_333, 1e6 / 30, None)
+    np.testing.assert_array_equal(windows.bounds_us, [[0, 33_333], [33_333, 66_667]])
+
+
 def test_sliding_windows_overlap():
     windows = free_grid(0, 99_999, 5000, 50_000)
     assert len(windows) == 20

@@ -123,6 +123,8 @@ def test_the_mask_of_a_layer_is_in_its_spectrum():
     numbers = spectrum_numbers(spectrum, 50.0)
     assert numbers["masked_from_hz"] == pytest.approx(4.0) and numbers["nyquist_hz"] == 10
     assert numbers["share_masked"] == pytest.approx(np.mean([value >= 0.2 for value in cycles]))
+    middle = np.median(cycles) * 20
+    assert numbers["frequency_hz"] == {"median": pytest.approx(middle), "highest": pytest.approx(max(cycles) * 20)}
     with torch.no_grad():
         layer.Lambda[3, 0] = 0.1
     layer.clip_real = False
@@ -164,6 +166,7 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name
         assert numbers["rescaled"]["5"]["scores"] >= 0
         assert numbers["cost"]["200"]["realtime"] == pytest.approx(5 / numbers["cost"]["200"]["ms"])
     assert ("no eigenvalues" in page) == (name != "s5")
+    assert ("do not listen to the step scale" in page) == (name == "lstm")
     assert page.count("\n## ") == 5
 
 
@@ -225,6 +228,20 @@ def test_the_command_audits_a_recording(weights, draw_events, tmp_path, capsys):
     assert told["num_windows"] == 26 and str(recording) in told["input"]  # only the time that was asked for
     assert cli.main([*arguments, f"dataset.raw_dir={tmp_path / 'raw'}"]) == 0
     assert json.loads(capsys.readouterr().out)["input"] == told["input"]
+
+
+@pytest.mark.parametrize("size", [(96, 128), None])
+def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path, capsys, size):
+    """By the size that the file names; where it names none, by that of the weights."""
+    recording = tmp_path / "a_td.dat"
+    write_dat(recording, draw_events(20_000, duration_us=3_000_000), *(size or (48, 64)))
+    if size is None:
+        header, end, rest = recording.read_bytes().partition(b"% Width 64\n")
+        recording.write_bytes(header.replace(b"% Height 48\n", b"") + rest)
+        assert end
+    arguments = ["audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", *SHORT, "--json"]
+    assert cli.main([*arguments, f"recording={recording}"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_windows"] == 26
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,14 @@ def test_a_video_appears_whole_or_not_at_all(tmp_path):
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["video.mp4"]
 
 
+@pytest.mark.parametrize("fps", [29.97, 200 / 3, 1000 / 12, 1000 / 7, 10_000 / 7])
+def test_a_video_has_any_rate(tmp_path, fps):
+    write_video(tmp_path / "video.mp4", [np.zeros((64, 96, 3), np.uint8)] * 5, fps)
+    capture = cv2.VideoCapture(str(tmp_path / "video.mp4"))
+    assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(fps, rel=1e-3)
+    assert [capture.read()[0] for _ in range(6)] == [True] * 5 + [False]
+
+
 def test_a_png_keeps_every_pixel(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (10, 12, 3), dtype=np.uint8)
     write_png(tmp_path / "a.png", image)

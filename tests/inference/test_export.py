@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -264,6 +265,9 @@ def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
             DetectorStep(build(**temporal))
     with pytest.raises(ValueError, match="forget every 3 steps"):
         export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")
+    exported = replace(live_checkpoint(), detector=torch.nn.Identity())  # as what `read_exported` gives: no `Detector`
+    with pytest.raises(ValueError, match="is an exported file, which cannot be exported again; give the checkpoint"):
+        export_detector(exported, tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())
 
 

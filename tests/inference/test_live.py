@@ -207,6 +207,25 @@ def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypa
     assert max(counted[num_windows // 2 :]) <= max(counted[: num_windows // 2]) <= 20 * 110
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@pytest.mark.parametrize("num_cameras", [1, 2])
+def test_the_work_of_a_window_does_not_grow_with_its_packet(
+    live_checkpoint, draw_events, schedule, num_cameras, monkeypatch
+):
+    """Many windows in one packet: each counts its own events, and those of the cameras are merged once."""
+    events = [draw_events(seed=seed) for seed in range(num_cameras)]
+    counted, merged = [], []
+    count, sort = count_windows, np.sort
+    monkeypatch.setattr(
+        "rvtssm.inference.live.count_windows", lambda e, *a, **k: counted.append(len(e)) or count(e, *a, **k)
+    )
+    monkeypatch.setattr("rvtssm.inference.live.np.sort", lambda t, **k: merged.append(len(t)) or sort(t, **k))
+    streamed = live(live_checkpoint(), schedule=schedule, num_cameras=num_cameras)
+    found = streamed.push(events)
+    assert len(found) > 4 and max(counted) < 6_000 * 110 / 430
+    assert len(merged) == num_cameras - 1
+
+
 def test_windows_end_with_the_wanted_number_of_events(live_checkpoint, draw_events):
     events = draw_events(4_000)
     found = live(live_checkpoint(), schedule=EventCount(500, 1, 10**6)).push(events)
@@ -327,6 +346,20 @@ def test_state_can_be_saved_and_restored(live_checkpoint, draw_events, name):
     assert_same(head + second.push(part(events, 2_345, 6_000)), whole, tolerance=0)
 
 
+def test_a_stored_state_is_plain(live_checkpoint, draw_events):
+    """`torch.load` takes it without being told to trust it, whatever numbers went in."""
+    checkpoint, events = live_checkpoint(), draw_events()
+    schedule = FixedRate(50, np.int64(30_000))
+    first = live(checkpoint, schedule=schedule, start_us=np.int64(7_000_000))
+    first.push(part(events, 0, 2_345), until_us=events.t[2_344] + np.int64(1))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = live(checkpoint, schedule=schedule)
+    second.load_state_dict(torch.load(file))
+    assert_same(second.push(part(events, 2_345, 6_000)), first.push(part(events, 2_345, 6_000)), tolerance=0)
+
+
 def test_a_state_before_the_first_event(live_checkpoint, draw_events):
     checkpoint, events = live_checkpoint(), draw_events()
     second = live(checkpoint)
@@ -426,5 +459,10 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
     other.push(draw_events())
     with pytest.raises(ValueError, match="go on with the weights"):
         live(checkpoint).load_state_dict(other.state_dict())
+    larger = StreamDetector(checkpoint, 2 * HEIGHT, 2 * WIDTH, downsample=2)  # the states have the same shapes
+    with pytest.raises(ValueError, match="of a sensor of 128x96 pixels, this detector has 64x48"):
+        live(checkpoint).load_state_dict(larger.state_dict())
+    with pytest.raises(ValueError, match="lacks streams, sensor_hw, pending"):
+        live(checkpoint).load_state_dict(checkpoint.detector.state_dict())
     with pytest.raises(ValueError, match="num_cameras=0"):
         live(checkpoint, num_cameras=0)

@@ -284,6 +284,22 @@ def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypa
     assert (out / "detections.npy").read_bytes() == b"old"
 
 
+def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoint, tmp_path, monkeypatch):
+    recording, out = write_recording(tmp_path), tmp_path / "out"
+    config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
+
+    def fail_after_another(*args):
+        monkeypatch.setattr(predict_module, "postprocess", postprocess)
+        predict_recording(checkpoint, recording, out, config, progress=False)
+        raise OSError("gone")
+
+    monkeypatch.setattr(predict_module, "postprocess", fail_after_another)
+    with pytest.raises(OSError, match="gone"):
+        predict_recording(checkpoint, recording, out, config, progress=False)
+    assert sorted(path.name for path in out.iterdir()) == ["detections.jsonl", "prediction.json"]
+    assert len(read_lines(out)) == 21
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

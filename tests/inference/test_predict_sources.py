@@ -188,8 +188,9 @@ def listening_to_ctrl_c():
 
 
 @pytest.mark.usefixtures("listening_to_ctrl_c")
-def test_ctrl_c_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch):
-    """It finds the detector at work more often than waiting."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch, number):
+    """Ctrl-C, or what a service manager sends, finds the detector at work more often than waiting."""
     content = write_recording(tmp_path, duration_us=500_000).read_bytes()
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
     calls = []
@@ -197,12 +198,14 @@ def test_ctrl_c_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, mon
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return postprocess(*arguments)
 
     monkeypatch.setattr("rvtssm.inference.predict.postprocess", interrupted)
+    usual = signal.getsignal(number)
     summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
     assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
+    assert signal.getsignal(number) is usual
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -226,6 +229,21 @@ def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="not of the form tcp://HOST:PORT"):
         predict_recording(checkpoint, "tcp://camera", tmp_path / "none", LINES_ONLY, progress=False)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("error", [TimeoutError(errno.ETIMEDOUT, "Connection timed out"), OSError("cable pulled")])
+def test_any_failure_of_a_stream_keeps_what_was_found(checkpoint, tmp_path, monkeypatch, error):
+    class Failing(Dribble):
+        def read1(self, size: int = -1) -> bytes:
+            if data := super().read1(size):
+                return data
+            raise error
+
+    stream = Failing(write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes(), 4096)
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": stream}))
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    assert summary.broke_off == f"standard input broke off ({error.strerror or error}); start the sender again"
+    assert summary.num_windows == len(read_lines(tmp_path / "out")) == 5
 
 
 @pytest.mark.parametrize("num_bytes", [10, 40, 20_000])

@@ -9,8 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.layers import DropPath
+from torch import nn
 
+from rvtssm.models.attention import SelfAttention
 from rvtssm.models.detector import MODEL_SIZES, ModelConfig, build_detector, count_parameters, derive_geometry
+from rvtssm.models.pafpn import CspLayer
 from rvtssm.models.yolox_head import locate
 from rvtssm.ssm import TemporalConfig
 
@@ -87,6 +91,20 @@ def test_attention_starts_with_the_layer_scale_of_the_configuration():
     scales = [parameter for name, parameter in detector.named_parameters() if name.endswith("gamma")]
     assert len(scales) == 4 * 2 * 2
     assert all((scale == 0.25).all() for scale in scales)
+
+
+def test_a_detector_has_the_numbers_of_the_configuration():
+    config = ModelConfig(
+        embed_dim=8, dim_multiplier=(1, 2, 3, 5), num_blocks=(2, 1, 0, 1), head_dim=4, fpn_blocks=3, drop_path=0.25
+    )
+    detector = build_detector(config, TemporalConfig(), 64, 96, num_classes=2)
+    assert [stage.downsample.conv.out_channels for stage in detector.backbone.stages] == [8, 16, 24, 40]
+    assert [len(stage.blocks) for stage in detector.backbone.stages] == [2, 1, 0, 1]
+    # only what comes right after the norm of the downsampling goes without one
+    assert [isinstance(pair.block.norm1, nn.Identity) for pair in detector.backbone.stages[0].blocks] == [True, False]
+    assert {part.head_dim for part in detector.modules() if isinstance(part, SelfAttention)} == {4}
+    assert {part.drop_prob for part in detector.modules() if isinstance(part, DropPath)} == {0.25}
+    assert {len(part.blocks) for part in detector.modules() if isinstance(part, CspLayer)} == {3}
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_another_mixer_takes_the_rest(start):
 
 
 def test_weights_with_nothing_in_common_are_refused(start):
-    with pytest.raises(ValueError, match=r"none of the weights fits.*model\.embed_dim.*here 16 and attention"):
+    with pytest.raises(ValueError, match=r"none of the weights fits.*embed_dim=16 and.*attention; .*they have 8\)"):
         start(META, with_model(embed_dim=16))
 
 

@@ -52,6 +52,13 @@ def test_the_total_is_the_sum_and_boxes_weigh_five_times():
     assert 0 < losses["iou"].item() <= 5
 
 
+def test_a_class_is_no_reason_to_move_a_box():
+    predictions = draw().requires_grad_()
+    YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)["class"].backward()
+    gradient = predictions.grad
+    assert gradient[..., 5:].any() and not gradient[..., :5].any(), "overlap is its target, and a constant"
+
+
 def test_padded_targets_and_the_order_of_frames_do_not_matter():
     predictions = draw()
     wanted = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)

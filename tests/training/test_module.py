@@ -13,7 +13,7 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import ModelConfig, build_detector
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
-from rvtssm.records import DatasetSpec, Labels, SequenceBatch
+from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.run.train import train
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.training import fit
@@ -236,7 +236,25 @@ def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str,
         for index, batch in enumerate(batches):
             module.validation_step(batch, index)
     module.on_validation_epoch_end()
+    assert not module.states["val"].slots
     return dict(module.logged)
+
+
+def test_the_score_does_not_depend_on_which_process_comes_first():
+    """Equal scores are ranked by their place, and batches of all processes come in any order."""
+    box, elsewhere = np.array([[10, 10, 30, 30]], np.float32), np.array([[50, 10, 90, 50]], np.float32)
+    one = np.zeros(1, np.int64)
+    labels = Labels(xyxy_to_ltwh(box), one, one + STRIDE_US, one, one - 1)
+    right, wrong = (Detections(xyxy, np.float32([0.5]), one, STRIDE_US) for xyxy in (box, elsewhere))
+    found, scores = {(0, STRIDE_US): right, (1, STRIDE_US): wrong}, []
+    for keys in (found, reversed(found)):
+        module = build_module()
+        module.val_labels = [labels, labels]
+        module._trainer = type("OneProcess", (), {"world_size": 1})()
+        module.found = {key: found[key] for key in keys}
+        module.on_validation_epoch_end()
+        scores.append(module.logged["val/AP"])
+    assert scores[0] == scores[1] == pytest.approx(51 / 101)  # recall 0.5 at precision 1
 
 
 def labels_near(module: DetectionModule, hist: torch.Tensor) -> list[Labels]:

@@ -22,7 +22,8 @@ from rvtssm.models.spectra import layer_spectrum
 from rvtssm.run.train import train
 from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.training import callbacks, spectra
-from rvtssm.training.fit import TrainingConfig
+from rvtssm.training.checkpoints import Checkpoints
+from rvtssm.training.fit import TrainingConfig, build_trainer
 from rvtssm.training.gradients import GradientNorms
 from rvtssm.training.loggers import build_loggers
 from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
@@ -87,6 +88,28 @@ def test_csv_has_the_same_numbers(watched):
         shown = tensorboard(watched).Scalars(name)[-1].value
         assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
     assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
+
+
+def test_a_trainer_is_as_the_configuration_says(tmp_path):
+    config = TrainingConfig(
+        steps=9,
+        validate_every=4,
+        checkpoint_every=3,
+        checkpoint_minutes=0.5,
+        log_every=7,
+        accumulate=2,
+        num_images=2,
+        spectra=False,
+        progress=False,
+        accelerator="cpu",
+    )
+    trainer = build_trainer(config, tmp_path, clip_value=1.0)
+    assert (trainer.max_steps, trainer.val_check_interval, trainer.log_every_n_steps) == (9, 8, 7)
+    assert trainer.accumulate_grad_batches == 2
+    found = {type(callback): callback for callback in trainer.callbacks}
+    assert found[callbacks.DetectionImages].num_images == 2
+    assert (found[Checkpoints].every, found[Checkpoints].minutes) == (3, 0.5)
+    assert spectra.SpectrumMonitor not in found and callbacks.TrainingProgress not in found
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)

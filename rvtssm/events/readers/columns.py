@@ -126,7 +126,7 @@ class EventColumns:
             if unit is None:
                 raise ValueError(
                     f"{self.path} has times of {t.dtype} and does not say their unit; name the column t_s, t_ms, t_us "
-                    "or t_ns, or give time_unit"
+                    "or t_ns, or read it in Python with time_unit="
                 )
             _check_all(np.isfinite(t), self.path, f"time is not a number {where}")
             exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)

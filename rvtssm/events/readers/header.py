@@ -148,5 +148,7 @@ def sensor_size(
             f"{height or 'any'}x{width or 'any'} was asked for; choose the dataset or the size that fits"
         )
     if height is None or width is None:
-        raise ValueError(f"{path} does not say the size of its sensor; give height and width")
+        raise ValueError(
+            f"{path} does not say the size of its sensor; give height and width, as in height=240 width=304"
+        )
     return height, width

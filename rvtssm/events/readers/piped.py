@@ -83,9 +83,9 @@ class PipedRecording:
                 self._is_reading = False
             except KeyboardInterrupt:
                 data = b""
-            except ConnectionError as error:
+            except OSError as error:
                 data = b""
-                self.broke_off = f"{self.name} broke off ({error.strerror}); start the sender again"
+                self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
             if not data:
                 break
         self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
