@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +25,7 @@ def written_aside(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{_started(os.getpid())}.tmp")
+    aside = path.with_name(f".{path.name}.{_writer()}")
     try:
         yield aside
         with open(aside, "rb+") as file:
@@ -31,6 +33,21 @@ def written_aside(path: Path | str) -> Iterator[Path]:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_aside(folder: Path | str, name: str) -> Iterator[Path]:
+    """Yield a new hidden folder in `folder`, for what is moved from there once all is done; at the end it is removed.
+
+    Those of the same name that killed processes have left in `folder` are removed, too.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f".{name}-*.*.*.tmp"):
+        if _is_orphan(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-", suffix=f".{_writer()}") as aside:
+        yield Path(aside)
 
 
 def write_together(folder: Path | str, content: Mapping[str, bytes]) -> list[Path]:
@@ -46,14 +63,23 @@ def remove_abandoned(folder: Path | str) -> int:
     """Delete temporary files in `folder` and below it whose writer is gone, return how many there were."""
     removed = 0
     for aside in Path(folder).rglob(".*.*.*.tmp"):
-        _, host, writer, _ = aside.name.rsplit(".", 3)
-        pid, _, started = writer.partition("-")
-        is_orphan = host == _HOST and pid.isdigit() and not _is_running(int(pid), started)
         with contextlib.suppress(OSError):  # its writer finished meanwhile, or the folder is read-only
-            if is_orphan or time.time() - aside.stat().st_mtime > _ABANDONED_AFTER_S:
+            if _is_orphan(aside) or time.time() - aside.stat().st_mtime > _ABANDONED_AFTER_S:
                 aside.unlink()
                 removed += 1
     return removed
+
+
+def _writer() -> str:
+    """How the name of what this process writes aside ends."""
+    return f"{_HOST}.{os.getpid()}-{_started(os.getpid())}.tmp"
+
+
+def _is_orphan(aside: Path) -> bool:
+    """Whether its writer was on this machine and is gone."""
+    _, host, writer, _ = aside.name.rsplit(".", 3)
+    pid, _, started = writer.partition("-")
+    return host == _HOST and pid.isdigit() and not _is_running(int(pid), started)
 
 
 def _is_running(pid: int, started: str) -> bool:

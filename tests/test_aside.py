@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm.aside import remove_abandoned, write_together, written_aside
+from rvtssm.aside import folder_aside, remove_abandoned, write_together, written_aside
 
 
 def test_an_error_leaves_the_file_as_it_was(tmp_path):
@@ -59,3 +59,17 @@ def test_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_together(tmp_path / "full", content)
     assert len(written) == 3 and not list((tmp_path / "full").iterdir())
+
+
+def test_a_folder_aside_is_removed_even_after_its_writer_was_killed(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with folder_aside(tmp_path / "new", "work") as mine:
+        (mine / "file").write_text("kept")
+        left = mine.with_name(mine.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
+        left.mkdir()
+        (left / "file").write_text("half")
+        with folder_aside(tmp_path / "new", "work") as other:
+            assert mine.is_dir() and other.is_dir() and mine != other and not left.exists()
+        os.replace(mine / "file", tmp_path / "new" / "file")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]

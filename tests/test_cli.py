@@ -18,7 +18,7 @@ from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.store import open_sequence
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.detector import MODEL_SIZES, ModelConfig
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -169,6 +169,18 @@ def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, million
     assert (told["frame_hw"], told["padded_hw"], told["partition_hw"]) == ([240, 304], [256, 320], [8, 10])
     assert cli.main(arguments) == 0
     assert f"{millions / 1e6:.6f} M" in capsys.readouterr().out
+
+
+def test_info_describes_weights(tmp_path, capsys):
+    windows = WindowSettings(25_000, None, "exact", 10, 10)
+    meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)
+    detector = meta.build()
+    write_checkpoint(tmp_path / "tiny.ckpt", detector, meta)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
+    assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
+    assert told["classes"] == ["car", "pedestrian"]
 
 
 # preparing, with recordings of every kind of fault

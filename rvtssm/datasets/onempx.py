@@ -12,6 +12,7 @@ SPEC = DatasetSpec(
     height=720,
     width=1280,
     class_names=("pedestrian", "two-wheeler", "car"),
+    class_ids=(0, 1, 2),
     label_interval_us=100_000,  # labels come at 30 or 60 Hz, of which about 10 per second are used
     min_side_px=20,
     min_diagonal_px=60,

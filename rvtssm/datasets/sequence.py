@@ -79,7 +79,7 @@ class Sequence:
             if found != asked and not (field.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
                 raise ValueError(
                     f"{self.name} was prepared with {field.name}={found} but the run asks for {asked}; prepare it "
-                    "again with `rvtssm preprocess`, or evaluate from the raw recordings (source=raw)"
+                    "again with `rvtssm preprocess`, or use the raw recordings (source=raw dataset.raw_dir=DIR)"
                 )
 
 
@@ -215,7 +215,10 @@ class RawSplit:
         self.split = split
         found = find_recordings(raw_dir, split, spec)
         if not found:
-            raise ValueError(f"{Path(raw_dir) / split} holds no recording that ends in {' '.join(spec.event_suffixes)}")
+            raise ValueError(
+                f"{Path(raw_dir) / split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
+                "data_prep/README.md shows where recordings of each dataset lie"
+            )
         self._recordings = []
         for raw in found:
             if raw.boxes_path is None:

@@ -39,9 +39,14 @@ def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
 
 def scoring_rules(spec: DatasetSpec) -> str:
     """The rules of this file as one sentence for a report."""
+    side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
+    limits = [
+        f"up to {spec.skip_us / 1e6:g} s" if spec.skip_us else "",
+        f"with a side under {side:g} px" if side else "",
+        f"with a diagonal under {diagonal:g} px" if diagonal else "",
+    ]
+    named = " or ".join(filter(None, limits))
+    frame = f"{spec.frame_width} x {spec.frame_height} frame"
     return (
-        f"boxes and detections up to {spec.skip_us / 1e6:g} s, with a side under "
-        f"{spec.min_side_px / spec.downsample:g} px or a diagonal under {spec.min_diagonal_px / spec.downsample:g} px "
-        f"({spec.frame_width} x {spec.frame_height} frame) are left out; "
-        "only label times that keep a box are scored; of a frame, the best 100 detections of each class, as in COCO"
-    )
+        f"boxes and detections {named} ({frame}) are left out; " if named else f"all boxes ({frame}); "
+    ) + "only label times that keep a box are scored; of a frame, the best 100 detections of each class, as in COCO"

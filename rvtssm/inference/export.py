@@ -134,10 +134,10 @@ def _tuples(value: Any) -> Any:
 
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
-    meta = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
+    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
     geometry = step.detector.geometry
     return {
-        "checkpoint": CheckpointMeta(**meta).to_dict(),
+        "checkpoint": meta.to_dict(),  # without folders: such a file goes to other machines
         "frame_hw": [geometry.height, geometry.width],
         "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
         "locations": step.detector.locations.tolist(),
@@ -183,9 +183,8 @@ def _compiled(program: Any, text: str, folder: Path) -> Path:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what the exporters tell their own developers."""
-    loggers = [
-        logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch._inductor", "onnxscript", "onnx_ir")
-    ]
+    names = ("torch.onnx", "torch.export", "torch._inductor", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

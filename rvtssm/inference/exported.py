@@ -133,10 +133,15 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
 def _open_program(path: Path) -> tuple[Run, str]:
     extra = {METADATA_KEY: ""}
     try:
-        run = torch.export.load(path, extra_files=extra).module()
+        program = torch.export.load(path, extra_files=extra).module()
     except Exception:  # whatever the bytes of another file lead torch to
         raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
     text: Any = extra[METADATA_KEY]
+
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        predictions, after = program(hist, step_scale, state)
+        return predictions, after
+
     return run, text.decode() if isinstance(text, bytes) else text
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import numpy as np
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, Detections
 
 
 def nearest_downsample(spec: DatasetSpec, height: int, width: int) -> int:
@@ -14,6 +17,11 @@ def nearest_downsample(spec: DatasetSpec, height: int, width: int) -> int:
     if (height, width) == (spec.height, spec.width):
         return spec.downsample
     return max(1, round(math.sqrt(height * width / (spec.frame_height * spec.frame_width))))
+
+
+def in_sensor_pixels(found: Detections, downsample: int) -> Detections:
+    """Detections of a frame that kept one pixel in `downsample` x `downsample`, in pixels of the sensor."""
+    return replace(found, xyxy=found.xyxy * np.float32(downsample))
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:

@@ -14,7 +14,7 @@ import torch
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
-from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.schedule import FixedRate, Schedule, Since
 from rvtssm.inference.stream import Streams, check_causal
@@ -32,7 +32,7 @@ class LiveWindow:
 
     start_us: int
     end_us: int
-    detections: list[Detections]  # one per camera, frame pixels
+    detections: list[Detections]  # one per camera, in pixels of the sensor
     seconds: float  # of work: counting, detector, post-processing
 
 
@@ -232,7 +232,7 @@ class StreamDetector:
             is_first=[self._is_first] * len(cameras),
         )
         found = postprocess(predictions, [end_us] * len(cameras), self.config)
-        detections = [inside_frame(frame, *self.frame_hw) for frame in found]
+        detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
         num_events = sum(len(pending.events.between(self._end_us, end_us)) for pending in self._pending)
         self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)
         self._count, self._end_us, self._is_first = self._count + 1, end_us, False

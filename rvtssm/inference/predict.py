@@ -10,20 +10,20 @@ import errno
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from rvtssm.aside import folder_aside
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_files
-from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.grids import Counting, Step, steps_as_they_come, steps_of_file
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
@@ -116,7 +116,7 @@ def predict_recording(
             ):
                 steps = plan.steps(tally.watched(source.recording.iterate()))
                 for hist, frame, seconds in detect(checkpoint, steps, plan.frame_hw, config.postprocess):
-                    found = replace(frame, xyxy=frame.xyxy * np.float32(plan.counting.downsample))
+                    found = in_sensor_pixels(frame, plan.counting.downsample)
                     append(found)
                     if on_frame is not None:
                         on_frame(found)
@@ -254,10 +254,10 @@ def _check_frame(source: Source, num_events: int) -> None:
     """ValueError where most events lie outside the sensor: its size is wrong, or these are no events."""
     recording = source.recording
     if (outside := recording.faults.out_of_frame) > num_events:
+        again = "a stream has to be RAW or DAT: send that" if source.is_piped else "copy it again"
         raise ValueError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{recording.height}x{recording.width} (height x width) pixels; copy it again, or give the right height "
-            "and width"
+            f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"
         )
 
 
@@ -280,18 +280,17 @@ def _stride_and_length(trained: WindowSettings, config: PredictConfig) -> tuple[
 def _written_together(out: Path) -> Iterator[Path]:
     """A folder whose files move to `out` when the block ends without an error, over those of an earlier prediction."""
     is_new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=out, prefix=".predict-") as aside:
+        with folder_aside(out, "predict") as aside:
             try:
-                yield Path(aside)
+                yield aside
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
                     error.filename = str(out)  # a full disk does not say where it is
                 raise
             for stale in [path for pattern in _OURS for path in out.glob(pattern)]:
                 stale.unlink(missing_ok=True)
-            for path in Path(aside).iterdir():
+            for path in aside.iterdir():
                 os.replace(path, out / path.name)
     except BaseException:
         if is_new:

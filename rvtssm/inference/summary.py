@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ class Tally:
 
     def __init__(self, drawn_min_score: float) -> None:
         self.num_events = self.num_written = self.num_drawn = 0
-        self.seconds: list[float] = []  # per window
+        self.seconds = array("f")  # per window; four bytes each, a stream may go on for days
         self._drawn_min_score = drawn_min_score
         self._first_us: int | None = None
         self._last_us = 0
@@ -86,6 +87,6 @@ class Tally:
         return (self._last_us - (self._first_us or 0)) / 1e6
 
     def step_ms(self) -> dict[str, float]:
-        milliseconds = 1000 * np.array(self.seconds)
+        milliseconds = 1000 * np.array(self.seconds, np.float64)
         found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
         return {"mean": float(milliseconds.mean()), **found}

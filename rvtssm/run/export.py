@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
+from rvtssm.aside import folder_aside
 from rvtssm.config import Config
 from rvtssm.inference.export import export_detector, format_of
 from rvtssm.inference.exported import largest_difference, read_exported
@@ -27,9 +27,8 @@ def export(config: Config) -> None:
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
     format_of(out)  # before what takes long
     checkpoint = read_weights(config)
-    writable(out.parent).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as folder:
-        aside = Path(folder) / out.name
+    with folder_aside(writable(out.parent), "export") as folder:
+        aside = folder / out.name
         description = export_detector(checkpoint, aside, config.export.height, config.export.width)
         boxes, scores = largest_difference(checkpoint, read_exported(aside), config.export.check_steps)
         if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN

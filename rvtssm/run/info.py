@@ -1,4 +1,4 @@
-"""`rvtssm info`: how many parameters a detector has, and where."""
+"""`rvtssm info`: how many parameters a detector has, and where; of a configuration, or of weights."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from rich.table import Table
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.models.detector import build_detector, count_parameters
+from rvtssm.datasets.sequence import to_window_settings
+from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.detector import count_parameters
 from rvtssm.run.console import console
+from rvtssm.run.weights import read_weights
 
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
-    """Parameters by room of the detector that the configuration describes."""
-    spec = build_spec(config.dataset)
+    """Parameters by room of the detector that `checkpoint` holds, or else that the configuration describes."""
+    described = read_weights(config) if config.checkpoint else _configured(config)
+    spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
-        detector = build_detector(
-            config.model,
-            config.temporal,
-            spec.frame_height,
-            spec.frame_width,
-            spec.num_classes,
-            in_channels=config.preprocess.counting.num_channels,
-        )
+        detector = described.build()
     counts, geometry = count_parameters(detector), detector.geometry
     if as_json:
-        described = {
-            "model": config.model.size,
-            "mixer": config.model.mixer,
-            "temporal": config.temporal.name,
+        values = {
+            "model": model.size,
+            "mixer": model.mixer,
+            "temporal": temporal.name,
             "dataset": spec.name,
+            "classes": list(spec.class_names),
+            "stride_us": described.windows.stride_us,
             "parameters": counts,
             "frame_hw": [spec.frame_height, spec.frame_width],
             "padded_hw": [geometry.padded_height, geometry.padded_width],
             "partition_hw": list(geometry.partition),
         }
-        console.print(json.dumps(described), soft_wrap=True, highlight=False, markup=False)
+        console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
         return counts
-    mixer = "" if config.model.mixer == "attention" else f" {config.model.mixer}"
-    title = f"{config.model.size}{mixer} {config.temporal.name} on {spec.name}"
+    mixer = "" if model.mixer == "attention" else f" {model.mixer}"
+    title = f"{model.size}{mixer} {temporal.name} on {spec.name}"
     table = Table(title=title, title_justify="left")
     table.add_column("room")
     table.add_column("parameters", justify="right")
@@ -48,10 +47,20 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         if room == "total":
             table.add_section()
         table.add_row(room, f"{count / 1e6:.6f} M")
-    table.caption = (
+    console.print(table)
+    console.print(
         f"frames {spec.frame_width} x {spec.frame_height}, padded to "
         f"{geometry.padded_width} x {geometry.padded_height}, "
-        f"attention windows {geometry.partition[1]} x {geometry.partition[0]}"
+        f"attention windows {geometry.partition[1]} x {geometry.partition[0]}; "
+        f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
     )
-    console.print(table)
     return counts
+
+
+def _configured(config: Config) -> CheckpointMeta:
+    return CheckpointMeta(
+        build_spec(config.dataset), config.model, config.temporal, to_window_settings(config.preprocess)
+    )

@@ -115,7 +115,8 @@ def _print_tree(found: TreeInspection) -> None:
             }
         )
     for name in columns[0]:
-        table.add_row(name, *(str(column[name]) for column in columns))
+        if name != "windows" or any(column[name] for column in columns):  # raw recordings have none
+            table.add_row(name, *(str(column[name]) for column in columns))
     console.print(table)
     table = Table(title="boxes by area (COCO)", title_justify="left")
     for name in ("split", "class", *SIZES):

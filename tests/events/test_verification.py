@@ -100,8 +100,19 @@ RAW_DAMAGES = {
     "labels too early": ("train/a_bbox.npy", rewrite_boxes(t=-9), "labels only until -9 us"),
     "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes that are no boxes"),
-    "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "no box of the classes of tiny but of 7; "),
+    "other classes": (
+        "train/a_bbox.npy",
+        rewrite_boxes(class_id=7),
+        "3 of 3 boxes of classes that tiny",
+    ),
+    "a class too many": ("train/a_bbox.npy", rewrite_boxes(class_id=[0, 1, 2]), "1 of 3 boxes of classes that tiny"),
 }
+
+
+def test_a_dataset_that_names_its_class_ids_may_leave_others_out(tree):
+    rewrite_boxes(class_id=[0, 1, 2])(tree / "raw" / "train" / "a_bbox.npy")
+    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, CONFIG, progress=False)
+    assert found.faults == []
 
 
 @pytest.mark.parametrize("kind", RAW_DAMAGES)

@@ -111,6 +111,7 @@ def test_a_file_says_what_it_is(onnx_files, live_checkpoint):
     assert described["checkpoint"]["spec"]["class_names"] == ["car", "pedestrian"]
     assert described["checkpoint"]["windows"]["stride_us"] == 50_000
     assert set(described["state"]) == set(inputs) - {"hist", "step_scale"}
+    assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
     exported = read_exported(path)
     assert exported.spec == checkpoint.spec and exported.windows == checkpoint.windows
 
@@ -156,19 +157,20 @@ def test_other_representations_are_exported_with_their_numbers(live_checkpoint, 
     assert 0 < boxes <= 1e-4 and scores <= 1e-4
 
 
-def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys):
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys, suffix):
     pytest.importorskip("onnxscript")
     weights = live_checkpoint("s4d")
     meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
     write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
-    onnx = tmp_path / "model.onnx"
-    assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={onnx}", "check_steps=3"]) == 0
+    exported = tmp_path / f"model{suffix}"
+    assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={exported}", "check_steps=3"]) == 0
     assert "frames of 64 x 48" in capsys.readouterr().out
     t = np.arange(0, 200_000, 40)
     zero = (t // 40 % 48).astype(np.uint16)
     write_dat(tmp_path / "a.dat", Events(t, zero, zero, (t % 2).astype(np.uint8)), 48, 64)
     scores = []
-    for name in ("model.ckpt", "model.onnx"):
+    for name in ("model.ckpt", exported.name):
         arguments = [f"checkpoint={tmp_path / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
         options = ["formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
         assert cli.main(["predict", *arguments, *options]) == 0

@@ -80,6 +80,16 @@ def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_even
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
+def test_boxes_are_in_pixels_of_the_sensor(live_checkpoint, draw_events):
+    checkpoint, events = live_checkpoint(), draw_events()
+    x, y = (2 * each + np.uint16(1) for each in (events.x, events.y))  # what counts of a sensor twice as large
+    larger = StreamDetector(checkpoint, 2 * HEIGHT, 2 * WIDTH, downsample=2, config=CONFIG)
+    frames, found = live(checkpoint).push(events), larger.push(Events(events.t, x, y, events.p))
+    assert len(frames) > 3 and all(len(window.detections[0]) for window in frames)
+    for window, wanted in zip(found, frames, strict=True):
+        np.testing.assert_allclose(window.detections[0].xyxy, 2 * wanted.detections[0].xyxy, rtol=1e-5)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 2_000), max_size=12))

@@ -42,7 +42,7 @@ class PipedRecording:
             try:
                 recording = open_recording(path, height, width)
             except ValueError as error:
-                raise ValueError(str(error).replace(str(path), name)) from None
+                raise ValueError(str(error).replace(str(path), name) + "; a stream has to be RAW or DAT") from None
         if not isinstance(recording, ByteRecording):
             raise ValueError(f"{name} carries {recording.format}, which cannot be read as it comes; give it as a file")
         self._decoder = recording

@@ -1,0 +1,63 @@
+"""The programs in README.md do what they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inference.export import export_detector
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.records import Events, Windows
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def program(word: str) -> str:
+    """The only block of Python on the page that has this word."""
+    (found,) = [
+        block for block in re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S) if word in block
+    ]
+    return found
+
+
+def test_a_program_without_this_package_runs_an_exported_file(live_checkpoint, draw_events, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    checkpoint = live_checkpoint()
+    export_detector(checkpoint, tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    example = program("onnxruntime")
+    assert "import rvtssm" not in example and "from rvtssm" not in example
+    names: dict = {}
+    exec(example, names)
+    events, state = draw_events(40_000), None
+    start_us = int(events.t[0])
+    for end_us in start_us + np.array([50_000, 75_000, 175_000]):  # at changing rates
+        part = events.between(start_us, end_us)
+        boxes, scores = names["detect"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)
+        window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
+        hist = torch.from_numpy(count_windows(part, window, 48, 64))[None]
+        with torch.no_grad():
+            found, state = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
+        wanted = found[0, :, 4:].sigmoid()
+        np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
+        start_us = end_us
+
+
+def test_the_live_program_prints_boxes_in_sensor_pixels(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    events = draw_events(20_000)
+    spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)  # 64 x 48 to 1280 x 720
+    write_dat(tmp_path / "recording.raw", spread, 720, 1280)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(program("StreamDetector").replace("min_score=0.3", "min_score=0.001"), names)  # the weights have not learned
+    printed = [float(number) for number in re.findall(r"\d+\.\d*", capsys.readouterr().out)]
+    assert names["detector"].downsample > 1 and max(printed) > max(names["detector"].frame_hw)

@@ -1,0 +1,52 @@
+"""The state-space layers start where the configuration says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rvtssm.ssm import Eq4SSM, SelectiveSSM, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.init import SPECTRA, initial_spectrum
+
+DIM, SIZE, NUM_BLOCKS = 48, 16, 2
+
+
+def build(name: str, **changes) -> TemporalLayer:
+    torch.manual_seed(0)
+    name, _, mode = name.partition("-")
+    config = TemporalConfig(name=name, s7_mode=mode or "selective_dt", **changes)
+    return build_temporal_layer(config, DIM).ssm
+
+
+def initial_modes(layer: TemporalLayer) -> Tensor:
+    if isinstance(layer, SelectiveSSM):
+        return torch.complex(-layer.log_real.exp(), layer.imag)
+    return layer.modes()[0]
+
+
+def initial_steps(layer: TemporalLayer) -> Tensor:
+    """At zero input, where the input has a say."""
+    if isinstance(layer, SelectiveSSM):
+        return F.softplus(layer.to_step.bias)
+    if isinstance(layer, Eq4SSM):
+        return -(1 - 1 / (layer.to_w.bias**2 + 0.5)).log()
+    return layer.log_step.exp()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["s4", "s4d", "s5", "s7", "s7-eq4"])
+def test_steps_start_between_their_limits(name):
+    found = initial_steps(build(name, dt_min=0.02, dt_max=0.05))
+    assert 0.0199 < found.min() < 0.023 and 0.044 < found.max() < 0.0501
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("init", SPECTRA)
+@pytest.mark.parametrize(("name", "half"), [("s4d", True), ("s5", False), ("s5", True), ("s7", False), ("s7", True)])
+def test_modes_start_at_the_spectrum_that_is_named(name, half, init):
+    key = {} if name == "s4d" else {"half_state": half}
+    found = initial_modes(build(name, init=init, state_size=SIZE, num_blocks=NUM_BLOCKS, **key))
+    wanted = initial_spectrum(init, SIZE, NUM_BLOCKS, half)[0].to(found.dtype)
+    torch.testing.assert_close(found, wanted.expand_as(found), rtol=1e-6, atol=1e-6)
