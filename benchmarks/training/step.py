@@ -70,7 +70,7 @@ def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) ->
     geometry, state, kept = detector.geometry, detector.init_state(hist.shape[1]), []
     padding = (0, geometry.padded_width - geometry.width, 0, geometry.padded_height - geometry.height)
     for step, frames in enumerate(hist.unbind(0)):
-        inputs = F.pad(frames, padding).float().contiguous(memory_format=torch.channels_last)
+        inputs = F.pad(frames, padding).float().permute(0, 2, 3, 1).contiguous()
         maps, state = detector.backbone(inputs[None], state, (1.0,) * len(state))
         streams = frame_index[frame_index[:, 0] == step, 1]
         if len(streams):

@@ -167,7 +167,8 @@ def _write_onnx(
 
 def _compiled(program: Any, text: str, folder: Path) -> Path:
     """A package with the description inside; ValueError where there is nothing to compile with."""
-    options = {"aot_inductor.metadata": {METADATA_KEY: text}}
+    # frozen: weights are laid out, and norms folded into convolutions, for this machine and once and for all
+    options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
     package = folder / "model.pt2"  # the compiler insists on the suffix
     try:
         torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)

@@ -59,14 +59,13 @@ class Backbone(nn.Module):
     def forward(
         self, x: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[list[Tensor], tuple[Any, ...]]:
-        """(L, B, C, H, W) -> four maps (L, B, H / s, W / s, D), finest first, and the four states after step L.
+        """(L, B, H, W, C) -> four maps (L, B, H / s, W / s, D), finest first, and the four states after step L.
 
         One step scale per stage, of which each is what its temporal layer takes.
         """
         maps, states = [], []
         for stage, before, step_scale in zip(self.stages, state, step_scales, strict=True):
-            features, after = stage(x, before, step_scale)
-            maps.append(features)
+            x, after = stage(x, before, step_scale)
+            maps.append(x)
             states.append(after)
-            x = features.permute(0, 1, 4, 2, 3)  # channels last in memory, channels first by name
         return maps, tuple(states)

@@ -193,7 +193,7 @@ class Detector(nn.Module):
         return self.head(self.neck(channels_first), self.locations), state
 
     def _pad(self, hist: Tensor) -> Tensor:
-        """Counts as the numbers the backbone computes in, padded, channels last in memory."""
+        """Counts (L, B, C, H, W) as the numbers the backbone computes in, padded and channels last: (L, B, H, W, C)."""
         size, wanted = tuple(hist.shape[2:]), (self.in_channels, self.geometry.height, self.geometry.width)
         if size != wanted:
             raise ValueError(
@@ -201,9 +201,9 @@ class Detector(nn.Module):
                 "use data of the dataset it was trained on, or build it for these frames"
             )
         right, bottom = self.geometry.padded_width - wanted[2], self.geometry.padded_height - wanted[1]
-        frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom))
-        dtype = self.backbone.stages[0].downsample.conv.weight.dtype
-        frames = frames.to(dtype, memory_format=torch.channels_last)
+        frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
+        # moved while they are small; and laid out plainly, as a frame alone has to be for a fast convolution
+        frames = frames.contiguous().to(self.backbone.stages[0].downsample.conv.weight.dtype)
         return frames.view(hist.shape[0], hist.shape[1], *frames.shape[1:])
 
 

@@ -17,7 +17,7 @@ from rvtssm.ssm import TemporalLayer
 
 
 class Downsample(nn.Module):
-    """Strided, overlapping convolution and layer norm: (B, C, H, W) -> (B, H / factor, W / factor, dim)."""
+    """Strided, overlapping convolution and layer norm: (B, H, W, C) -> (B, H / factor, W / factor, dim)."""
 
     def __init__(self, in_channels: int, dim: int, factor: int) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Downsample(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # a channels-last input gives a channels-last output, so this permutation moves nothing
-        return self.norm(self.conv(x).permute(0, 2, 3, 1))
+        # channels first by name, channels last in memory, before and after: neither permutation moves anything
+        return self.norm(self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 class Stage(nn.Module):
-    """L steps of B streams: (L, B, C, H, W) -> (L, B, H / factor, W / factor, dim), and the state after step L.
+    """L steps of B streams: (L, B, H, W, C) -> (L, B, H / factor, W / factor, dim), and the state after step L.
 
     Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major. Where it does not
     `remember`, every step starts from the zero state, and the state that is handed on is empty, ().

@@ -24,7 +24,7 @@ def run_backbone(golden) -> tuple[list[Tensor], tuple]:
     hist = golden.tensor("input")
     state = golden.detector.init_state(hist.shape[1])
     with torch.no_grad():
-        return golden.detector.backbone(hist.float(), state, (1.0,) * 4)
+        return golden.detector.backbone(hist.float().permute(0, 1, 3, 4, 2), state, (1.0,) * 4)
 
 
 def last_frames(golden) -> Tensor:

@@ -167,3 +167,17 @@ def test_a_gpu_finds_the_same(build_small, draw_counts, name):
     assert_near(found.cpu(), wanted, 1e-3)
     for a, b in zip(leaves(state), leaves(wanted_state), strict=True):
         assert_near(a.cpu(), b, 1e-3)
+
+
+@pytest.mark.parametrize("num_streams", [1, 2])
+@torch.no_grad()
+def test_convolutions_are_given_images_whose_channels_lie_last(build_small, draw_counts, num_streams):
+    """Of one image alone, strides that are only nearly so make every convolution of a live stream move it first."""
+    detector, given = build_small(), []
+    for part in detector.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            part.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    detector(draw_counts(1, num_streams), None, 1.0)
+    assert len(given) > 20
+    for image in given:
+        assert image.stride() == torch.empty_like(image, memory_format=torch.channels_last).stride()
