@@ -145,6 +145,9 @@ def test_steps_that_label_times_make_of_a_rate_are_named(weights, tmp_path):
     """Between labels 50 ms apart there are two steps at 30 Hz and one at 5 Hz, whatever the rate is called."""
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,30,5,60]"]) == 0
-    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
+    found = json.loads((tmp_path / "out/evaluation.json").read_text())
+    steps_ms = {hz: row["step_ms"] for hz, row in found["rates"].items()}
+    assert steps_ms == pytest.approx({"20": 50, "30": 25, "5": 50, "60": 50 / 3}, rel=1e-4)
+    windows = found["settings"]["windows"]
     named = "every label time ends a window; at 30 Hz that makes steps of 25 ms; at 5 Hz that makes steps of 50 ms"
     assert windows.endswith(named)

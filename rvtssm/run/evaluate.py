@@ -76,7 +76,8 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         began = time.perf_counter()
         recordings, sequences = _stream_split(config, checkpoint, data, hz)
         seconds = time.perf_counter() - began
-        rows.append(RateRow(hz, evaluate_detections(recordings, spec), {"seconds": seconds}))
+        measured = {"seconds": seconds, "step_ms": steps_us[hz] / 1000}  # the usual step, as labels made it
+        rows.append(RateRow(hz, evaluate_detections(recordings, spec), measured))
         if hz == broken_down_hz:
             breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
