@@ -31,6 +31,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "s5-bandlimit-1": ("temporal.bandlimit=1",),
     "s5-h2": ("temporal.bandlimit=0", "optim.h2_weight=0.1"),
     "s4d": ("temporal=s4d", "temporal.bandlimit=0"),
+    "s4d-zoh": ("temporal=s4d", "temporal.bandlimit=0", "temporal.discretization=zoh"),
     "lstm": ("temporal=lstm",),
     "s5-rates": ("temporal.bandlimit=0", *AT_RATES),
     "lstm-rates": ("temporal=lstm", *AT_RATES),
