@@ -1,4 +1,4 @@
-"""The recurrence: temporal layers over (L, N, D) sequences with explicit state, exact at any rate; no images here."""
+"""The recurrence: temporal layers over (L, N, D) sequences with explicit state, at any rate; no images here."""
 
 from __future__ import annotations
 

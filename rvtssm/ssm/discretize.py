@@ -48,7 +48,10 @@ def bilinear(lambda_: Tensor, dt: Tensor, step_scale: StepScale) -> tuple[Tensor
 
     So a finer step gives another state. For a lightly damped mode (Re = -0.05 Im) under an input held for 21 steps, one
     step and ten of a tenth differ by up to 0.1 % of the largest state at 0.1 rad per step, 2 % at 0.3, 29 % at 1 and
-    54 % at half the Nyquist rate; the finer steps are a hundred times nearer to the continuous system.
+    54 % at half the Nyquist rate; the finer steps are 66 to 100 times nearer to the continuous system, which `zoh`
+    follows at both. New layers of 64 features have many fast modes: under inputs drawn anew at every training step,
+    their states differ by 0.8 (s5), 1.1 (s4d) and 1.3 (s4) of their norm. The bandlimit of 0.5 silences modes of a
+    quarter turn and more per step: what differs of the output without D falls from 0.7 to 0.3 (s5), 1.0 to 0.6 (s4d).
     """
     step = dt * step_scale
     half = lambda_ * (step / 2)

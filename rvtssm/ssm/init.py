@@ -88,7 +88,7 @@ def initial_b(v: Tensor, dim: int) -> Tensor:
 
 
 def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
-    """C V for a random C with entries of variance 1 / S, real or complex: v (S, P) -> (dim, P), complex."""
+    """C V for a random C, real of variance 1 / S, or complex with that in both parts: v (S, P) -> (dim, P), complex."""
     real, imag = truncated_normal(2, dim, len(v), std=len(v) ** -0.5)
     return torch.complex(real, torch.zeros_like(imag) if is_real else imag) @ v
 
@@ -101,7 +101,8 @@ def to_pairs(values: Tensor) -> Tensor:
 def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
     """V^H B of HiPPO-LegS blocks, with magnitudes cut at `largest`: v (S, P) -> (P,) complex.
 
-    Without the low-rank part that holds it back, the largest entry, 10 to 40 times the others, would drown them.
+    Without the low-rank part that holds it back, the largest entry, 3 times the next, 30 times the median and 70 times
+    the smallest of 32 modes, would drown them. The reference cuts the imaginary part, which is almost all of the entry.
     """
     root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
     b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v.dtype)

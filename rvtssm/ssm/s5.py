@@ -32,10 +32,11 @@ class S5SSM(TemporalLayer):
     """x' = diag(lambda) x + B u, y = Re(C x) + D u with learned lambda, B, C, D and a learned step per mode.
 
     The parameters are laid out as in the released model: Lambda (P, 2), B (P, H, 2), C (H, P, 2) as pairs of real and
-    imaginary part, D (H,), log_step (P,). B starts as V^H B and C as C V with entries of variance 1 / P: the release
-    draws C with variance 1 / (H P), which leaves the state a hundredth part of the output. D starts standard normal,
-    as in the paper. With `half_state` the kept modes stand for themselves and their conjugates, y = 2 Re(C x) + D u,
-    and C starts from real numbers.
+    imaginary part, D (H,), log_step (P,). With S = state_size, B starts as V^H B with entries of variance 1 / H, and C
+    as C V with entries whose real and imaginary parts have variance 1 / S each: the release draws C with 1 / (H S),
+    which leaves the state a hundredth part of the output. D starts standard normal, as in the paper; the release draws
+    it uniformly between 0 and 1. With `half_state` the kept modes stand for themselves and their conjugates,
+    y = 2 Re(C x) + D u, and C starts from real numbers.
 
     Lambda is a free parameter; with `clip_real` every forward uses min(Re(lambda), -1e-4), which changes no mode with
     Re(lambda) <= -1e-4.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,20 @@ def test_the_table_gives_mean_spread_and_drop():
     assert text.count("| a |") == 1
     assert tables.curves({"rows": rows[:4]}, "shrink", True) == {}
     assert math.isclose(tables.curves({"rows": rows}, "shrink", True)["a"][200.0][1], 20.0)
+
+
+def test_the_tables_of_the_pages_are_those_of_the_rows():
+    """`rates.md` as a whole; of the front page, the rescaled rows of three detectors, window by window."""
+    folder = Path(study.__file__).parent
+    text = tables.markdown(json.loads((folder / "rates.json").read_text()))
+    assert (folder / "rates.md").read_text() == text
+    page = (folder.parents[1] / "README.md").read_text()
+    for window in ("slide", "shrink"):
+        rows = text.split(f"Window `{window}`, time step rescaled:")[1].split("Window")[0].splitlines()
+        for variant in ("s5", "s4d", "lstm"):
+            (row,) = (row for row in rows if row.startswith(f"| {variant} |"))
+            name, seeds, *cells = row.strip("| ").split(" | ")
+            assert "| " + " | ".join([name, seeds, window, *cells]) + " |" in page
 
 
 def test_an_unknown_variant_is_named():

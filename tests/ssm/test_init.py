@@ -43,6 +43,14 @@ def test_steps_start_between_their_limits(name):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("half", [False, True])
+def test_entries_of_b_and_c_start_with_the_variances_that_are_documented(half):
+    layer, size = build("s5", state_size=4 * DIM, half_state=half), 4 * DIM
+    assert float(layer.B.square().sum(-1).mean()) == pytest.approx(1 / DIM, rel=0.05)
+    assert float(layer.C.square().sum(-1).mean()) == pytest.approx((1 if half else 2) / size, rel=0.05)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("init", SPECTRA)
 @pytest.mark.parametrize(("name", "half"), [("s4d", True), ("s5", False), ("s5", True), ("s7", False), ("s7", True)])
 def test_modes_start_at_the_spectrum_that_is_named(name, half, init):

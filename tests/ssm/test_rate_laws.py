@@ -24,7 +24,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from torch import Tensor
 
-from rvtssm.ssm import LSTM, S4DSSM, S4SSM, S5SSM, TemporalLayer
+from rvtssm.ssm import LSTM, S4DSSM, S4SSM, S5SSM, TemporalConfig, TemporalLayer
 
 
 @torch.no_grad()
@@ -98,6 +98,31 @@ def test_bilinear_at_finer_steps_is_near_and_not_equal(case):
     _, found = layer(x.repeat_interleave(10, dim=0), layer.init_state(NUM_SEQUENCES), 0.1)
     error = (found - wanted).abs().max() / wanted.abs().max()
     assert 1e-8 < error < 0.02
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("layer", "bandlimit", "of_states", "of_outputs"),
+    [
+        (S5SSM, 0.0, 0.78, 0.68),
+        (S5SSM, 0.5, 0.78, 0.30),
+        (S4DSSM, 0.0, 1.05, 1.00),
+        (S4DSSM, 0.5, 1.05, 0.57),
+        (S4SSM, None, 1.27, 1.21),
+    ],
+)
+def test_what_bilinear_changes_in_new_layers_is_as_documented(layer, bandlimit, of_states, of_outputs):
+    """64 features, the steps of the default recipe, inputs held for one step of training or ten of a tenth."""
+    for method in ("bilinear", "zoh"):
+        torch.manual_seed(0)
+        ssm = layer(64, TemporalConfig(name=layer.name, discretization=method, bandlimit=bandlimit)).double()
+        ssm.D.zero_()
+        x, start = torch.randn(21, 8, 64).double(), ssm.init_state(8)
+        y, end = ssm(x, start)
+        finer, finer_end = ssm(x.repeat_interleave(10, dim=0), start, 0.1)
+        found = [((a - b).norm() / b.norm()).item() for a, b in ((end, finer_end), (y, finer[9::10]))]
+        wanted = [of_states, of_outputs] if method == "bilinear" else [0.0, 0.0]
+        assert found == pytest.approx(wanted, rel=0.15, abs=1e-9)
 
 
 def continuous(ssm: TemporalLayer, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
