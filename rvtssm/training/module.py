@@ -138,7 +138,8 @@ class DetectionModule(L.LightningModule):
     def _h2(self) -> Tensor:
         optim = self.settings.optim
         try:
-            return h2_term([stage.temporal for stage in self.detector.backbone.stages], optim.h2_band)
+            remembering = [stage.temporal for stage in self.detector.backbone.stages if stage.remembers]
+            return h2_term(remembering, optim.h2_band)
         except ValueError as error:
             raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 

@@ -31,7 +31,10 @@ def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
     """The sum of the H2 norms of the layers over a band [lowest, highest] in Nyquist rates of the training step.
 
     In closed form in s4d and s5, by quadrature in s4, in full precision; value and gradient take 0.4 to 1 s per step
-    for the widths of the base model on one core. ValueError names the first layer that has no such norm.
+    for the widths of the base model on one core. ValueError names the first layer that has no such norm, and where no
+    layer is given.
     """
+    if not layers:
+        raise ValueError("no stage remembers anything (temporal.stages=[]), so there is no norm to keep small")
     with torch.autocast(next(layers[0].parameters()).device.type, enabled=False):
         return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()

@@ -9,6 +9,8 @@ import pytest
 import torch
 from test_module import build_module, draw_counts, make_batch
 
+from rvtssm.cli import compose
+from rvtssm.run.checks import check
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import OptimConfig
@@ -82,6 +84,19 @@ def test_it_is_part_of_the_loss_with_its_weight(name):
     assert "train/h2" not in plain.logged
 
 
+def test_stages_that_forget_have_no_part_in_it():
+    plain = build_module("s5", stages=(3, 4))
+    settings = replace(plain.settings, optim=OptimConfig(h2_weight=0.25))
+    module = DetectionModule(plain.detector, settings, {}, {}, [])
+    logged: dict[str, torch.Tensor] = {}
+    module.log_dict = lambda values, **options: logged.update(values)
+    module.training_step(make_batch(draw_counts(2, 2), [0, 1], [True, True]), 0)
+    norms = [stage.temporal.h2_norm().detach() for stage in module.detector.backbone.stages]
+    torch.testing.assert_close(logged["train/h2"], norms[2] + norms[3])
+    with pytest.raises(ValueError, match=r"optim.h2_weight=0.25: no stage remembers anything.*; or set it to 0"):
+        DetectionModule(build_module("s5", stages=()).detector, settings, {}, {}, [])
+
+
 @pytest.mark.parametrize(("name", "mode"), [("lstm", "selective_dt"), ("s7", "selective_dt"), ("s7", "eq4")])
 def test_a_layer_without_the_norm_is_refused_before_training(name, mode):
     settings = replace(build_module().settings, optim=OptimConfig(h2_weight=0.1))
@@ -93,6 +108,11 @@ def test_a_layer_without_the_norm_is_refused_before_training(name, mode):
         ValueError, match=rf"optim.h2_weight=0.1: temporal.name={name} has no H2 norm.*; or set it to 0"
     ):
         DetectionModule(detector, settings, {}, {}, [])
+
+
+def test_a_run_without_a_remembering_stage_is_refused_with_the_configuration():
+    with pytest.raises(ValueError, match="no stage remembers anything"):
+        check(compose(["experiment=demo", "temporal.stages=[]", "optim.h2_weight=0.1"]))
 
 
 @pytest.mark.parametrize("wrong", [{"h2_weight": -1.0}, {"h2_band": (1.0, 0.5)}, {"h2_band": (0.0, 1.0)}])
