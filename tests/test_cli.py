@@ -376,6 +376,27 @@ def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb)
     assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", recording)
 
 
+def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
+    raw, prepared = tmp_path / "raw", tmp_path / "prepared"
+    (raw / "train").mkdir(parents=True)
+    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nclasses: "
+    (raw / "train" / "a.csv").write_text("".join(f"{t},{t % 64},{t % 48},{t % 2}\n" for t in range(0, 200_000, 50)))
+    (raw / "train" / "a.txt").write_text("150000 0 .5 .5 .5 .5\n")
+    arguments = ["preprocess", "dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"]
+    arguments += ["preprocess.splits=[train]", "preprocess.workers=1"]
+
+    def prepared_with(classes: str, code: int) -> str:
+        (raw / "dataset.yaml").write_text(description + classes)
+        assert cli.main(arguments) == code, capsys.readouterr().err
+        return (prepared / "dataset.yaml").read_text().removeprefix(description)
+
+    assert prepared_with("[car]", 0) == "[car]"
+    assert prepared_with("[person, car]", 2) == "[car]"
+    assert prepared_with("[car]\nmin_side_px: 3", 0) == "[car]\nmin_side_px: 3"
+    (raw / "dataset.yaml").unlink()
+    assert cli.main(arguments) == 0  # the copy describes them
+
+
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
 def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
     answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")

@@ -52,7 +52,7 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
         names = " and ".join(map(str, paths))
         raise ValueError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is not YAML ({' '.join(str(error).split())}); write one `key: value` a line"
@@ -74,9 +74,15 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
 
 
 def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
-    """Leave the description with prepared files as well, which can then be used alone."""
-    with written_aside(Path(prepared_dir) / FILE) as aside:
-        shutil.copyfile(Path(raw_dir) / FILE, aside)
+    """Leave the description with prepared files as well, which can then be used alone.
+
+    Where the recordings have none, that of the prepared files was used, and stays.
+    """
+    source, copy = Path(raw_dir) / FILE, Path(prepared_dir) / FILE
+    if not source.is_file() or (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+        return
+    with written_aside(copy) as aside:
+        shutil.copyfile(source, aside)
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:

@@ -20,6 +20,7 @@ from rvtssm.records import DatasetSpec
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # of YOLO text; larger numbers are times in a line that was cut
 _BEYOND_ANY_US = 1 << 61
+_ENCODING = "utf-8-sig"  # whatever the language of the machine; some editors put a mark in front
 _ROUNDING = 1e-3  # of numbers written with few digits
 
 Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
@@ -46,8 +47,10 @@ def _read_prophesee(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     """COCO JSON of one recording; every image carries the time of its labels as `t_us`."""
     try:
-        content = json.loads(path.read_text())
-        times = {image["id"]: image["t_us"] for image in content["images"]}
+        content = json.loads(path.read_text(_ENCODING))
+        times = {image["id"]: _whole(image["t_us"]) for image in content["images"]}
+        if len(times) < len(content["images"]):
+            raise ValueError("two images have the same id")
         names = {category["id"]: str(category["name"]) for category in content["categories"]}
         rows = [
             (times[found["image_id"]], *found["bbox"], _disk_id(names[found["category_id"]], spec))
@@ -58,6 +61,8 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         wanted = 'images with "id" and "t_us" (microseconds), annotations with "bbox" [x, y, w, h], categories by name'
         raise _damaged(path, f"COCO JSON ({_said(error)})", wanted) from None
+    for image in content["images"]:
+        _check_sensor(path, image.get("width"), image.get("height"), spec)
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
         raise ValueError(
             f"{path} has the categories {', '.join(names.values())}, of which {spec.name} names none "
@@ -70,7 +75,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     """Text with `[t_us] class cx cy w h` in every line, coordinates in parts of the sensor."""
     rows: list[Row] = []
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(_ENCODING).splitlines()
     except UnicodeDecodeError as error:
         raise _damaged(path, f"text ({_said(error)})", "a box a line") from None
     num_columns = max([len(line.split()) for line in lines], default=0)
@@ -107,22 +112,16 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     rows: list[Row] = []
     try:
         root = ElementTree.parse(path).getroot()
-        size = {side: root.findtext(f"size/{side}") for side in ("width", "height")}
         for found in root.iter("object"):
             name = (found.findtext("name") or "").strip()
             x1, y1, x2, y2 = (float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES)
             if name in spec.class_names:
                 rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
         boxes = _to_boxes(rows)
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
         raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
-    sensor = {"width": str(spec.width), "height": str(spec.height)}
-    if None not in size.values() and size != sensor:
-        raise ValueError(
-            f"{path} labels pictures of {size['width']}x{size['height']} (width x height) pixels, the sensor of "
-            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
-        )
+    _check_sensor(path, root.findtext("size/width"), root.findtext("size/height"), spec)
     return boxes
 
 
@@ -134,8 +133,27 @@ LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
 }
 
 
+def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> None:
+    """ValueError where labels name the size of their pictures and it is not that of the sensor; 0 names none."""
+    try:
+        size = float(width), float(height)
+    except (TypeError, ValueError):
+        return
+    if 0 not in size and size != (spec.width, spec.height):
+        raise ValueError(
+            f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, the sensor of "
+            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
+        )
+
+
 def _disk_id(name: str, spec: DatasetSpec) -> int:
     return spec.disk_class_ids[spec.class_names.index(name)]
+
+
+def _whole(t_us: Any) -> int:
+    if isinstance(t_us, float) and not t_us.is_integer():
+        raise ValueError(f"t_us {t_us} is no whole number of microseconds")
+    return int(t_us)
 
 
 def _known(end_us: int | None) -> int:
@@ -147,7 +165,8 @@ def _known(end_us: int | None) -> int:
 def _to_boxes(rows: list[Any]) -> Boxes:
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for name, column in zip(("t", "x", "y", "w", "h", "class_id"), zip(*rows, strict=True), strict=bool(rows)):
-        boxes[name] = column
+        with np.errstate(over="ignore"):  # becomes infinite, which is found below
+            boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
         raise ValueError("a box is not finite")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +47,11 @@ def read_boxes(path: Path | str) -> Boxes:
     Fields go by name, old names included; a missing `still_us` is -1. ValueError for anything else.
     """
     try:
-        found = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        said = "no numpy array of numbers" if "pickle" in str(error) else error  # numpy would advise to run its code
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
+    except (ValueError, EOFError, BadZipFile, OverflowError) as error:
+        said = (
+            "no numpy array of numbers" if "pickle" in str(error) or "objects" in str(error) else error
+        )  # numpy would advise to run its code
         raise ValueError(f"{path} is not a file of boxes ({said}); copy it again") from None
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
@@ -67,7 +70,8 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
         raise ValueError(f"{path} has boxes whose time or class is no number that can be; copy it again")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
-        boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
+        with np.errstate(over="ignore"):  # infinite boxes are for whoever cleans or checks them
+            boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
     return boxes
 
 

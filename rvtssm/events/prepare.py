@@ -136,7 +136,13 @@ def plan_recording(
         else:
             # RVT's first window may not start at 0, whenever the first event comes.
             start_us = 1 if config.convention == "rvt" else first_us
-            windows = label_grid(boxes["t"], config.stride_us, config.length_us, start_us)
+            try:
+                windows = label_grid(boxes["t"], config.stride_us, config.length_us, start_us)
+            except ValueError as error:
+                raise ValueError(
+                    f"{recording.boxes_path} has labels until {boxes['t'][-1]} us, the events begin at {first_us} us: "
+                    f"{error}, or they count from another moment"
+                ) from None
         return Plan(
             events,
             windows,

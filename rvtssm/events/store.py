@@ -12,10 +12,11 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import hdf5plugin  # noqa: F401, where HDF5 finds blosc
@@ -131,7 +132,7 @@ def sequence_writer(
 
     The same frames and `meta` give the same bytes. ValueError for a number of frames that is not that of the windows.
     """
-    with written_aside(path) as aside, h5py.File(aside, "w") as file:
+    with written_aside(path) as aside, _created(aside) as file:
         stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
         stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.dtype(dtype).name
         writer = SequenceWriter(stored)
@@ -145,6 +146,25 @@ def sequence_writer(
         for field in fields(Labels):
             file[f"labels/{field.name}"] = getattr(labels, field.name)
         file.attrs["meta"] = json.dumps({"format_version": FORMAT_VERSION, **writer.meta})
+
+
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[h5py.File]:
+    """A new file. After an error it is closed without its disk, which may be full: HDF5 keeps a file that it cannot
+    write to open, and crashes on it when the process ends."""
+    with h5py.File(path, "w") as file:
+        try:
+            yield file
+        except BaseException:
+            with _memory_file() as nowhere:
+                os.dup2(nowhere.fileno(), file.id.get_vfd_handle(), inheritable=False)
+            raise
+
+
+def _memory_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # Linux
+        return open(os.memfd_create("abandoned"), "r+b")
+    return tempfile.TemporaryFile()
 
 
 def read_meta(path: Path | str) -> Meta:

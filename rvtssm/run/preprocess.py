@@ -21,9 +21,12 @@ def preprocess(config: Config) -> int:
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for what is made of them")
-    if spec.name == custom.SPEC.name:
-        custom.copy_description(raw_dir, prepared_dir)
+    is_described = spec.name == custom.SPEC.name
+    if is_described and not (Path(prepared_dir) / custom.FILE).exists():
+        custom.copy_description(raw_dir, prepared_dir)  # first, for whoever ends this early
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
+    if is_described and (summary.written or summary.skipped):  # else it may not fit the files that are there
+        custom.copy_description(raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:

@@ -101,6 +101,36 @@ def test_text_that_is_no_recording_names_the_file(tmp_path, text, message):
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_a_first_time_of_plain_0_may_be_followed_by_decimals(tmp_path, unit):
+    path = tmp_path / "a.csv"
+    path.write_text(f"t_{unit},x,y,p\n0,1,2,1\n1.5,1,2,0\n2,1,2,0\n")
+    factor = {"s": 1_000_000, "ms": 1000}[unit]
+    assert open_recording(path, *SIZE).read().t.tolist() == [0, 3 * factor // 2, 2 * factor]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("# timestamp_ns,x,y,p\n5000,3,4,0\n7000,5,6,1\n", (5, 3, 4, 0)),
+        ("# t y x p\n5 4 3 0\n7 6 5 1\n", (5, 3, 4, 0)),
+        ("# t y x p in microseconds\n5 3 4 0\n", (5, 3, 4, 0)),  # a sentence, not one name per column
+        ("# t,y,x,p\nt,x,y,p\n5,3,4,0\n", (5, 3, 4, 0)),  # a line of names has the last word
+    ],
+)
+def test_names_may_stand_behind_a_mark_of_comments(tmp_path, text, wanted):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    events = open_recording(path, *SIZE).read()
+    assert (events.t[0], events.x[0], events.y[0], events.p[0]) == wanted
+
+
+def test_text_is_text_whatever_its_suffix(tmp_path):
+    path = tmp_path / "a.dat"
+    path.write_bytes(text_of(random_events(30)))
+    assert recording_format(path) == "csv"
+
+
 def test_unnamed_columns_in_another_order_are_noticed(tmp_path):
     path = tmp_path / "a.csv"
     for order in ("xytp", "pxyt"):

@@ -86,6 +86,31 @@ def with_box(box):
     return json.dumps({**COCO, "annotations": [{"image_id": "a", "category_id": 7, "bbox": box}]})
 
 
+def with_image(**changes):
+    first, second = COCO["images"]
+    return json.dumps({**COCO, "images": [first, {**second, **changes}]})
+
+
+def array_header(shape: str) -> bytes:
+    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00\x76\x00" + text.ljust(117).encode() + b"\n"
+
+
+@pytest.mark.parametrize("size", [" {} ", "{}.0", "0"])
+def test_a_size_in_xml_may_be_written_in_other_ways(tmp_path, size):
+    path = tmp_path / "a.xml"
+    path.write_text(VOC.replace("<width>{width}", f"<width>{size.format(64)}"))
+    assert rows(read_label_file(path, SPEC, END_US)) == EXPECTED
+
+
+@pytest.mark.parametrize("suffix", [".json", ".txt", ".xml"])
+def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    WRITE[suffix](path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert rows(read_label_file(path, SPEC, END_US)) == EXPECTED
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -110,6 +135,14 @@ def with_box(box):
         ("a.xml", "<annotation>", "cannot be read as Pascal VOC XML"),
         ("a.xml", "<annotation><object><name>car</name></object></annotation>", "xmin, ymin, xmax, ymax"),
         ("a.xml", VOC.format(width=640), "pictures of 640x48"),
+        ("a.xml", '<?xml version="1.0" encoding="nonsense"?>' + VOC.format(width=64), "unknown encoding"),
+        ("a.json", with_image(width=640, height=480), "pictures of 640x480"),
+        ("a.json", with_image(t_us=0.25), "t_us 0.25 is no whole number of microseconds"),
+        ("a.json", with_image(t_us=float("nan")), "t_us nan is no whole number"),
+        ("a.json", with_image(id="b"), "two images have the same id"),
+        ("a.npy", b"PK\x03\x04cut", "not a file of boxes"),
+        ("a.npy", array_header("(1000000000000,)"), "not a file of boxes .*greater than file size"),
+        ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "not a file of boxes .no numpy array of numbers"),
     ],
 )
 def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, message):

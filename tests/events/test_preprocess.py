@@ -372,6 +372,23 @@ def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypat
     assert sorted(contents(tmp_path / "out")) == ["train/b.h5"]
 
 
+def test_a_link_that_leads_nowhere_is_the_failure_of_that_recording(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "train" / "b_td.dat").symlink_to(tmp_path / "moved_td.dat")
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a"] and [name for name, _ in summary.failed] == ["train/b"]
+    assert "No such file" in summary.failed[0][1] and "b_td.dat" in summary.failed[0][1]
+
+
+def test_labels_that_count_from_another_moment_are_named(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    epoch_us = 1_600_000_000_000_000
+    boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
+    ((_, message),) = prepare(tmp_path).failed
+    assert re.search(r"a_bbox\.npy has labels until 1600000000250000 us, the events begin at 3\d+ us: ", message)
+
+
 def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
     for name in "ab":
         write_recording(tmp_path / "raw" / "train", name)

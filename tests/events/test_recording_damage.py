@@ -93,6 +93,48 @@ def test_any_words_stay_within_the_block(tmp_path, name):
         assert np.all(column[40:] == 99)
 
 
+@pytest.mark.parametrize("changed", [{"x": ">u2"}, {"t": ">u4"}, {"t": ">f8"}, {"x": "<f4"}, {"p": ">f4"}])
+def test_columns_of_hdf5_may_be_of_any_numbers(tmp_path, changed):
+    columns = {name: getattr(EVENTS, name).astype(kind) for name, kind in changed.items()}
+    assert_same(open_recording(write_hdf5(tmp_path / "a.h5", EVENTS, **columns)).read(), EVENTS)
+
+
+@pytest.mark.parametrize("changed", [{"t": EVENTS.t / 1e6}, {"x": EVENTS.x + 0.5}, {"y": EVENTS.y * np.nan}])
+def test_columns_of_hdf5_with_fractions_are_refused(tmp_path, changed):
+    path = write_hdf5(tmp_path / "a.h5", EVENTS, **changed)
+    with pytest.raises(ValueError, match=r"a\.h5, events 0 to 80 .*not whole numbers, which times in microseconds"):
+        open_recording(path).read()
+
+
+def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
+    """The filter itself would read memory that is not its own."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("t", "x", "y", "p"):
+            values = getattr(EVENTS, name)
+            packing = {"compression": 32001, "compression_opts": (0, 0, 0, 0, 5, 1, 0)}
+            file.create_dataset(f"events/{name}", data=values, chunks=(80,), **packing)
+        file["events/height"], file["events/width"] = HEIGHT, WIDTH
+        number = file["events/y"].id.get_create_plist().get_filter(0)[2]
+    content = bytearray(path.read_bytes())
+    settings = np.array(number, "<u4").tobytes()
+    place = content.rindex(settings, 0, content.rindex(settings) + 1)
+    header = content.rindex(b"blosc", 0, place)
+    count = content.rindex(np.uint16(len(number)).tobytes(), 0, header)
+    content[count : count + 2] = b"\0\0"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"has lost how /events/.* was packed"):
+        open_recording(path)
+
+
+@pytest.mark.parametrize("side", [0, -1, 20_000])
+def test_a_size_that_no_sensor_has_is_refused(tmp_path, side):
+    path = tmp_path / "a.csv"
+    path.write_text("1,2,3,1\n")
+    with pytest.raises(ValueError, match=rf"height=48 width={side} was asked for .*1 to 16384 pixels a side"):
+        open_recording(path, 48, side)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_chunk_cut_or_changed_anywhere_stays_within_its_arrays(mode):
     events = random_events(100, span_us=3000)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import pickle
 from pathlib import Path
 
@@ -51,6 +53,29 @@ def test_round_trip(tmp_path, example):
     assert sequence.histograms(3, 3).shape == (0, *FRAME)
     with pytest.raises(ValueError, match=r"7 windows, asked for \[5, 8\)"):
         sequence.histograms(5, 8)
+
+
+def fail_on_a_full_disk(path, example):
+    """/dev/full takes the place of the file, so that nothing can be written any more, as the error says."""
+    windows, labels, counts = example
+    with (
+        sequence_writer(path, windows, labels, counts.shape[1:], counts.dtype) as writer,
+        open("/dev/full", "wb") as full,
+    ):
+        writer.append([bytes(1000)] * NUM_WINDOWS)
+        writer.flush()
+        os.dup2(full.fileno(), writer._stored.file.id.get_vfd_handle())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_does_not_end_the_process_later(tmp_path, example):
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=fail_on_a_full_disk, args=(tmp_path / "a.h5", example))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1  # that of an exception; HDF5 would crash at the end
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_of_the_first_format_are_read(example):

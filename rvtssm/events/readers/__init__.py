@@ -76,10 +76,10 @@ def recording_format(path: Path) -> str:
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"
-    if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
-        return "dat"
     if not header.lines and is_csv(path):
         return "csv"
+    if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
+        return "dat"
     raise ValueError(f"{path} starts with {head!r}, which no reader knows; choose from {', '.join(READERS)}")
 
 

@@ -1,8 +1,8 @@
 """Events as text: one per line, columns separated by comma, semicolon, tab or spaces, named in the first line or not.
 
-Without names the columns are t, x, y, p. Lines with `#` may come first and give the sensor (`# height=260 width=346`).
-The lines are parsed by numpy's loadtxt, which needs no further package and names the row of an error; pandas is 1.4
-times as fast.
+The names may stand behind a `#`. Without names the columns are t, x, y, p. Lines with `#` may come first and give the
+sensor (`# height=260 width=346`). The lines are parsed by numpy's loadtxt, which needs no further package and names the
+row of an error; pandas is 1.4 times as fast.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ def open_csv(
     found = find_columns(path, layout.names, columns, time_unit)
     texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
     kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
+    if found.time_unit in ("s", "ms"):  # also where the first of them is a plain 0
+        kinds[0] = np.float64
     dtype = np.dtype(list(zip("txyp", kinds, strict=True)))
     height, width = sensor_size(path, layout.size_hw, (height, width))
     return CsvRecording(path, layout, dtype, EventColumns(path, found, height, width))
@@ -125,7 +127,7 @@ def _read_layout(path: Path) -> _Layout | None:
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     position = len(_BOM) if head.startswith(_BOM) else 0
-    names, size_hw, notes = None, None, ""
+    names, noted, size_hw, notes = None, None, None, ""
     while True:
         line, is_whole, _ = head[position:].partition(b"\n")
         if len(line) > _MAX_LINE_BYTES or not line.isascii() or any(byte < 9 or 13 < byte < 32 for byte in line):
@@ -133,8 +135,9 @@ def _read_layout(path: Path) -> _Layout | None:
         text = line.decode("ascii").strip()
         if text.startswith("#"):
             notes += text
+            noted = noted or _names_in(text)
         elif text:
-            delimiter = next((mark for mark in ",;\t" if mark in text), None)
+            delimiter = _delimiter(text)
             fields = tuple(field.strip() for field in text.split(delimiter))
             if len(fields) < 4:
                 return None
@@ -150,10 +153,27 @@ def _read_layout(path: Path) -> _Layout | None:
                 return None
             break
         position += len(line) + len(is_whole)
+    if names is None and noted is not None and len(noted) == len(fields):
+        names = noted
     sides = [re.search(rf"{name}\s*[=:]\s*(\d{{1,5}})\b", notes) for name in ("height", "width")]
     if sides[0] and sides[1]:
         size_hw = (int(sides[0][1]), int(sides[1][1]))
     return _Layout(position, delimiter, names, fields, size_hw)
+
+
+def _names_in(note: str) -> tuple[str, ...] | None:
+    """The columns that a line with `#` names, as numpy.savetxt writes its header; None where it says something else."""
+    text = note.lstrip("# ")
+    fields = tuple(field.strip() for field in text.split(_delimiter(text)))
+    try:
+        find_columns(Path(), fields, None, None)
+    except ValueError:
+        return None
+    return fields
+
+
+def _delimiter(text: str) -> str | None:
+    return next((mark for mark in ",;\t" if mark in text), None)
 
 
 def _is_number(text: str) -> bool:

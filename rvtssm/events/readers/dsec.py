@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
-from rvtssm.events.readers.hdf5 import check_storage, is_column, reading
+from rvtssm.events.readers.hdf5 import check_storage, is_column, reading, whole_numbers
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import (
     OUTSIDE,
@@ -74,7 +74,7 @@ class DsecRecording(Recording):
         """Raw t (absolute), x, y, p of the events [start, stop)."""
         with reading(self.path, f", events {start} to {stop}"):
             events = self._file()["events"]
-            t, x, y, p = (np.asarray(events[name][start:stop]) for name in NAMES)
+            t, x, y, p = (whole_numbers(np.asarray(events[name][start:stop])) for name in NAMES)
         if len(t) and not 0 <= int(t.max()) < LATEST_POSSIBLE_US:
             raise ValueError(f"{self.path}, events {start} to {stop}: times that cannot be; copy it again")
         return [t.astype(np.int64) + self.offset_us, x, y, p]

@@ -10,10 +10,14 @@ from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401  registers the compression filters of published files
+import numpy as np
+import numpy.typing as npt
 
 _ERRORS = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # a damaged file's
 _MOST_PACKED = 1 << 16  # bytes from one stored byte, for increasing numbers: more was never written
 _MAX_CHUNK_BYTES = 1 << 28
+_BLOSC, _BLOSC_VALUES = 32001, 4  # its filter reads so many settings, without looking how many there are
+_BEYOND_ANY = 2.0**62
 _CACHE_BYTES = 1 << 25  # per dataset, of unpacked chunks: reading on within one does not unpack it again
 
 
@@ -50,6 +54,19 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
             f"{path} announces {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} and stores {stored}; "
             "it is damaged, copy it again"
         )
+    properties = dataset.id.get_create_plist()
+    for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
+        if code == _BLOSC and len(settings) < _BLOSC_VALUES:
+            raise ValueError(f"{path} has lost how {dataset.name} was packed; it is damaged, copy it again")
+
+
+def whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values of a column in the byte order of this machine; ValueError for fractions and for what is no number."""
+    if column.dtype.kind != "f":
+        return column.astype(column.dtype.newbyteorder("="), copy=False)
+    if not np.all((column == np.rint(column)) & (np.abs(column) < _BEYOND_ANY)):
+        raise ValueError("not whole numbers, which times in microseconds and pixels are")
+    return column.astype(np.int64)
 
 
 def is_column(item: Any) -> bool:

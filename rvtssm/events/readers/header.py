@@ -140,6 +140,10 @@ def sensor_size(
             f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which cannot be; "
             "its header is damaged, copy it again"
         )
+    if any(side is not None and not 1 <= side <= _LARGEST_SIDE for side in asked):
+        raise ValueError(
+            f"height={height} width={width} was asked for {path}; a sensor has 1 to {_LARGEST_SIDE} pixels a side"
+        )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, keep_events
-from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, is_column, reading
+from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, is_column, reading, whole_numbers
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 
@@ -30,7 +30,7 @@ class RvtHdf5Recording(Recording):
         start = int(state[POSITION])
         stop = min(start + len(buffer.t), start + self.index_events, self._num_units)
         with reading(self.path, f", events {start} to {stop}"):
-            t, x, y, p = (np.asarray(column[start:stop]) for column in self._file().datasets)
+            t, x, y, p = (whole_numbers(np.asarray(column[start:stop])) for column in self._file().datasets)
         if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
             raise ValueError(f"{self.path}, events {start} to {stop}: times that cannot be; copy it again")
         state[POSITION] = stop
