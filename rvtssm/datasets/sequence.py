@@ -102,6 +102,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> Sequence:
             f"{path} was prepared with {found}, the run asks for {wanted}; set dataset.height and dataset.width "
             "to those of the recordings, or prepare them again"
         )
+    _check_labels(path, stored.labels, spec)
     # files written before there was a choice of representations do not name one
     settings = WindowSettings(**{name: meta[name] for name in WindowSettings.__slots__ if name in meta})
     return Sequence(
@@ -112,6 +113,18 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> Sequence:
         replace(settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else settings,
         stored,
     )
+
+
+def _check_labels(path: Path, labels: Labels, spec: DatasetSpec) -> None:
+    """ValueError for classes that the dataset does not have, and for boxes that are not finite."""
+    known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
+    if not known.all():
+        raise ValueError(
+            f"{path} holds class {labels.class_id[~known][0]}, but {spec.name} has {len(spec.class_names)} classes "
+            f"({', '.join(spec.class_names)}), counted from 0; name them all, or prepare the recordings again"
+        )
+    if not np.isfinite(labels.boxes_ltwh).all():
+        raise ValueError(f"{path} holds boxes that are not finite; prepare the recordings again")
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:

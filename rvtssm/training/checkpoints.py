@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from rvtssm.aside import remove_abandoned, written_aside
@@ -29,6 +31,15 @@ def best_checkpoint(out_dir: Path) -> Path:
 def last_checkpoint(out_dir: Path) -> Path:
     """Where a run in `out_dir` keeps its latest weights."""
     return out_dir / "checkpoints" / "last.ckpt"
+
+
+class StraightToPlace(TorchCheckpointIO):
+    """Writes a checkpoint where it belongs; Lightning's own way leads through the folder for temporary files."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
+        torch.save(checkpoint, packed)
+        Path(path).write_bytes(packed.getbuffer())
 
 
 class Checkpoints(Checkpoint):
@@ -117,8 +128,13 @@ class Checkpoints(Checkpoint):
         return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path) -> None:
-        with written_aside(path) if trainer.is_global_zero else nullcontext(path) as aside:
-            trainer.save_checkpoint(aside)  # every process gives its part; the first one writes
+        try:
+            with written_aside(path) if trainer.is_global_zero else nullcontext(path) as aside:
+                trainer.save_checkpoint(aside)  # every process gives its part; the first one writes
+        except OSError as error:
+            if error.strerror:  # a full disk does not say whose
+                error.filename = str(path)
+            raise
         self._saved_at = time.monotonic()
 
     def _stop(self, trainer: L.Trainer) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.callbacks import DetectionImages, FinalValidation, TrainingProgress
-from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
+from rvtssm.training.checkpoints import Checkpoints, StraightToPlace, best_checkpoint, last_checkpoint
 from rvtssm.training.gradients import GradientNorms
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers, check_loggers
@@ -110,7 +110,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             devices=config.devices,
             num_nodes=config.num_nodes,
             precision=None if config.precision == "64-true" else config.precision,  # type: ignore[arg-type]
-            plugins=build_plugins(config.precision),
+            plugins=[*build_plugins(config.precision), StraightToPlace()],
             sync_batchnorm=config.sync_batchnorm,
             accumulate_grad_batches=config.accumulate,
             gradient_clip_val=clip_value or None,

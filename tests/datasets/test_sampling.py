@@ -94,6 +94,9 @@ def test_evaluation_keeps_every_recording_whole(num_steps, batch_size, length, w
 def test_evaluation_takes_little_longer_than_the_longest_share():
     num_steps = [100, 90, 10, 10, 10, 80]
     assert len(EvalBatchSampler(num_steps, 10, 3)) == 10
+    shares = [EvalBatchSampler([100, 90, 10, 8], 10, 2, rank, 2) for rank in range(2)]
+    num_read = [sum(not request.is_empty for batch in share for request in batch) for share in shares]
+    assert num_read == [11, 10], "each process has one of the long ones"
 
 
 def test_a_mixed_batch_holds_random_chunks_and_streams():
@@ -143,6 +146,17 @@ def test_plans_follow_from_the_seed_and_the_epoch():
     assert epochs == [epoch_of(second) for _ in range(3)]
     assert epochs[0] != epochs[1]
     assert epochs[0] != list(sampler(num_steps, seed=1))
+
+
+@pytest.mark.parametrize("mode", ["random", "stream"])
+def test_order_and_augmentation_change_with_the_seed_and_with_each_pass(mode):
+    plan = sampler([12] * 12, mode)  # an epoch is one pass in both modes
+    passes = [epoch_of(plan), epoch_of(plan), epoch_of(sampler([12] * 12, mode, seed=1))]
+    requests = [[request for batch in batches for request in batch] for batches in passes]
+    orders = {tuple((r.recording, r.start) for r in of_pass) for of_pass in requests}
+    assert len(orders) == 3 and len({tuple(sorted(order)) for order in orders}) == 1
+    seeds = [{request.augment_seed for request in of_pass} for of_pass in requests]
+    assert len(set.union(*seeds)) == sum(map(len, seeds))
 
 
 @pytest.mark.parametrize("mode", ["mixed", "random", "stream"])
@@ -195,7 +209,7 @@ def test_missing_labels_and_missing_steps_are_named():
     with pytest.raises(ValueError, match="step to stream"):
         sampler([0], "stream")
     with pytest.raises(ValueError, match="number of processes"):
-        sampler([10]).load_state_dict({"epoch": 0, "batch": 99})
+        sampler([10]).load_state_dict({"epoch": 0, "batch": len(sampler([10]))})
 
 
 def test_random_epochs_can_be_given_a_length():

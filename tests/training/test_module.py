@@ -158,6 +158,24 @@ def test_the_step_is_the_one_of_the_data(factor):
     assert not torch.allclose(found, module.detector(hist)[0], rtol=1e-3)
 
 
+def test_each_chunk_of_a_batch_has_its_own_step():
+    module, hist = build_module(), draw_counts(4, 2)
+    batch = make_batch(hist, [-1, 0], [True, True])
+    batch = replace(batch, dt_us=batch.dt_us // torch.tensor([1, 5]))
+    found = module.advance(batch, module.states["train"]).unflatten(0, (4, 2))
+    for stream, factor in enumerate((1.0, 0.2)):
+        alone = module.detector(hist[:, stream : stream + 1], None, factor)[0]
+        torch.testing.assert_close(found[:, stream], alone, rtol=1e-5, atol=1e-4)
+
+
+def test_the_peak_of_the_learning_rate_follows_the_whole_batch():
+    module = build_module()
+    module.settings = replace(module.settings, batch_size=32, optim=OptimConfig(scale_with_batch=True))
+    module._trainer = type("Exact", (), {"precision": "32-true"})()
+    (group,) = module.configure_optimizers()["optimizer"].param_groups
+    assert group["max_lr"] == pytest.approx(4e-4)
+
+
 def test_the_gradient_ends_where_the_chunk_begins():
     module, hist = build_module(), draw_counts(6, 1)
     module.training_step(make_batch(hist[:3], [0], [True]), 0).backward()
@@ -176,6 +194,32 @@ def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
     found = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
+
+
+def test_two_processes_with_equal_batches_have_the_losses_of_one(monkeypatch):
+    """Gradients are averaged over processes: what does not depend on the data counts in each of them whole."""
+    module = build_module()
+    module.settings = replace(module.settings, optim=OptimConfig(h2_weight=0.1))
+    batch = make_batch(draw_counts(2, 2), [0, 1], [True, True])
+    alone = module.training_step(batch, 0)
+    logged = {name: float(value) for name, value in module.logged.items()}
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: values.mul_(2))
+    torch.testing.assert_close(module.training_step(batch, 0), alone, check_dtype=False)
+    assert {name: float(value) for name, value in module.logged.items()} == pytest.approx(logged)
+    assert logged["train/h2"] > 0
+
+
+def test_a_process_goes_on_with_its_own_streams_and_random_numbers():
+    """The first one of the second node: number 0 there, number 1 of all."""
+    module, states = build_module(), [torch.zeros(1), torch.ones(1)]
+    randoms = [torch.Generator().manual_seed(seed).get_state() for seed in (0, 1)]
+    parts = [{"streams": {0: state}, "random": random} for state, random in zip(states, randoms, strict=True)]
+    module._trainer = type("Second", (), {"world_size": 2, "global_rank": 1, "local_rank": 0})()
+    module.on_load_checkpoint({"decisive": {}, "train_seconds": 60.0, "processes": parts})
+    assert module.train_seconds == 60
+    assert module.states["train"].slots == {0: states[1]} and torch.equal(module._random_state, randoms[1])
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)

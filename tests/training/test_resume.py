@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import lightning as L
@@ -18,6 +20,7 @@ from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
 from rvtssm.training.fit import find_resume
+from rvtssm.training.optim import OptimConfig, build_optimizer
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
 SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")
@@ -98,6 +101,18 @@ def test_every_step_is_logged_and_the_last_one_is_validated(whole, logged):
     assert [step for step in log if "val/AP" in log[step]] == [3, 7, 8]
 
 
+def assert_on_schedule(log: dict[int, dict[str, str]], num_steps: int) -> None:
+    optimizer, schedule = build_optimizer(torch.nn.Linear(1, 1), OptimConfig(), num_steps, batch_size=8)
+    for step in range(num_steps):
+        assert float(log[step]["lr-AdamW"]) == pytest.approx(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+
+def test_the_learning_rate_moves_with_every_step(whole, logged):
+    assert_on_schedule(logged(whole), NUM_STEPS)
+
+
 @pytest.mark.parametrize("step", [1, 4, 6, 9])
 def test_a_run_that_is_asked_to_stop_loses_nothing(interrupted, toy_config, whole, tmp_path, logged, step):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -151,6 +166,7 @@ def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, lo
     train(toy_config(tmp_path / "whole", *SETTINGS, *settings))
     log = logged(tmp_path / "whole")
     assert [step for step in log if "val/AP" in log[step]] == [0, 1, 2, 3]
+    assert_on_schedule(log, 4)
     interrupted(tmp_path / "cut", 3, lambda: ask_to_stop(signal.SIGINT), *settings)
     train(toy_config(tmp_path / "cut", *SETTINGS, *settings, "resume=auto"))
     assert_same_run(tmp_path / "cut", tmp_path / "whole", logged)
@@ -207,6 +223,20 @@ def test_a_checkpoint_that_is_cut_off_leaves_the_one_before(tmp_path, monkeypatc
     with pytest.raises(OSError, match="no space left"):
         checkpoints.on_validation_end(trainer, None)
     assert [path(tmp_path).read_text() for path in (best_checkpoint, last_checkpoint)] == ["0", "0"]
+
+
+def test_checkpoints_need_no_room_elsewhere_and_a_full_disk_is_named(toy_config, tmp_path, monkeypatch):
+    def fill_the_disk(path: Path, content: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    train(toy_config(tmp_path / "run", *SETTINGS, "training.steps=1"))
+    assert load_file(last_checkpoint(tmp_path / "run"))["global_step"] == 1
+    monkeypatch.setattr(Path, "write_bytes", fill_the_disk)
+    with pytest.raises(OSError, match="No space") as stopped:
+        train(toy_config(tmp_path / "full", *SETTINGS, "training.steps=1"))
+    assert stopped.value.filename == str(best_checkpoint(tmp_path / "full"))
+    assert not any((tmp_path / "full" / "checkpoints").iterdir())
 
 
 def test_a_complete_run_is_not_repeated(toy_config, whole):
