@@ -216,9 +216,8 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
         windows, is_fixed = _grid(recording, np.concatenate([np.empty(0, np.int64), *given]), stride_us, length_us)
         if truncated := recording.faults.truncated_bytes:
-            raise ValueError(
-                f"{source.name} is truncated: {truncated} bytes follow the last whole event; copy it again"
-            )
+            again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
+            raise ValueError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
         _check_frame(source, recording.num_events)
     hz = 1e6 / stride_us
     pictures = PictureSettings(

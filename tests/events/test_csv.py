@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.readers import ReadFaults, open_recording, recording_format
 from rvtssm.events.readers.csv import open_csv
+from rvtssm.records import Events
 
 SIZE = (HEIGHT, WIDTH)
 ORDERS = ("txyp", "xytp", "pxyt", "ytxp")
@@ -139,15 +140,6 @@ def test_unnamed_columns_in_another_order_are_noticed(tmp_path):
             open_recording(path, *SIZE).read()
 
 
-def test_a_line_without_an_end_is_the_start_of_one(tmp_path):
-    events = random_events(20)
-    path = tmp_path / "a.csv"
-    path.write_bytes(text_of(events)[:-1])
-    recording = open_recording(path, *SIZE)
-    assert len(recording.read()) == 19
-    assert recording.faults.truncated_bytes > 5
-
-
 def test_a_file_of_names_only_holds_no_events(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("t,x,y,p\n")
@@ -168,6 +160,18 @@ SMALL = random_events(15)
 @pytest.mark.parametrize("order", ["txyp", "pxyt"])
 def test_cut_at_any_byte(tmp_path, order):
     assert_every_cut_is_noticed(tmp_path / "a.csv", text_of(SMALL, order), SMALL, *SIZE)
+
+
+@pytest.mark.parametrize(("order", "num_read"), [("txyp", 40), ("pxyt", 39)])
+@pytest.mark.parametrize("block", [36, 39, 40, 100])
+def test_a_last_line_without_a_newline_is_read_where_it_cannot_have_been_cut(tmp_path, order, num_read, block):
+    events, path = random_events(40), tmp_path / "a.csv"
+    path.write_bytes(text_of(events, order).removesuffix(b"\n"))
+    recording = open_recording(path, *SIZE)
+    blocks = [len(events) for events in recording.iterate(max_events=block)]
+    assert sum(blocks) == num_read and max(blocks) <= block
+    assert_same(recording.read(), Events(*(getattr(events, name)[:num_read] for name in "txyp")))
+    assert (recording.faults.truncated_bytes == 0) == (num_read == 40)
 
 
 @settings(max_examples=300)

@@ -23,6 +23,7 @@ _HEAD_BYTES = 1 << 16
 _BYTES_PER_LINE = 24  # a guess, for how much to read at once
 _MAX_LINE_BYTES = 1 << 12
 _NEWLINE = ord("\n")
+_POLARITIES = ("0", "1", "-1")  # no one of them begins another
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -38,13 +39,20 @@ class _Layout:
 
 
 class CsvRecording(Recording):
-    """A text file whose lines of numbers start at byte `offset`; what follows the last newline is not read."""
+    """A text file whose lines of numbers start at byte `offset`.
+
+    A last line without a newline is read where it cannot have been cut: where it ends with a polarity.
+    """
 
     format = "csv"
 
     def __init__(self, path: Path, layout: _Layout, dtype: np.dtype[Any], events: EventColumns) -> None:
-        num_bytes, unfinished = _up_to_last_newline(path, layout.offset)
-        super().__init__(path, events.height, events.width, num_bytes, unfinished)
+        num_bytes, rest = _up_to_last_newline(path, layout.offset)
+        fields = rest.decode("latin1").strip().split(layout.delimiter)
+        is_polarity_last = events.columns.index[3] == len(layout.first_row) - 1
+        if is_polarity_last and len(fields) == len(layout.first_row) and fields[-1].strip() in _POLARITIES:
+            num_bytes, rest = num_bytes + len(rest), b""
+        super().__init__(path, events.height, events.width, num_bytes, len(rest))
         self._layout = layout
         self._dtype = dtype
         self._events = events
@@ -75,12 +83,14 @@ class CsvRecording(Recording):
         return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
 
     def _lines(self, start: int, max_lines: int) -> bytes:
-        """Whole lines from `start` on, at most so many."""
+        """Whole lines from `start` on, at most so many; the last of all may lack its newline."""
         file = self._file()
         file.seek(self._layout.offset + start)
         wanted = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
         data: bytes = file.read(wanted)
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)[:max_lines]
+        if len(ends) < max_lines and len(data) == self._num_units - start:
+            return data
         if not len(ends):
             raise ValueError(
                 f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
@@ -184,8 +194,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _up_to_last_newline(path: Path, offset: int) -> tuple[int, int]:
-    """Bytes from the offset up to the last newline, and bytes after it: the start of a line that was cut."""
+def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
+    """Bytes from the offset up to the last newline, and what comes after it: a line that may have been cut."""
     num_bytes = path.stat().st_size
     with open(path, "rb") as file:
         start = max(offset, num_bytes - _MAX_LINE_BYTES)
@@ -194,4 +204,4 @@ def _up_to_last_newline(path: Path, offset: int) -> tuple[int, int]:
     end = start + tail.rfind(b"\n") + 1
     if end == start and start > offset:
         raise ValueError(f"{path}, byte {start}: no line ends here; this is no file of events")
-    return end - offset, num_bytes - end
+    return end - offset, tail[end - start :]
