@@ -82,7 +82,7 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
         axes.set_xticks(HZ, [str(hz) for hz in HZ])
         axes.minorticks_off()
         axes.grid(alpha=0.25)
-    panels[0, 0].legend(frameon=False)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.supxlabel("inference rate [Hz]")
     figure.supylabel("average precision [%]")
     with written_aside(path) as aside, open(aside, "wb") as file:
