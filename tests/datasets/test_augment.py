@@ -86,6 +86,23 @@ def test_a_zoom_in_shows_a_box_of_the_latest_frame(make_labels, boxes, seed):
     )
 
 
+def test_a_zoom_in_on_a_flipped_frame_shows_the_box(make_labels):
+    corner = labelled(make_labels, [[2, 2, 4, 4]])
+    for seed in range(40):
+        placement = draw_placement(replace(ZOOM_IN, flip_prob=1), HEIGHT, WIDTH, corner, seed)
+        assert placement.is_flipped and len(placement.labels(corner)) == 1
+
+
+def test_a_zoomed_out_frame_lies_anywhere(make_labels):
+    drawn = [draw_placement(ZOOM_OUT, HEIGHT, WIDTH, make_labels([], []), seed).target for seed in range(100)]
+    places = {
+        "left": [target.left / max(WIDTH - target.width, 1) for target in drawn],
+        "top": [target.top / max(HEIGHT - target.height, 1) for target in drawn],
+    }
+    for name, shares in places.items():
+        assert min(shares) < 0.1 and max(shares) > 0.9 and 0.3 < np.mean(shares) < 0.7, name
+
+
 def test_flipping_twice_changes_nothing(make_labels):
     flip = Placement(FRAME, True, FRAME, FRAME)
     labels = labelled(make_labels, [[3, 4, 10, 6], [20, 8, 30, 12]])
