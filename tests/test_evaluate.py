@@ -14,6 +14,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
+from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import ModelConfig
 from rvtssm.records import Events, WindowSettings
@@ -139,6 +140,20 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     monkeypatch.setattr("rvtssm.run.evaluate.console.print", print_in_latin)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]) == 2
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
+
+
+@pytest.mark.parametrize(("window", "length_us"), [("slide", 50_000), ("shrink", 25_000)])
+def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_us):
+    lengths = []
+
+    def look_and_stream(detector, loader, **options):
+        lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
+        return stream(detector, loader, **options)
+
+    monkeypatch.setattr("rvtssm.run.evaluate.stream", look_and_stream)
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,40]", f"window={window}"]) == 0
+    assert [set(each) for each in lengths] == [{50_000}, {length_us}]
 
 
 def test_steps_that_label_times_make_of_a_rate_are_named(weights, tmp_path):

@@ -254,7 +254,7 @@ def test_event_count_keeps_between_its_limits(live_checkpoint, draw_events):
 
 
 def test_activity_decides_the_rate(live_checkpoint):
-    quiet, busy = np.arange(0, 500_000, 1_000), np.arange(500_000, 1_000_000, 50)
+    quiet, busy = np.arange(0, 500_000, 1_000), np.arange(500_000, 1_000_000, 20)  # enough for 5 Hz, and for 250
     t = np.concatenate([quiet, busy])
     zero = np.zeros(len(t), np.uint16)
     events = Events(t, zero, zero, zero.astype(np.uint8))
@@ -262,6 +262,15 @@ def test_activity_decides_the_rate(live_checkpoint):
     lengths = {w.end_us: w.end_us - w.start_us for w in found}
     assert {length for end, length in lengths.items() if end <= 500_000} == {50_000}
     assert {length for end, length in lengths.items() if end > 600_000} == {10_000}
+
+
+def test_activity_is_that_of_new_events_where_windows_overlap(live_checkpoint):
+    t = np.arange(0, 1_000_000, 100)
+    zero = np.zeros(len(t), np.uint16)
+    events = Events(t, zero, zero, zero.astype(np.uint8))
+    found = live(live_checkpoint(), schedule=Adaptive(250, 20, 200, length_us=100_000)).push(events)
+    ends = [window.end_us for window in found if window.end_us > 200_000]
+    assert len(ends) > 20 and set(np.diff(ends)) == {25_000}  # 10,000 events per second, 250 for each window
 
 
 def test_cameras_in_one_batch_are_cameras_alone(live_checkpoint, draw_events):

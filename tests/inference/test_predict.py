@@ -16,11 +16,12 @@ from rvtssm.events.windows import free_grid
 from rvtssm.inference import pictures
 from rvtssm.inference import predict as predict_module
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.predict import PredictConfig, predict_recording
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
-from rvtssm.records import DatasetSpec, Events, Labels, WindowSettings
+from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
@@ -37,6 +38,7 @@ SPEC = DatasetSpec(
     class_ids=(2, 5),
 )
 POSTPROCESS = PostprocessConfig(max_detections=5)
+DRAWN_FROM = 0.29  # about the median of what the weights find
 
 
 def make_checkpoint(**model):
@@ -84,7 +86,7 @@ def checkpoint():
 def predicted(checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("predicted")
     recording = write_recording(folder)
-    config = PredictConfig(postprocess=POSTPROCESS, min_score=0.2, num_stills=2)
+    config = PredictConfig(postprocess=POSTPROCESS, min_score=DRAWN_FROM, num_stills=2)
     summary = predict_recording(checkpoint, recording, folder / "out", config, progress=False)
     return recording, folder / "out", summary
 
@@ -98,7 +100,8 @@ def test_every_window_has_a_line_and_the_summary_counts_them(predicted):
     objects = [found for line in lines for found in line["detections"]]
     assert summary.num_detections == len(objects)
     assert 21 * 3 < len(objects) <= 21 * 5  # at most five, less those in the padding below the frame
-    assert summary.num_drawn_detections == sum(found["score"] >= 0.2 for found in objects)
+    num_drawn = sum(found["score"] >= DRAWN_FROM for found in objects)
+    assert summary.num_drawn_detections == num_drawn and 0 < num_drawn < len(objects)
     assert {found["class"] for found in objects} <= set(SPEC.class_names)
     scores = [[found["score"] for found in line["detections"]] for line in lines]
     assert all(row == sorted(row, reverse=True) for row in scores)
@@ -172,6 +175,24 @@ def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path
     assert scales == [0.2]
     capture = cv2.VideoCapture(str(tmp_path / "out" / "video.mp4"))
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(25) and capture.get(cv2.CAP_PROP_FRAME_COUNT) == 6
+
+
+def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
+    drawn = []
+
+    def keep(hist, frame, *_, **__):
+        drawn.append((frame.t_us, int(hist.mean())))
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr("rvtssm.inference.pictures.draw_frame", keep)
+    settings = PictureSettings(
+        ("car",), 0.5, hz=100, windows_per_picture=4, is_summed=True, has_video=True, num_stills=0, downsample=1
+    )
+    nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    with open_pictures(tmp_path, settings) as show:
+        for i in range(1, 11):
+            show(np.full((20, 8, 8), i, np.uint8), Detections(*nothing, 10_000 * i))
+    assert drawn == [(40_000, 1 + 2 + 3 + 4), (80_000, 5 + 6 + 7 + 8), (100_000, 9 + 10)]
 
 
 def test_a_stride_that_is_no_whole_number_of_microseconds_is_one_constant_step(checkpoint, tmp_path, monkeypatch):
