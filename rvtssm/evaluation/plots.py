@@ -23,10 +23,7 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
         axes.plot(hz, values, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
         for x, y in zip(hz, values, strict=True):
             axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
-    axes.set_xscale("log")
-    axes.set_xticks(hz, [f"{x:g}" for x in hz])
-    axes.minorticks_off()
-    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
+    _label_rates(axes, hz)
     axes.set_title(title, parse_math=False)
     highest = axes.dataLim.ymax * 1.15  # infinite where there is no ground truth at all
     axes.set_ylim(0, max(10.0, highest) if math.isfinite(highest) else 10.0)
@@ -42,11 +39,7 @@ def comparison_png(
     for name, ap_by_hz in ap_by_name.items():
         hz = sorted(ap_by_hz)
         axes.plot(hz, [100 * ap_by_hz[x] for x in hz], "o-", label=name, linewidth=2)
-    rates = sorted({hz for ap_by_hz in ap_by_name.values() for hz in ap_by_hz})
-    axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{x:g}" for x in rates])
-    axes.minorticks_off()
-    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
+    _label_rates(axes, sorted({hz for ap_by_hz in ap_by_name.values() for hz in ap_by_hz}))
     axes.set_ylim(bottom=0)
     return _png(drawing, axes)
 
@@ -60,6 +53,13 @@ def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
             axes.plot(recall, 100 * curve, label=name, linewidth=2)
     axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
     return _png(figure, axes)
+
+
+def _label_rates(axes: Any, rates: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
+    axes.minorticks_off()
+    axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
 
 
 def _draw_published(axes: Any, ap_by_name: Mapping[str, Mapping[float, float]]) -> None:

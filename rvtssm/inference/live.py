@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,9 +124,9 @@ class StreamDetector:
             self._start_us = self._anchor_us = self._end_us = min(first)
         # closed windows (`rvt`) hold the events at their end as well, of which more may come
         known_us = min(self._known_us) - (self.windows.convention == "rvt")
-        times_us = self._times_until(known_us)
+        merge = functools.cache(lambda: self._times_until(known_us))
         closed = []
-        while (window := self._next_window(known_us, times_us)) is not None:
+        while (window := self._next_window(known_us, merge)) is not None:
             closed.append(self._close(*window))
         return closed
 
@@ -200,16 +201,19 @@ class StreamDetector:
                 )
 
     def _times_until(self, known_us: int) -> npt.NDArray[np.int64]:
-        """Of the events of all cameras since the last window, ascending; merged once for all windows of a packet."""
+        """Of the events of all cameras since the last window, ascending; merged at most once for a packet."""
         times = [pending.events.between(self._end_us, max(known_us, self._end_us)).t for pending in self._pending]
         return times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
 
-    def _next_window(self, known_us: int, times_us: npt.NDArray[np.int64]) -> tuple[int, int, float] | None:
+    def _next_window(self, known_us: int, merge: Callable[[], npt.NDArray[np.int64]]) -> tuple[int, int, float] | None:
         """Start, end and step in microseconds of the window that can be closed, None where nothing more can be."""
         if known_us <= self._end_us:
             return None
-        left_us = times_us[np.searchsorted(times_us, self._end_us) :]
-        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, left_us, len(self._pending))
+
+        def merge_left() -> npt.NDArray[np.int64]:
+            return merge()[np.searchsorted(merge(), self._end_us) :]
+
+        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, merge_left, len(self._pending))
         end_us, step_us = self._schedule.next_end(since)
         length_us = self._schedule.length_us or end_us - self._end_us
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:

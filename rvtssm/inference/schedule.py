@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,8 +19,13 @@ class Since:
     count: int  # windows since then
     end_us: int  # of the last window; the anchor, if there was none
     last_rate_hz: float  # events per second and camera in the last window, NaN if there was none
-    times_us: npt.NDArray[np.int64]  # of all known events at or after `end_us`, ascending
+    merge_times: Callable[[], npt.NDArray[np.int64]]  # work for several cameras, so only where it is asked for
     num_cameras: int
+
+    @property
+    def times_us(self) -> npt.NDArray[np.int64]:
+        """Of all known events at or after `end_us`, ascending."""
+        return self.merge_times()
 
 
 class Schedule(Protocol):
@@ -66,10 +72,11 @@ class EventCount:
     def next_end(self, since: Since) -> tuple[int, float]:
         latest = since.end_us + self.max_us
         wanted = self.num_events * since.num_cameras
-        if len(since.times_us) < wanted:
+        times_us = since.times_us
+        if len(times_us) < wanted:
             end_us = latest
         else:
-            end_us = min(max(int(since.times_us[wanted - 1]) + 1, since.end_us + self.min_us), latest)
+            end_us = min(max(int(times_us[wanted - 1]) + 1, since.end_us + self.min_us), latest)
         return end_us, float(end_us - since.end_us)
 
 

@@ -222,7 +222,8 @@ def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypa
 def test_the_work_of_a_window_does_not_grow_with_its_packet(
     live_checkpoint, draw_events, schedule, num_cameras, monkeypatch
 ):
-    """Many windows in one packet: each counts its own events, and those of the cameras are merged once."""
+    """Many windows in one packet: each counts its own events, and those of the cameras are merged once,
+    for a schedule that counts them."""
     events = [draw_events(seed=seed) for seed in range(num_cameras)]
     counted, merged = [], []
     count, sort = count_windows, np.sort
@@ -233,7 +234,7 @@ def test_the_work_of_a_window_does_not_grow_with_its_packet(
     streamed = live(live_checkpoint(), schedule=schedule, num_cameras=num_cameras)
     found = streamed.push(events)
     assert len(found) > 4 and max(counted) < 6_000 * 110 / 430
-    assert len(merged) == num_cameras - 1
+    assert len(merged) == (num_cameras - 1 if isinstance(schedule, EventCount) else 0)
 
 
 def test_windows_end_with_the_wanted_number_of_events(live_checkpoint, draw_events):
