@@ -51,7 +51,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.textbook import TextbookS5
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.ssm import LSTM, S5SSM, TemporalConfig
 
 Stage = tuple[int, int]  # sequences, features
@@ -348,8 +348,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
     if options.json:
         result = {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars}
-        with written_aside(options.json) as aside:
-            aside.write_text(json.dumps(result, indent=1))
+        with atomic_file(options.json) as staged:
+            staged.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

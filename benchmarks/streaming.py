@@ -36,9 +36,9 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.scan import machine
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets import DATASETS
-from rvtssm.inference.export import export_detector
+from rvtssm.inference.export_detector import export_detector
 from rvtssm.inference.exported import read_exported
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
@@ -117,12 +117,12 @@ class CudaGraphStep:
                 old.copy_(new)
             return predictions
 
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # what is chosen and allocated once must not be captured
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):  # what is chosen and allocated once must not be captured
             for _ in range(WARM_UP):
                 run()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side_stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._predictions = run()
@@ -268,8 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if options.json:
         result = {**found, "rows": [asdict(row) for row in rows], "memory": memory}
-        with written_aside(options.json) as aside:
-            aside.write_text(json.dumps(result, indent=1))
+        with atomic_file(options.json) as staged:
+            staged.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ VERBS = {
     "doctor": "what of this installation works",
 }
 
+MODULES = {"inspect": "inspect_data"}  # of verbs whose name is that of a module of Python
 JSON_VERBS = ("audit", "info", "inspect")
 PATH_VERBS = ("inspect",)  # their first word may be a path, which is `recording=PATH`
 FOLDER_KEYS = ("dataset.raw_dir", "dataset.prepared_dir")
@@ -152,7 +153,7 @@ def _literal_path(override: str) -> str:
 
 
 def _run(verb: str, config: Config, as_json: bool) -> int:
-    act = getattr(importlib.import_module(f"rvtssm.run.{verb}"), verb)
+    act = getattr(importlib.import_module(f"rvtssm.run.{MODULES.get(verb, verb)}"), verb)
     result = act(config, as_json=True) if as_json else act(config)
     return result if isinstance(result, int) else 0
 

@@ -6,6 +6,7 @@ The rules are read from the source with `ast`, so an import inside a function co
 from __future__ import annotations
 
 import ast
+import collections.abc
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,14 @@ PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BELOW_RUN = {
-    "aside",
+    "atomic_files",
+    "workers",
     "records",
     "boxes",
     "events",
+    "simulation",
+    "preparation",
+    "inspection",
     "ssm",
     "datasets",
     "models",
@@ -30,41 +35,31 @@ BELOW_RUN = {
 }
 MAY_IMPORT = {
     "__init__": set(),
-    "aside": set(),
+    "atomic_files": set(),
+    "workers": set(),
     "records": set(),
     "boxes": {"records"},
-    "events": {"aside", "records"},
+    "events": {"atomic_files", "records"},
+    "simulation": {"atomic_files", "workers", "records", "events", "datasets.synthetic"},
+    "preparation": {"atomic_files", "workers", "records", "events"},
+    "inspection": {"atomic_files", "records", "events", "preparation.store"},
     "ssm": set(),
-    "datasets": {"aside", "records", "boxes", "events"},
-    "models": {"aside", "records", "boxes", "ssm"},
-    "evaluation": {"aside", "records", "boxes"},
-    "inference": {"aside", "records", "boxes", "events", "models"},
-    "training": {"aside", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
+    "datasets": {"atomic_files", "records", "boxes", "events", "preparation"},
+    "models": {"atomic_files", "records", "boxes", "ssm"},
+    "inference": {"atomic_files", "records", "boxes", "events", "models"},
+    "evaluation": {"atomic_files", "records", "boxes", "events", "models", "inference"},
+    "training": {"atomic_files", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
-    "run": BELOW_RUN | {"doctor"},
-    "doctor": BELOW_RUN - {"config"},
+    "run": BELOW_RUN,
     "cli": {"config", "run"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
+WITHOUT_TORCH = ("atomic_files", "workers", "records", "events", "simulation", "preparation", "inspection")
+WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
 MAY_NOT_IMPORT = {
-    "aside": {*TORCH, "hydra", "omegaconf"},
-    "records": {*TORCH, "hydra", "omegaconf"},
-    "events": {*TORCH, "hydra", "omegaconf"},
-    **{
-        room: {"hydra", "omegaconf"}
-        for room in (
-            "boxes",
-            "ssm",
-            "datasets",
-            "models",
-            "evaluation",
-            "inference",
-            "training",
-            "run",
-            "doctor",
-        )
-    },
+    **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},
+    **{room: {"hydra", "omegaconf"} for room in WITHOUT_HYDRA},
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "misc", "common", "types"}
 
@@ -153,8 +148,8 @@ def test_a_room_stays_away_from_foreign_packages(path: Path):
     assert not foreign & MAY_NOT_IMPORT.get(room_of(module_name(path)), set())
 
 
-def test_events_and_records_start_without_torch():
-    modules = [module_name(path) for path in FILES if room_of(module_name(path)) in ("aside", "events", "records")]
+def test_what_prepares_recordings_starts_without_torch():
+    modules = [module_name(path) for path in FILES if room_of(module_name(path)) in WITHOUT_TORCH]
     code = f"""
 import importlib, sys
 for name in {modules!r}:
@@ -182,3 +177,22 @@ def test_nothing_is_printed(path: Path):
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_a_name_says_more_than_that_something_is_shared(path: Path):
     assert not FORBIDDEN_NAMES & set(module_name(path).split("."))
+
+
+def test_every_file_has_a_name_of_its_own():
+    """One name, one file; a file of a verb in `run/` may not share its name with what it calls. None hides Python's."""
+    names = [path.stem for path in FILES if path.stem != "__init__"]
+    assert sorted(names) == sorted(set(names)), sorted({name for name in names if names.count(name) > 1})
+    assert not set(names) & set(sys.stdlib_module_names)
+
+
+def test_every_class_has_a_name_of_its_own():
+    """One name, one public class, and none that reads like one of Python's collections."""
+    classes = [
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert sorted(classes) == sorted(set(classes)), sorted({name for name in classes if classes.count(name) > 1})
+    assert not set(classes) & set(collections.abc.__all__)

@@ -16,9 +16,9 @@ from rvtssm import __version__, cli
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.store import open_sequence
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rvtssm import doctor
+from rvtssm.run import installation as doctor
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.any_rate.study import VARIANTS, Study, run
 from benchmarks.any_rate.tables import markdown, write_plot
 from benchmarks.events.__main__ import facts
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     text = markdown(result)
-    with written_aside(chosen.json.with_suffix(".md")) as aside:
-        aside.write_text(text)
+    with atomic_file(chosen.json.with_suffix(".md")) as staged:
+        staged.write_text(text)
     write_plot(result, chosen.json.with_suffix(".png"))
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.cli import compose
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import count_parameters
@@ -151,5 +151,5 @@ def _rows_of(result: dict[str, Any], variant: str, seed: int) -> list[dict[str, 
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    with written_aside(path) as aside:
-        aside.write_text(json.dumps(result, indent=1) + "\n")
+    with atomic_file(path) as staged:
+        staged.write_text(json.dumps(result, indent=1) + "\n")

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.any_rate.study import CONDITIONS, HZ, STEPLESS
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.evaluation.frequency import performance_drop
 
 Curve = dict[float, list[float]]  # AP in percent of every seed, by rate
@@ -85,5 +85,5 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.supxlabel("inference rate [Hz]")
     figure.supylabel("average precision [%]")
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    with atomic_file(path) as staged, open(staged, "wb") as file:
         FigureCanvasAgg(figure).print_png(file)

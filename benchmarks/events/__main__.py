@@ -18,8 +18,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rvtssm.aside import written_aside
-from rvtssm.events.workers import num_usable_cores
+from rvtssm.atomic_files import atomic_file
+from rvtssm.workers import num_usable_cores
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
 PACKAGES = ("numpy", "numba", "h5py", "hdf5plugin", "zstandard", "torch")
@@ -45,8 +45,8 @@ def main() -> None:
         rows = importlib.import_module(f"benchmarks.events.{part}").rows()
         result["rows"][part] = rows
         console.print(table(f"{part} ({time.perf_counter() - began:.0f} s)", rows))
-        with written_aside(arguments.json) as aside:  # after every part: the rest may be interrupted
-            aside.write_text(json.dumps(result, indent=1) + "\n")
+        with atomic_file(arguments.json) as staged:  # after every part: the rest may be interrupted
+            staged.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def facts() -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from rvtssm.events.frame_counter import SlidingWindows
 from rvtssm.events.histogram import count_windows
-from rvtssm.events.stream import SlidingWindows
 from rvtssm.records import Events, Windows
 
 SENSORS = {"gen1": (240, 304, 1), "onempx": (720, 1280, 2)}  # height, width, downsample

@@ -22,12 +22,12 @@ from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import Chunk
 from rvtssm.datasets.collate import Collate
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.packed import PackedBatch
+from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, SequenceBatch
 
 RATES_HZ = (20, 40, 80, 100, 200)

@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.events.__main__ import facts, table
 from benchmarks.events.encoders import WRITERS, readout
 from benchmarks.events.preparation import RVT_PACKING
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.records import Events
 
@@ -95,8 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     result: dict[str, Any] = {"machine": facts(), "rows": {"memory": []}}
     for kind in formats:
         result["rows"]["memory"].append(memory_row(kind, int(num_bytes), folder))
-        with written_aside(chosen.json) as aside:  # after every format: the rest may be interrupted
-            aside.write_text(json.dumps(result, indent=1) + "\n")
+        with atomic_file(chosen.json) as staged:  # after every format: the rest may be interrupted
+            staged.write_text(json.dumps(result, indent=1) + "\n")
     Console(width=200).print(table("memory", result["rows"]["memory"]))
 
 

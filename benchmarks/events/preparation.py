@@ -33,16 +33,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rvtssm.datasets.synthetic import SyntheticConfig, synthetic_recording
-from rvtssm.events.compress import FrameCompressor, decompress_into
-from rvtssm.events.prepare import prepare_recording
-from rvtssm.events.preprocess import preprocess_dataset
-from rvtssm.events.preprocess_config import PreprocessConfig
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.store import open_sequence
 from rvtssm.events.tree import RawRecording
-from rvtssm.events.workers import Processes
+from rvtssm.preparation.compress import FrameCompressor, decompress_into
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.store import open_sequence
 from rvtssm.records import DatasetSpec, Events
+from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
+from rvtssm.workers import Processes
 
 SENSORS = {"gen1": (240, 304, 1, 3.0), "onempx": (720, 1280, 2, 0.6)}  # height, width, downsample, seconds simulated
 RATES = (5.5, 10.0)  # million events per second
@@ -62,8 +62,8 @@ CODEC_FRAMES = 48
 PREPARE_AND_SAY_PEAK = """
 import sys
 from pathlib import Path
-from rvtssm.events.prepare import prepare_recording
-from rvtssm.events.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.events.tree import RawRecording
 from rvtssm.records import DatasetSpec
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

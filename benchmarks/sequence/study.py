@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.sequence.model import SequenceModel, count_parameters
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 
 _TEST_BATCH = 100  # sequences
@@ -193,8 +193,8 @@ def run_study(
             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
             "rows": rows,
         }
-        with written_aside(path) as aside:
-            aside.write_text(json.dumps(result, indent=1))
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(result, indent=1))
     return rows
 
 

@@ -45,7 +45,7 @@ from benchmarks.training.step import (
     peak_bytes,
     take_turns,
 )
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
             for bar in found["bars"]:
                 console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
         if options.json:  # after each part, whatever becomes of the next
-            with written_aside(options.json) as aside:
-                aside.write_text(json.dumps(found, indent=1))
+            with atomic_file(options.json) as staged:
+                staged.write_text(json.dumps(found, indent=1))
 
 
 def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import AugmentConfig, draw_placement
-from rvtssm.datasets.packed import ChunkEvents
+from rvtssm.datasets.packed_batch import ChunkEvents
 from rvtssm.datasets.sampling import ChunkRequest
-from rvtssm.datasets.sequence import CountedHistograms, Sequence, to_counting
+from rvtssm.datasets.sequence import CountedHistograms, FrameSequence, to_counting
 from rvtssm.records import Labels
 
 
@@ -36,7 +36,7 @@ class ChunkDataset(Dataset[Chunk]):
 
     def __init__(
         self,
-        sequences: SequenceOf[Sequence],
+        sequences: Sequence[FrameSequence],
         augment: AugmentConfig | None = None,
         frames_per_chunk: int | None = None,
         max_open: int = 32,
@@ -59,7 +59,7 @@ class ChunkDataset(Dataset[Chunk]):
         self.frames_per_chunk = frames_per_chunk
         self.max_open = max_open
         self.num_recordings = len(self.sequences) // num_rates
-        self._open: OrderedDict[int, Sequence] = OrderedDict()  # least recently read first
+        self._open: OrderedDict[int, FrameSequence] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
         """The number of recordings."""
@@ -91,7 +91,7 @@ class ChunkDataset(Dataset[Chunk]):
             return first.source.events(0, 0)
         return np.zeros((0, *first.frame_shape), to_counting(first.settings).dtype)
 
-    def _sequence(self, recording: int, rate: int) -> Sequence:
+    def _sequence(self, recording: int, rate: int) -> FrameSequence:
         sequence = self.sequences[rate * self.num_recordings + recording]
         self._open[recording] = sequence
         self._open.move_to_end(recording)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from rvtssm.datasets.chunks import Chunk
-from rvtssm.datasets.packed import ChunkEvents, PackedBatch, pack_frames
+from rvtssm.datasets.packed_batch import ChunkEvents, PackedBatch, pack_frames
 from rvtssm.records import SequenceBatch
 
 

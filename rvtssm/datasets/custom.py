@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.events.tree import EVENT_SUFFIXES
 from rvtssm.records import DatasetSpec
@@ -81,8 +81,8 @@ def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
     source, copy = Path(raw_dir) / FILE, Path(prepared_dir) / FILE
     if not source.is_file() or (copy.is_file() and copy.read_bytes() == source.read_bytes()):
         return
-    with written_aside(copy) as aside:
-        shutil.copyfile(source, aside)
+    with atomic_file(copy) as staged:
+        shutil.copyfile(source, staged)
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:

@@ -18,9 +18,9 @@ from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
-from rvtssm.datasets.packed import PackedBatch
+from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
-from rvtssm.datasets.sequence import RawSplit, Sequence, has_sequences, open_prepared_split
+from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
 
 # Ctrl-C; the end of a machine that is lent until somebody else needs it; the end of a job's time
@@ -109,7 +109,7 @@ class SequenceDataModule(L.LightningDataModule):
         self.data = data or DataConfig()
         self.seed = seed
         self.windows = windows or WindowSettings(50_000, None, "exact", 10, 10)
-        self._sequences: dict[tuple[str, str], list[Sequence]] = {}
+        self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
         if augment is not None and augment.rates_hz is not None and self.source != "raw":
             raise ValueError(
@@ -125,7 +125,7 @@ class SequenceDataModule(L.LightningDataModule):
         is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
         return "prepared" if is_prepared or self.config.raw_dir is None else "raw"
 
-    def sequences(self, split: str, source: str | None = None) -> list[Sequence]:
+    def sequences(self, split: str, source: str | None = None) -> list[FrameSequence]:
         """The sequences of a split, in the order that `SequenceBatch.recording` counts."""
         source = source or self.source
         if (split, source) not in self._sequences:
@@ -142,7 +142,7 @@ class SequenceDataModule(L.LightningDataModule):
         """How the training histograms were counted."""
         return self.sequences("train")[0].settings
 
-    def sequences_at_rates(self) -> tuple[list[Sequence], int]:
+    def sequences_at_rates(self) -> tuple[list[FrameSequence], int]:
         """The training sequences, all at the first rate of the augmentation, then all at the second, ..., and how many
         rates there are; those of `sequences` where there is no such augmentation."""
         if self.augment is None or self.augment.rates_hz is None:

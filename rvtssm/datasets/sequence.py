@@ -11,17 +11,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.packed import ChunkEvents
+from rvtssm.datasets.packed_batch import ChunkEvents
+from rvtssm.events.cells import frame_pixels
 from rvtssm.events.histogram import bin_events, fill_frames, shared_slices
 from rvtssm.events.labels import clean_boxes, to_labels
-from rvtssm.events.packed import frame_pixels
-from rvtssm.events.prepare import PreprocessConfig, check_faults, check_label_times
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.representations import Binned, Counting
-from rvtssm.events.store import open_rvt_sequence, open_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
 from rvtssm.events.windows import label_grid
+from rvtssm.preparation.prepare_recording import PreprocessConfig, check_faults, check_label_times
+from rvtssm.preparation.store import open_rvt_sequence, open_sequence
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 
 _SPAN_US = 400_000  # of the events that are in memory at once
@@ -40,7 +40,7 @@ class HistogramSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class FrameSequence:
     """T steps of one recording; windows and labels are in memory, histograms are not."""
 
     name: str
@@ -83,7 +83,7 @@ class Sequence:
                 )
 
 
-def open_prepared(path: Path | str, spec: DatasetSpec) -> Sequence:
+def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     """A prepared recording, written by us (a file) or by RVT (a folder); ValueError if it is of another dataset."""
     path = Path(path)
     stored = open_rvt_sequence(path, spec) if path.is_dir() else open_sequence(path)
@@ -105,7 +105,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> Sequence:
     _check_labels(path, stored.labels, spec)
     # files written before there was a choice of representations do not name one
     settings = WindowSettings(**{name: meta[name] for name in WindowSettings.__slots__ if name in meta})
-    return Sequence(
+    return FrameSequence(
         stored.name,
         stored.windows,
         to_frame_labels(stored.labels, spec),
@@ -132,7 +132,7 @@ def has_sequences(prepared_dir: Path | str, split: str) -> bool:
     return (Path(prepared_dir) / split).is_dir() and bool(find_sequences(prepared_dir, split))
 
 
-def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[Sequence]:
+def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
     """All prepared recordings of a split, by name; ValueError when there is none."""
     paths = find_sequences(prepared_dir, split)
     if not paths:
@@ -241,7 +241,7 @@ class RawSplit:
             recording = open_recording(raw.events_path, spec.height, spec.width)
             self._recordings.append((raw.name, recording, raw.read_boxes(spec)))
 
-    def sequences(self, settings: WindowSettings) -> list[Sequence]:
+    def sequences(self, settings: WindowSettings) -> list[FrameSequence]:
         """The recordings on the label grid, by name, as `rvtssm preprocess` would make them.
 
         Recordings of which no box is left after cleaning are left out; ValueError when none remains, and for
@@ -256,11 +256,11 @@ class RawSplit:
             recording.close()  # a split has more recordings than a process may have open files
             check_faults(recording, recording.num_events)
             check_label_times(recording, kept, first_us, last_us)
-            # the grid is that of events/preprocess.py, so that raw and prepared agree bit for bit
+            # the grid is that of preparation/prepare_dataset.py, so that raw and prepared agree bit for bit
             start_us = 1 if settings.convention == "rvt" else first_us
             windows = label_grid(kept["t"], settings.stride_us, settings.length_us, start_us)
             sequences.append(
-                Sequence(
+                FrameSequence(
                     name,
                     windows,
                     to_frame_labels(to_labels(kept, windows), self.spec),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from rvtssm.aside import write_together
+from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.page import document, figure, table
 from rvtssm.evaluation.plots import comparison_png

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.aside import write_together
+from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import published_sentences
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png

@@ -14,7 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.packed import FramePixels, check_inside, frame_pixels, pack, times_of_cells
+from rvtssm.events.cells import FramePixels, check_inside, frame_pixels, pack, times_of_cells
 from rvtssm.events.representations import Binned, Counting, Frames, SliceRing, fill
 from rvtssm.records import Events, Windows
 

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.events.representations import check_convention
 from rvtssm.records import DatasetSpec, Labels, Windows
 
@@ -79,7 +79,7 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
     """Write boxes of BOX_DTYPE as a `_bbox.npy`; the file appears when it is complete."""
     if boxes.dtype != BOX_DTYPE:
         raise ValueError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    with atomic_file(path) as staged, open(staged, "wb") as file:
         np.save(file, boxes)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.records import Detections, Labels
 
@@ -128,7 +128,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
     path.parent.mkdir(parents=True, exist_ok=True)
     # a folder, since OpenCV chooses the container by the suffix of the name
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".video-") as folder:
-        aside = Path(folder) / "video.mp4"
+        staged = Path(folder) / "video.mp4"
         writer: cv2.VideoWriter | None = None
         num_frames = 0
 
@@ -139,7 +139,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
                 size = (frame.shape[1], frame.shape[0])
                 # OpenCV keeps three decimals, and MPEG-4 takes fractions of numbers up to 65535 only
                 rate = fps if fps < 65 else float(f"{fps:.4g}")
-                writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
+                writer = cv2.VideoWriter(str(staged), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
                 if not writer.isOpened():
                     raise ValueError(
                         f"{path.name}: OpenCV cannot write MP4 of {size[0]} x {size[1]} pixels at {fps:g} Hz here; "
@@ -155,9 +155,9 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         if writer is None:
             raise ValueError(f"{path}: a video needs at least one frame")
         # OpenCV does not say when the disk is full
-        if (found := max(0, int(cv2.VideoCapture(str(aside)).get(cv2.CAP_PROP_FRAME_COUNT)))) != num_frames:
+        if (found := max(0, int(cv2.VideoCapture(str(staged)).get(cv2.CAP_PROP_FRAME_COUNT)))) != num_frames:
             raise OSError(errno.EIO, f"only {found} of {num_frames} pictures could be written", path.name)
-        os.replace(aside, path)
+        os.replace(staged, path)
 
 
 def write_video(path: Path | str, frames: Iterable[np.ndarray], fps: float) -> None:
@@ -175,8 +175,8 @@ def to_png(image: np.ndarray) -> bytes:
 
 def write_png(path: Path | str, image: np.ndarray) -> None:
     """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
-    with written_aside(path) as aside:
-        aside.write_bytes(to_png(image))
+    with atomic_file(path) as staged:
+        staged.write_bytes(to_png(image))
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rvtssm.inference.export import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
+from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import InputGeometry, derive_geometry

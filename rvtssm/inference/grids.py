@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rvtssm.events.frame_counter import count_stream
 from rvtssm.events.histogram import count_windows
-from rvtssm.events.stream import count_stream
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.records import Events, Windows, WindowSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class RecordingWindows:
     """How the events of a recording are counted for a detector."""
 
     settings: WindowSettings  # of its training, but for the two below
@@ -34,7 +34,9 @@ class Step:
     step_us: np.ndarray  # (n,) float64, the time the detector steps by, which on a fixed grid is not rounded
 
 
-def steps_of_file(blocks: Iterable[Events], windows: Windows, is_fixed: bool, counting: Counting) -> Iterator[Step]:
+def steps_of_file(
+    blocks: Iterable[Events], windows: Windows, is_fixed: bool, counting: RecordingWindows
+) -> Iterator[Step]:
     """The windows of a recording in order; on a fixed grid the stride is one number, otherwise what windows say."""
     done = 0
     height, width = counting.sensor_hw
@@ -45,7 +47,7 @@ def steps_of_file(blocks: Iterable[Events], windows: Windows, is_fixed: bool, co
         done += len(hist)
 
 
-def steps_as_they_come(blocks: Iterable[Events], counting: Counting) -> Iterator[Step]:
+def steps_as_they_come(blocks: Iterable[Events], counting: RecordingWindows) -> Iterator[Step]:
     """The same windows at a fixed stride from the first event on, each as soon as an event after it has arrived.
 
     The window of the last event closes when the blocks end. Memory holds the events of one window and one block.
@@ -68,7 +70,9 @@ def steps_as_they_come(blocks: Iterable[Events], counting: Counting) -> Iterator
         yield from _counted(pending, first_us, done, stop, counting)
 
 
-def _counted(pending: PendingEvents, first_us: int, start: int, stop: int, counting: Counting) -> Iterator[Step]:
+def _counted(
+    pending: PendingEvents, first_us: int, start: int, stop: int, counting: RecordingWindows
+) -> Iterator[Step]:
     for i in range(start, stop, counting.max_windows):
         j = min(i + counting.max_windows, stop)
         ends_us = _ends(first_us, i, j, counting)
@@ -80,17 +84,17 @@ def _counted(pending: PendingEvents, first_us: int, start: int, stop: int, count
         pending.drop_before(int(ends_us[-1]) - (counting.length_us or 0))
 
 
-def _is_past(end_us: int, last_us: int, counting: Counting) -> bool:
+def _is_past(end_us: int, last_us: int, counting: RecordingWindows) -> bool:
     """Whether no event from `last_us` on can be in a window; those of RVT are closed."""
     return last_us > end_us if counting.settings.convention == "rvt" else last_us >= end_us
 
 
-def _ends(first_us: int, start: int, stop: int, counting: Counting) -> np.ndarray:
+def _ends(first_us: int, start: int, stop: int, counting: RecordingWindows) -> np.ndarray:
     """Ends of the windows [start, stop), counted from 0, as in `free_grid`."""
     return np.rint(first_us + counting.stride_us * np.arange(start + 1, stop + 1)).astype(np.int64)
 
 
-def _options(counting: Counting) -> dict:
+def _options(counting: RecordingWindows) -> dict:
     settings = counting.settings
     return {
         "num_bins": settings.num_bins,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.models.detector import Detector, ModelConfig, build_detector
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -81,7 +81,7 @@ class LoadedCheckpoint(CheckpointMeta):
 
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
-    """Write a checkpoint of the detector's weights, aside first: what is at `path` is always complete."""
+    """Write a checkpoint of the detector's weights through a temporary file: what is at `path` is always complete."""
     save_file(path, {"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()})
 
 
@@ -89,8 +89,8 @@ def save_file(path: str | Path, content: dict[str, Any]) -> None:
     """Write what `load_file` reads; OSError where there is no room, and then `path` is as it was."""
     packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
     torch.save(content, packed)
-    with written_aside(path) as aside:
-        aside.write_bytes(packed.getbuffer())
+    with atomic_file(path) as staged:
+        staged.write_bytes(packed.getbuffer())
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:

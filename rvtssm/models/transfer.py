@@ -25,7 +25,7 @@ _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")
 
 
 @dataclass(frozen=True)
-class Source:
+class TransferSource:
     """Weights by our names, and what is known of the model they come from; None where nothing is."""
 
     weights: Mapping[str, Tensor]
@@ -44,12 +44,12 @@ class Transferred:
     reason: str = ""
 
 
-def read_source(path: str | Path) -> Source:
+def read_source(path: str | Path) -> TransferSource:
     """The weights in a checkpoint of ours, of RVT or of the official SSM release. ValueError for another file."""
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
         found = read_checkpoint(path)
-        return Source(
+        return TransferSource(
             found.detector.state_dict(),
             found.temporal_config,
             found.windows,
@@ -58,10 +58,10 @@ def read_source(path: str | Path) -> Source:
         )
     # channels per attention head are not in such weights; those of the new detector are taken for granted
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
-    return Source(rename_official(weights), temporal, released_windows(in_channels), None, None)
+    return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)
 
 
-def transfer(source: Source, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
+def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
     """Fill a new detector, described by `meta`, from other weights; one row per tensor of it, in its order.
 
     ValueError where not one matrix of the backbone could be taken: these are no weights to start from.
@@ -85,7 +85,7 @@ def transfer(source: Source, detector: Detector, meta: CheckpointMeta) -> list[T
 
 
 def _fit(
-    name: str, own: Tensor, source: Source, meta: CheckpointMeta, foreign: Mapping[str, str]
+    name: str, own: Tensor, source: TransferSource, meta: CheckpointMeta, foreign: Mapping[str, str]
 ) -> tuple[Tensor | None, Transferred]:
     """The value for a tensor of the new detector, None where it stays as it is, and what is to be said of it."""
     if stage := next((prefix for prefix in foreign if name.startswith(prefix)), None):
@@ -147,7 +147,7 @@ def _fit_channels(
     return fitted, Transferred(name, "resized", f"{before.num_bins} to {after.num_bins} bins")
 
 
-def _foreign_stages(source: Source, detector: Detector, meta: CheckpointMeta) -> dict[str, str]:
+def _foreign_stages(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> dict[str, str]:
     """Stages whose temporal layer cannot be taken as a whole, by the prefix of its names, and why.
 
     Layers of different kinds have parameters of the same name that mean different things, so it is all or nothing.

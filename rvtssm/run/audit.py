@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 
 from rvtssm.config import Config
-from rvtssm.datasets.synthetic import SyntheticConfig, synthetic_recording
+from rvtssm.evaluation.audit_report import console_table, to_json, write_audit
+from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.events.readers import Recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.audit import audit_detector
-from rvtssm.inference.audit_report import console_table, to_json, write_audit
 from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Events
 from rvtssm.run.console import console
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
+from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
 
 
 def audit(config: Config, as_json: bool = False) -> None:

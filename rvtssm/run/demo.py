@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import CountedHistograms, RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.report import to_markdown
 from rvtssm.evaluation.result import EvaluationReport, to_json
-from rvtssm.inference.predict import PredictionSummary, predict_recording
+from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.console import console
@@ -142,5 +142,5 @@ def _page(
 
 
 def _write(path: Path, text: str) -> None:
-    with written_aside(path) as aside:
-        aside.write_text(text)
+    with atomic_file(path) as staged:
+        staged.write_text(text)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -14,7 +13,7 @@ import numpy as np
 from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
-from rvtssm.datasets.sequence import Sequence
+from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
@@ -132,7 +131,7 @@ def _source(config: Config, data: SequenceDataModule) -> str:
 
 
 def _usual_steps(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: SequenceOf[float]
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: Sequence[float]
 ) -> dict[float, float]:
     """By rate, the median step in us; ValueError, before hours of work, for a rate that cannot be scored."""
     found = {}
@@ -148,7 +147,7 @@ def _usual_steps(
     return found
 
 
-def _sequences(loader: SequenceLoader) -> list[Sequence]:
+def _sequences(loader: SequenceLoader) -> list[FrameSequence]:
     return cast(ChunkDataset, loader.dataset).sequences
 
 
@@ -173,7 +172,7 @@ def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModu
 
 def _stream_split(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
-) -> tuple[list[ScoredRecording], list[Sequence]]:
+) -> tuple[list[ScoredRecording], list[FrameSequence]]:
     """The recordings of the split through the detector at a rate, each with its labels and detections."""
     loader = _loader(config, checkpoint, data, hz)
     results = stream(
@@ -210,7 +209,7 @@ def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRec
 
 
 def _worst_pictures(
-    breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[Sequence], spec: DatasetSpec
+    breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[FrameSequence], spec: DatasetSpec
 ) -> list[Picture]:
     """The worst frames with what was found and what was there."""
     by_name = {recording.name: (recording, sequence) for recording, sequence in zip(recordings, sequences, strict=True)}

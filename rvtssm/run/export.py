@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rvtssm.aside import folder_aside
+from rvtssm.atomic_files import staging_folder
 from rvtssm.config import Config
-from rvtssm.inference.export import export_detector, format_of
+from rvtssm.inference.export_detector import export_detector, format_of
 from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed, writable
@@ -27,16 +27,16 @@ def export(config: Config) -> None:
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
     format_of(out)  # before what takes long
     checkpoint = read_weights(config)
-    with folder_aside(writable(out.parent), "export") as folder:
-        aside = folder / out.name
-        description = export_detector(checkpoint, aside, config.export.height, config.export.width)
-        boxes, scores = largest_difference(checkpoint, read_exported(aside), config.export.check_steps)
+    with staging_folder(writable(out.parent), "export") as folder:
+        staged = folder / out.name
+        description = export_detector(checkpoint, staged, config.export.height, config.export.width)
+        boxes, scores = largest_difference(checkpoint, read_exported(staged), config.export.check_steps)
         if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN
             raise ValueError(
                 f"what was exported for {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} "
                 f"over {config.export.check_steps} steps; it was not kept, choose another format"
             )
-        os.replace(aside, out)
+        os.replace(staged, out)
     height, width = description["frame_hw"]
     console.print(
         f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "

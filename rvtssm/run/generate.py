@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.synthetic import SyntheticConfig, generate_synthetic
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed
+from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
 
 
 def generate(config: Config) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
-from rvtssm.models.transfer import Source, Transferred, read_source, transfer
+from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
 from rvtssm.run.console import console
 
 OUTCOMES = ("taken", "resized", "left")
 
 
-def read_start(path: str) -> Source:
+def read_start(path: str) -> TransferSource:
     """The weights at `path`; ValueError where there are none."""
     try:
         return read_source(path)
@@ -28,7 +28,7 @@ def read_start(path: str) -> Source:
         raise ValueError(f"training.init_from: {error}") from None
 
 
-def fill_from(path: str, source: Source, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
+def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
     """Fill the detector from the weights read at `path`; show a table, and write each tensor to `out`, unless None."""
     try:
         report = transfer(source, detector, meta)
@@ -38,7 +38,7 @@ def fill_from(path: str, source: Source, detector: Detector, meta: CheckpointMet
         return
     console.print(_table(path, report))
     file = out / "init_from.csv"
-    with written_aside(file) as aside, open(aside, "w", newline="") as text:
+    with atomic_file(file) as staged, open(staged, "w", newline="") as text:
         writer = csv.writer(text)
         writer.writerow(("tensor", "outcome", "reason"))
         writer.writerows(astuple(row) for row in report)

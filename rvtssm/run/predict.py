@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
-from rvtssm.inference.predict import PredictionSummary, predict_recording
+from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.inference.sources import DSEC_TRACKS, find_sources
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Detections
@@ -100,7 +100,7 @@ def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetS
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
     metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
     mapping = dsec.mapping_in_words(spec.class_names)
-    with written_aside(out / "scores.json") as aside:
+    with atomic_file(out / "scores.json") as staged:
         content = {
             "recordings": [recording.name for recording in recordings],
             "classes": mapping,
@@ -108,7 +108,7 @@ def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetS
             "label_times_without_events": num_unseen,
             "metrics": {name: None if value != value else value for name, value in metrics.items()},
         }
-        aside.write_text(json.dumps(content, indent=2) + "\n")
+        staged.write_text(json.dumps(content, indent=2) + "\n")
     console.print(
         f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "
         f"{mapping}; in {out / 'scores.json'}",

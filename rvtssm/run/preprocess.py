@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
-from rvtssm.events.preprocess import PreprocessSummary, preprocess_dataset
+from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
 from rvtssm.run.console import console
 from rvtssm.run.inputs import needed

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.events.verification import verify_dataset
+from rvtssm.preparation.verification import verify_dataset
 from rvtssm.run.console import console
 
 

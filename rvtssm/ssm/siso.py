@@ -20,7 +20,7 @@ _LONGEST = 32  # steps of a chunk: the cost per step grows with it, the number o
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SteppedChunk:
     """What L steps do, for G groups of consecutive sequences; S = 2n real numbers are the state of a feature.
 
     Matrices stand to the right of row vectors. The carry of a diagonal system is the factor of each mode.
@@ -46,7 +46,7 @@ class SisoSystem(Protocol):
     def longest(self, per_group: int) -> int:
         """Steps of its longest chunk, where a group has so many sequences."""
 
-    def chunk(self, start: int, stop: int) -> Chunk:
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
         """The matrices of the steps [start, stop)."""
 
 
@@ -75,7 +75,7 @@ def run_alone(system: SisoSystem, u: Tensor) -> Tensor:
     return y.flatten(1, 2)
 
 
-def run_chunk(chunk: Chunk, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def run_chunk(chunk: SteppedChunk, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """As `run_siso`, for the steps of one chunk."""
     groups = len(chunk.direct)
     # One batch of products for all groups and features; with one group, the state is used where it lies.
@@ -116,7 +116,7 @@ class DiagonalSystem:
         """See `SisoSystem`."""
         return _LONGEST
 
-    def chunk(self, start: int, stop: int) -> Chunk:
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
         """See `SisoSystem`. Where the steps differ, T takes L / 2 times the work."""
         if len(self.decay) == 1:
             return self._even_chunk(stop - start)
@@ -129,14 +129,14 @@ class DiagonalSystem:
             reached = torch.cat([decay_l * reached, gain_l[None]])  # what is left of the inputs so far
             readout.append(c_l * carried)
             direct.append(F.pad((c_l * reached).real.sum(-1), (0, 0, 0, 0, 0, stop - start - len(reached))))
-        return Chunk(
+        return SteppedChunk(
             direct=torch.stack(direct, -1).permute(1, 2, 0, 3),
             readout=_real_rows(torch.stack(readout, -2)).mT,
             reach=torch.view_as_real(reached.permute(1, 2, 0, 3)).flatten(-2),
             carry=carried,
         )
 
-    def _even_chunk(self, length: int) -> Chunk:
+    def _even_chunk(self, length: int) -> SteppedChunk:
         decay, gain, c = self.decay[0], self.gain[-1], 2 * self.c[-1]
         powers = [torch.ones_like(decay)]
         for _ in range(length):
@@ -144,7 +144,7 @@ class DiagonalSystem:
         stacked = torch.stack(powers, -2)  # (G, H, L + 1, n)
         reach = gain[..., None, :] * stacked[..., :-1, :].flip(-2)
         kernel = (c[..., None, :] * reach).real.sum(-1).flip(-1)
-        return Chunk(
+        return SteppedChunk(
             direct=toeplitz(kernel),
             readout=_real_rows(c[..., None, :] * stacked[..., 1:, :]).mT,
             reach=torch.view_as_real(reach.resolve_conj()).flatten(-2),
@@ -176,7 +176,7 @@ class DenseSystem:
         """
         return _LONGEST if len(self.a) == 1 or per_group >= self.a.shape[-1] else 1
 
-    def chunk(self, start: int, stop: int) -> Chunk:
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
         """See `SisoSystem`. T, O and R are Krylov sequences, of products of a matrix and a vector; where the steps
         differ, O needs products of two matrices.
         """
@@ -192,16 +192,16 @@ class DenseSystem:
             readout.append(c @ carried)
             direct.append(F.pad(c @ reached, (0, stop - start - reached.shape[-1])))
         assert carried is not None and reached is not None
-        return Chunk(torch.cat(direct, -2).mT, torch.cat(readout, -2).mT, reached.mT, carried.mT)
+        return SteppedChunk(torch.cat(direct, -2).mT, torch.cat(readout, -2).mT, reached.mT, carried.mT)
 
-    def _even_chunk(self, a: Tensor, b: Tensor, length: int) -> Chunk:
+    def _even_chunk(self, a: Tensor, b: Tensor, length: int) -> SteppedChunk:
         rows, columns = [self.c.expand_as(b)[..., None, :]], [b[..., None]]
         for _ in range(length):
             rows.append(rows[-1] @ a)
         for _ in range(length - 1):
             columns.append(a @ columns[-1])
         reach = torch.cat(columns[::-1], -1).mT
-        return Chunk(
+        return SteppedChunk(
             direct=toeplitz((self.c[:, None] * reach.flip(-2)).sum(-1)),
             readout=torch.cat(rows[1:], -2).mT,
             reach=reach,

@@ -17,7 +17,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from rvtssm.aside import remove_abandoned, written_aside
+from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets.datamodule import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
@@ -129,8 +129,8 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: L.Trainer, path: Path) -> None:
         try:
-            with written_aside(path) if trainer.is_global_zero else nullcontext(path) as aside:
-                trainer.save_checkpoint(aside)  # every process gives its part; the first one writes
+            with atomic_file(path) if trainer.is_global_zero else nullcontext(path) as staged:
+                trainer.save_checkpoint(staged)  # every process gives its part; the first one writes
         except OSError as error:
             if error.strerror:  # a full disk does not say whose
                 error.filename = str(path)

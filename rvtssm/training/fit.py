@@ -20,7 +20,7 @@ from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers, check_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
-from rvtssm.training.spectra import SpectrumMonitor
+from rvtssm.training.spectrum_monitor import SpectrumMonitor
 from rvtssm.training.speed import PRECISIONS, check_stages
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.sequence import Sequence
+from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, Labels, Windows, WindowSettings
 
 SHAPE = (2, 12, 16)
@@ -45,9 +45,9 @@ def labels_at(steps: list[int], boxes: list[list[float]] | None = None) -> Label
     )
 
 
-def numbered(recording: int, num_steps: int, label_steps: list[int]) -> Sequence:
+def numbered(recording: int, num_steps: int, label_steps: list[int]) -> FrameSequence:
     ends = 50_000 * np.arange(1, num_steps + 1, dtype=np.int64)
-    return Sequence(
+    return FrameSequence(
         f"recording_{recording}",
         Windows(np.stack([ends - 50_000, ends], axis=1), np.full(num_steps, 50_000, np.int64)),
         labels_at(label_steps),

@@ -18,8 +18,8 @@ from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events
 from rvtssm.run.preprocess import preprocess
 

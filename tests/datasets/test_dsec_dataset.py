@@ -13,13 +13,13 @@ from rvtssm.datasets.dsec import SPEC
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.events.labels import clean_boxes
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.inference.stream import stream
 from rvtssm.models.detector import ModelConfig, build_detector
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.ssm import TemporalConfig
 
 # as in dsec-det, config/train_val_test_split.yaml

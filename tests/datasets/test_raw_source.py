@@ -12,7 +12,7 @@ from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.datasets.sequence import to_window_settings
-from rvtssm.events.preprocess import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import SequenceBatch
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)

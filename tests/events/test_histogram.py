@@ -8,9 +8,9 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rvtssm.events.frame_counter import count_stream
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.representations import CONVENTIONS
-from rvtssm.events.stream import count_stream
 from rvtssm.records import Events, Windows
 
 

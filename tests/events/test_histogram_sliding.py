@@ -10,9 +10,9 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rvtssm.events.frame_counter import SlidingWindows, count_stream
 from rvtssm.events.histogram import count_windows, shared_slices
 from rvtssm.events.representations import REPRESENTATIONS, Counting
-from rvtssm.events.stream import SlidingWindows, count_stream
 from rvtssm.records import Windows
 
 CHOICES = [("exact", name) for name in REPRESENTATIONS] + [("rvt", "histogram")]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from event_examples import assert_same, to_events
 
-from rvtssm.events.inspection.recording import inspect_recording
 from rvtssm.events.readers import open_recording
+from rvtssm.inspection.inspect_recording import inspect_recording
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "recordings"
 OTHERS = Path(os.environ.get("RVTSSM_RECORDINGS") or "/nonexistent")

@@ -16,7 +16,7 @@ from rvtssm.events.windows import free_grid
 from rvtssm.inference.grids import Step
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.pending import PendingEvents
-from rvtssm.inference.predict import detect
+from rvtssm.inference.predict_recording import detect
 from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
 from rvtssm.records import Events, Windows

@@ -17,7 +17,16 @@ import cv2
 import numpy as np
 import pytest
 from dsec_examples import CAR, OFFSET_US, boxes_at, image_times, write_sequence
-from test_predict import HEIGHT, POSTPROCESS, SPEC, WIDTH, make_checkpoint, random_events, read_lines, write_recording
+from test_predict_recording import (
+    HEIGHT,
+    POSTPROCESS,
+    SPEC,
+    WIDTH,
+    make_checkpoint,
+    random_events,
+    read_lines,
+    write_recording,
+)
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS, dsec
@@ -26,7 +35,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.inference.draw import events_image
-from rvtssm.inference.predict import PredictConfig, predict_recording
+from rvtssm.inference.predict_recording import PredictConfig, predict_recording
 from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.postprocess import postprocess
@@ -201,7 +210,7 @@ def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, m
             signal.raise_signal(number)
         return postprocess(*arguments)
 
-    monkeypatch.setattr("rvtssm.inference.predict.postprocess", interrupted)
+    monkeypatch.setattr("rvtssm.inference.predict_recording.postprocess", interrupted)
     usual = signal.getsignal(number)
     summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
     assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10

@@ -11,7 +11,7 @@ import torch
 
 from rvtssm.events.histogram import count_windows
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference.export import export_detector
+from rvtssm.inference.export_detector import export_detector
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows
 

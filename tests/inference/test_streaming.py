@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
 from rvtssm.datasets.sampling import EvalBatchSampler
-from rvtssm.datasets.sequence import Sequence
+from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.inference.stream import Streams, stream
 from rvtssm.models.detector import MODEL_SIZES, build_detector
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
@@ -265,7 +265,7 @@ def make_sequence(name, hist, every):
     labels = Labels(box, np.zeros_like(steps), ends_us[steps], steps, np.full_like(steps, -1))
     windows = Windows(np.stack([ends_us - STRIDE_US, ends_us], axis=1), np.full(num_steps, STRIDE_US))
     settings = WindowSettings(STRIDE_US, None, "exact", 10, 10)
-    return Sequence(name, windows, labels, hist.shape[1:], settings, Stored(hist))
+    return FrameSequence(name, windows, labels, hist.shape[1:], settings, Stored(hist))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

@@ -88,8 +88,8 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
     before, around = path.read_bytes(), set(path.parent.iterdir())
     write_bytes = Path.write_bytes
 
-    def fill_the_disk(aside, data):
-        write_bytes(aside, b"half")
+    def fill_the_disk(staged, data):
+        write_bytes(staged, b"half")
         with open("/dev/full", "wb", buffering=0) as file:
             file.write(data)
 

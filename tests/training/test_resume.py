@@ -14,7 +14,7 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.run.train import train
 from rvtssm.training import fit
@@ -142,9 +142,9 @@ def test_a_run_that_dies_goes_on_from_the_last_checkpoint(
 def test_what_a_killed_run_was_writing_is_removed(toy_config, tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with written_aside(last_checkpoint(tmp_path)) as aside:
-        aside.write_bytes(b"half")
-        left = aside.with_name(aside.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
+    with atomic_file(last_checkpoint(tmp_path)) as staged:
+        staged.write_bytes(b"half")
+        left = staged.with_name(staged.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
     left.write_bytes(b"half")
     last_checkpoint(tmp_path).unlink()
     train(toy_config(tmp_path, *SETTINGS, "training.steps=1"))

@@ -21,7 +21,7 @@ from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.models.spectra import layer_spectrum
 from rvtssm.run.train import train
 from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
-from rvtssm.training import callbacks, spectra
+from rvtssm.training import callbacks, spectrum_monitor
 from rvtssm.training.checkpoints import Checkpoints
 from rvtssm.training.fit import TrainingConfig, build_trainer
 from rvtssm.training.gradients import GradientNorms
@@ -109,7 +109,7 @@ def test_a_trainer_is_as_the_configuration_says(tmp_path):
     found = {type(callback): callback for callback in trainer.callbacks}
     assert found[callbacks.DetectionImages].num_images == 2
     assert (found[Checkpoints].every, found[Checkpoints].minutes) == (3, 0.5)
-    assert spectra.SpectrumMonitor not in found and callbacks.TrainingProgress not in found
+    assert spectrum_monitor.SpectrumMonitor not in found and callbacks.TrainingProgress not in found
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
@@ -140,7 +140,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
     with torch.no_grad():
         layer.log_step.zero_()
         layer.Lambda.copy_(torch.tensor([[-0.5, 0.2 * math.pi], [-2.0, 0.8 * math.pi]]))
-    summary = spectra.summary(layer_spectrum(layer), STRIDE_US)
+    summary = spectrum_monitor.summary(layer_spectrum(layer), STRIDE_US)
     assert summary == pytest.approx(
         {
             "timescale_ms_min": 25.0,
@@ -156,7 +156,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
 @pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("s7", None), ("s4", None)])
 def test_every_layer_with_modes_is_drawn(name, bandlimit):
     layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
-    picture = spectra.spectrum_figure(layer_spectrum(layer), STRIDE_US, "stage 1")
+    picture = spectrum_monitor.spectrum_figure(layer_spectrum(layer), STRIDE_US, "stage 1")
     assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
@@ -165,8 +165,8 @@ def test_a_mode_that_never_decays_is_left_out_of_the_picture():
     with torch.no_grad():
         layer.Lambda[0, 0] = 1.0
     spectrum = layer_spectrum(layer)
-    assert spectra.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
-    spectra.spectrum_figure(spectrum, STRIDE_US, "stage 1")
+    assert spectrum_monitor.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
+    spectrum_monitor.spectrum_figure(spectrum, STRIDE_US, "stage 1")
 
 
 def test_an_lstm_has_no_spectrum(toy_config, tmp_path):

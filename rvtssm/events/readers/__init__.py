@@ -14,9 +14,9 @@ import h5py
 from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.events.readers.aedat4 import open_aedat4
 from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
-from rvtssm.events.readers.csv import is_csv, open_csv
+from rvtssm.events.readers.csv_text import is_csv, open_csv
 from rvtssm.events.readers.dat import open_dat
-from rvtssm.events.readers.dsec import is_dsec, open_dsec
+from rvtssm.events.readers.dsec_hdf5 import is_dsec, open_dsec
 from rvtssm.events.readers.ecf import is_ecf, open_ecf
 from rvtssm.events.readers.evt2 import open_evt2
 from rvtssm.events.readers.evt3 import open_evt3

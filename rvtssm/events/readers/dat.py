@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.recording import (
@@ -79,7 +79,7 @@ def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, 
     ValueError for times that a 32-bit clock starting at 0 cannot hold and for coordinates outside the sensor.
     """
     header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    with atomic_file(path) as staged, open(staged, "wb") as file:
         file.write(header.encode() + bytes((_CD_TYPES[0], DatRecording.unit_bytes)))
         for block in (events,) if isinstance(events, Events) else events:
             file.write(_to_words(block, height, width).tobytes())

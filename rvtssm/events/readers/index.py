@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.aside import written_aside
+from rvtssm.atomic_files import atomic_file
 
 _MAGIC = b"rvtssm index 1\n"  # the number changes when a decoder or this layout does
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # of a recording, that tell it from others of equal size and age
@@ -85,8 +85,8 @@ def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
         if _is_read_only(location.parent):
             continue
         try:
-            with written_aside(location) as aside:
-                aside.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
+            with atomic_file(location) as staged:
+                staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
             return
         except OSError:  # no space, no right, or another thread was faster
             continue

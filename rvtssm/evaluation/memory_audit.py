@@ -1,0 +1,177 @@
+"""What the memory and the step of a trained detector really do, measured on events; nothing here needs labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.windows import free_grid
+from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.progress import progress_bar
+from rvtssm.inference.schedule import FixedRate
+from rvtssm.inference.stream import check_causal
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.detector import Detector
+from rvtssm.models.spectra import Spectrum, stage_spectra
+from rvtssm.records import Events
+
+_BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
+
+
+@dataclass
+class AuditConfig:
+    """One run of `rvtssm audit`."""
+
+    duration_s: float = 5.0  # of the events, simulated or read: the longest memory that can be seen
+    frequencies_hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
+    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # steps that an input is held for, per step
+    felt: float = 0.01  # a window is remembered until its effect falls below this part of the effect at its own time
+    num_timed: int = 20  # windows per rate
+
+    def __post_init__(self) -> None:
+        if not (self.frequencies_hz and all(0 < hz <= 1e6 for hz in self.frequencies_hz)):
+            raise ValueError(
+                f"audit.frequencies_hz={self.frequencies_hz}; name positive rates up to 1000000 Hz, such as [20,200]"
+            )
+        if not (self.finer and min(self.finer) >= 1):
+            raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
+        if not (0 < self.felt < 1 and self.num_timed >= 1 and 0 < self.duration_s < math.inf):
+            raise ValueError(
+                f"audit.felt={self.felt:g}, num_timed={self.num_timed} and duration_s={self.duration_s:g}; "
+                "needed are a part between 0 and 1, at least 1 window and a positive time"
+            )
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was measured; differences are relative, norm of the difference over norm of the reference."""
+
+    stride_ms: float  # of training
+    memory: str  # carried, or chunk and its length
+    num_windows: int
+    border: int  # steps after which the state was dropped
+    # by input: what dropping the state at the border changes there, and dropping it at every step on average
+    carry: dict[str, dict[str, Numbers]]
+    at_window: int  # whose events were taken away
+    felt: float  # see `AuditConfig`
+    memory_curves: dict[str, list[float]]  # by output: the effect on it, 0, 1, 2, ... steps later
+    memory_ms: dict[str, float | None]  # inf: still felt at the end; None: never felt
+    spectra: list[Spectrum | str]  # by stage
+    # by number of finer steps: difference of states (names of OUTPUTS, `state ...`) and outputs, both ways
+    rescaled: dict[int, Numbers] | str
+    not_rescaled: dict[int, Numbers]
+    cost: dict[float, Numbers | str]  # by rate: median and p95 of ms per step, realtime factor
+
+
+@torch.inference_mode()
+def audit_detector(
+    checkpoint: LoadedCheckpoint,
+    events: Events,
+    sensor_hw: tuple[int, int],
+    config: AuditConfig | None = None,
+    *,
+    downsample: int | None = None,
+    progress: bool = True,
+) -> Audit:
+    """Measure weights on events of a sensor of that size (pixels); `downsample` as in `StreamDetector`.
+
+    ValueError for an exported file, for layers that do not go step by step, and where the events are too short.
+    """
+    config = config or AuditConfig()
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
+    check_causal(checkpoint.detector)
+    downsample = downsample or nearest_downsample(checkpoint.spec, *sensor_hw)
+    detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
+    frames = _frames(checkpoint, events, sensor_hw, downsample)
+    border = checkpoint.model_config.memory_chunk or _BORDER
+    if len(frames) <= border + 1:
+        raise ValueError(
+            f"the events fill {len(frames)} windows, an audit of these weights needs {border + 2}; give a longer "
+            "recording or a larger audit.duration_s"
+        )
+    with progress_bar("auditing" if progress else None, 4) as advance:
+        carry = {
+            name: carried_and_dropped(checkpoint, detector, inputs, border)
+            for name, inputs in {"traffic": frames[: border + 2], "held": _held(frames, border + 2)}.items()
+        }
+        advance(1)
+        # early, so that most of a memory is seen: of the input, and of the first chunk where weights keep no more
+        early = max(1, min(len(frames), checkpoint.model_config.memory_chunk or len(frames)) // 5)
+        at = int(frames[:early].flatten(1).float().abs().sum(1).argmax())
+        curves = memory_curves(checkpoint, detector, frames, at)
+        advance(1)
+        rescaled, not_rescaled = rescaling(detector, frames[:border], _held(frames, 1), config.finer)
+        advance(1)
+        cost = cost_per_step(checkpoint, events, sensor_hw, downsample, config)
+        advance(1)
+    stride_ms = checkpoint.windows.stride_us / 1000
+    chunk = checkpoint.model_config.memory_chunk
+    return Audit(
+        stride_ms=stride_ms,
+        memory="carried" if chunk is None else f"chunk of {chunk} steps",
+        num_windows=len(frames),
+        border=border,
+        carry=carry,
+        at_window=at,
+        felt=config.felt,
+        memory_curves={name: curve.tolist() for name, curve in curves.items()},
+        memory_ms={name: memory_steps(curve, config.felt, stride_ms) for name, curve in curves.items()},
+        spectra=stage_spectra(detector),
+        rescaled=rescaled,
+        not_rescaled=not_rescaled,
+        cost=cost,
+    )
+
+
+def cost_per_step(
+    checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int, config: AuditConfig
+) -> dict[float, Numbers | str]:
+    """Milliseconds of a live window at each rate: counting, detector and selection of boxes, one camera."""
+    found: dict[float, Numbers | str] = {}
+    warm_up = 3
+    for hz in config.frequencies_hz:
+        live = StreamDetector(
+            checkpoint, *sensor_hw, schedule=FixedRate(hz), downsample=downsample, start_us=int(events.t[0])
+        )
+        until_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz) + 1
+        try:
+            windows = live.push(events.between(int(events.t[0]), until_us), until_us)
+        except ValueError as error:
+            found[hz] = str(error)
+            continue
+        taken_ms = 1000 * np.array([window.seconds for window in windows[warm_up:]])
+        middle = float(np.median(taken_ms))
+        found[hz] = {"ms": middle, "p95_ms": float(np.percentile(taken_ms, 95)), "realtime": 1000 / hz / middle}
+    return found
+
+
+def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
+    if not len(events):
+        raise ValueError("there are no events to audit on; give a recording that holds some")
+    trained = checkpoint.windows
+    windows = free_grid(int(events.t[0]), int(events.t[-1]), trained.stride_us, trained.length_us)
+    counted = count_windows(
+        events,
+        windows,
+        *sensor_hw,
+        num_bins=trained.num_bins,
+        count_cutoff=trained.count_cutoff,
+        downsample=downsample,
+        convention=trained.convention,
+        representation=trained.representation,
+    )
+    return torch.from_numpy(counted)
+
+
+def _held(frames: Tensor, num_steps: int) -> Tensor:
+    """The frame with most in it, repeated."""
+    busiest = int(frames.flatten(1).float().abs().sum(1).argmax())
+    return frames[busiest : busiest + 1].expand(num_steps, *frames.shape[1:])

@@ -1,0 +1,198 @@
+"""A detector as one file that other programs run: its step, with state and step scale as inputs, and what it expects.
+
+Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled for this machine by AOTInductor).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rvtssm.atomic_files import atomic_file
+from rvtssm.events.representations import Counting
+from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import Detector
+from rvtssm.models.step import DetectorStep
+from rvtssm.records import WindowSettings
+
+FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
+METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
+_OPSET = 18
+_MOST_STREAMS = 4096
+
+
+@dataclass
+class ExportConfig:
+    """One run of `rvtssm export`; the format follows from the name of the file."""
+
+    height: int | None = None  # frame, pixels; null: as in training
+    width: int | None = None
+    check_steps: int = 20  # carried steps at changing rates that the file is held against PyTorch for
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "check_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"export.{name}={value} must be at least 1")
+
+
+def format_of(path: Path | str) -> str:
+    """The format that the name of a file asks for; ValueError lists the names there are."""
+    name = Path(path).name
+    for kind in ("aot", "onnx", "export"):
+        if name.endswith(FORMATS[kind]):
+            return kind
+    raise ValueError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
+
+
+def export_detector(
+    checkpoint: LoadedCheckpoint, path: Path | str, height: int | None = None, width: int | None = None
+) -> dict[str, Any]:
+    """Write the step of a detector for frames of height x width pixels, default: those of training.
+
+    Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
+    (B,) float32, then the state tensors (B, n, ...); outputs: predictions (B, A, 5 + K) as in `Detector`, then the
+    state afterwards. Returns the description that is stored in the file.
+    ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`),
+    and for what was exported already.
+    """
+    kind = format_of(path)
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError(
+            "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
+        )
+    if checkpoint.model_config.memory_chunk is not None:
+        raise ValueError(
+            f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
+            "exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
+        )
+    spec = checkpoint.spec
+    detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
+    step = DetectorStep(detector).cpu().float()
+    description = _describe(checkpoint, step)
+    streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
+    state = step.init_state(2)
+    geometry = step.detector.geometry
+    size = (2, step.detector.in_channels, geometry.height, geometry.width)
+    hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
+    example = (hist, torch.ones(2), state)
+    shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
+    with atomic_file(Path(path)) as staged, torch.no_grad(), quiet():
+        if kind == "onnx":
+            _write_onnx(step, example, shapes, description, staged)
+            return description
+        program = torch.export.export(step, example, dynamic_shapes=shapes)
+        text = json.dumps(description)
+        if kind == "export":
+            whole = io.BytesIO()  # where the disk is full, torch ends the process
+            torch.export.save(program, whole, extra_files={METADATA_KEY: text})
+            staged.write_bytes(whole.getbuffer())
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copyfile(_compiled(program, text, Path(folder)), staged)
+    return description
+
+
+def frame_dtype(windows: WindowSettings) -> torch.dtype:
+    """Of the frames that events become in such windows."""
+    counting = Counting(windows.num_bins, windows.count_cutoff, windows.convention, windows.representation)
+    return torch.from_numpy(np.empty(0, counting.dtype)).dtype
+
+
+def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
+    """What `export_detector` stored: as for a checkpoint, and names and shapes of the tensors."""
+    try:
+        description = json.loads(text)
+        stored = description["checkpoint"]
+        meta = CheckpointMeta.from_dict({**stored, "spec": {name: _tuples(v) for name, v in stored["spec"].items()}})
+        if missing := {"frame_hw", "state", "locations"} - description.keys():
+            raise KeyError(*missing)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
+    return meta, description
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where records have tuples."""
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
+    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
+    geometry = step.detector.geometry
+    return {
+        "checkpoint": meta.to_dict(),  # without folders: such a file goes to other machines
+        "frame_hw": [geometry.height, geometry.width],
+        "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
+        "locations": step.detector.locations.tolist(),
+    }
+
+
+def _write_onnx(
+    step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], description: dict[str, Any], path: Path
+) -> None:
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"ONNX needs the packages {', '.join(missing)}; run `pip install rvtssm[export]`")
+    program = torch.onnx.export(
+        step,
+        example,
+        dynamo=True,
+        dynamic_shapes=shapes,
+        opset_version=_OPSET,
+        input_names=["hist", "step_scale", *step.state_names],
+        output_names=["predictions", *(f"next_{name}" for name in step.state_names)],
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props[METADATA_KEY] = json.dumps(description)
+    program.save(path, external_data=False)
+
+
+def _compiled(program: Any, text: str, folder: Path) -> Path:
+    """A package with the description inside; ValueError where there is nothing to compile with."""
+    # frozen: weights are laid out, and norms folded into convolutions, for this machine and once and for all
+    options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
+    package = folder / "model.pt2"  # the compiler insists on the suffix
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the model cannot be compiled here ({reason}); install a C++ compiler such as g++, or "
+            "export to .onnx or .pt2"
+        ) from error
+    return package
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what the exporters tell their own developers."""
+    names = ("torch.onnx", "torch.export", "torch._inductor", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,239 @@
+"""What a dataset contains, raw or prepared: recordings, time, events, labels by class and size, split by split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
+
+from rvtssm.events.labels import with_class_indices
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
+from rvtssm.inspection.inspect_recording import inspect_recording
+from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
+from rvtssm.records import DatasetSpec
+
+SPLITS = ("train", "val", "test")
+SIZES = ("small", "medium", "large")
+_AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as COCO draws them
+_FRAMES_AT_ONCE = 16
+_NOT_SHARED = ("source", "faults", "is_train")  # of what prepared files say about themselves
+
+
+@dataclass(frozen=True)
+class Part:
+    """One recording of a dataset in numbers; `error` says why there are none."""
+
+    split: str
+    name: str
+    num_bytes: int = 0
+    duration_us: int = 0
+    num_events: int = 0  # in prepared files: as counted, so without those that saturated or are at other pixels
+    num_windows: int = 0
+    repaired: int = 0  # events that were moved in time or left out
+    num_label_times: int = 0
+    labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))  # (K, 3) class, size
+    error: str = ""
+
+    @property
+    def mean_rate(self) -> float:
+        """Events per second."""
+        return self.num_events / max(self.duration_us, 1) * 1e6
+
+
+@dataclass(frozen=True)
+class TreeInspection:
+    """A dataset in numbers, recording by recording."""
+
+    name: str
+    kind: str  # raw or prepared
+    dataset: str
+    class_names: tuple[str, ...]
+    parts: tuple[Part, ...]
+    settings: Meta  # what the frames of prepared files were made with
+
+    @property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(part.split for part in self.parts))
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
+
+    def labels(self, split: str) -> npt.NDArray[np.int64]:
+        """(K, 3) boxes by class and size."""
+        tables = [part.labels for part in self.parts if part.split == split and len(part.labels)]
+        return np.sum(tables, axis=0) if tables else np.zeros((len(self.class_names), 3), np.int64)
+
+    def totals(self, split: str) -> dict[str, int]:
+        """Sums over the readable recordings of a split."""
+        parts = [part for part in self.parts if part.split == split and not part.error]
+        names = ("num_bytes", "duration_us", "num_events", "num_windows", "repaired", "num_label_times")
+        return {"recordings": len(parts), **{name: sum(getattr(part, name) for part in parts) for name in names}}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for json.dumps."""
+        splits = {
+            split: {
+                **self.totals(split),
+                "labels": {
+                    name: dict(zip(SIZES, row, strict=True))
+                    for name, row in zip(self.class_names, self.labels(split).tolist(), strict=True)
+                },
+            }
+            for split in self.splits
+        }
+        return {
+            "kind": self.kind,
+            "dataset": self.dataset,
+            "settings": self.settings,
+            "splits": splits,
+            "errors": dict(self.errors),
+        }
+
+
+def is_sequence(path: Path) -> bool:
+    """Whether a file was written by `rvtssm preprocess`."""
+    try:
+        with h5py.File(path, "r") as file:
+            return "meta" in file.attrs
+    except OSError:
+        return False
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder with splits holds prepared sequences, ours or RVT's."""
+    for split in SPLITS:
+        if any((folder / split).glob(f"*/{RVT_FOLDER}")):
+            return True
+        first = next((folder / split).glob("*.h5"), None)
+        if first is not None and is_sequence(first):
+            return True
+    return False
+
+
+def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = False) -> TreeInspection:
+    """A prepared file, or a folder with splits of them, every frame read once.
+
+    `spec` is needed for folders that RVT prepared. ValueError where there is nothing to read; a file that is damaged
+    gets an error of its own.
+    """
+    entries = [("", path)] if path.is_file() else list(_sequences(path))
+    if not entries:
+        raise ValueError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
+    settings, parts = _settings(entries, spec), []
+    for split, entry in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
+        try:
+            sequence = _opened(entry, spec)
+            parts.append(_prepared_part(split, sequence, len(settings["class_names"])))
+        except (ValueError, OSError) as error:
+            parts.append(Part(split, entry.stem, error=" ".join(str(error).split())))
+    classes = tuple(settings["class_names"])
+    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, tuple(parts), settings)
+
+
+def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
+    """The recordings of a raw tree, each streamed once, and all their labels as on disk.
+
+    ValueError where there is nothing to read; a recording that is damaged gets an error of its own.
+    """
+    entries: list[tuple[str, RawRecording]] = []
+    for split in SPLITS:
+        try:
+            entries += [(split, recording) for recording in find_recordings(path, split, spec)]
+        except ValueError:  # without this split
+            continue
+    if not entries:
+        raise ValueError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+    parts = []
+    for split, recording in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
+        try:
+            parts.append(_raw_part(split, recording, spec))
+        except (ValueError, OSError) as error:
+            parts.append(Part(split, recording.name, error=" ".join(str(error).split())))
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, tuple(parts), {})
+
+
+def count_labels(
+    class_id: npt.NDArray[Any], w: npt.NDArray[Any], h: npt.NDArray[Any], num_classes: int
+) -> npt.NDArray[np.int64]:
+    """(K, 3) boxes by class and size; sizes are areas in sensor pixels."""
+    table = np.zeros((num_classes, len(SIZES)), np.int64)
+    np.add.at(table, (class_id.astype(np.int64), np.searchsorted(_AREAS_PX, w * h, side="right")), 1)
+    return table
+
+
+def _sequences(folder: Path) -> Iterator[tuple[str, Path]]:
+    for split in SPLITS:
+        if (folder / split).is_dir():
+            yield from ((split, path) for path in find_sequences(folder, split))
+
+
+def _opened(path: Path, spec: DatasetSpec | None) -> StoredSequence:
+    if path.is_file():
+        return open_sequence(path)
+    if spec is None:
+        raise ValueError(f"{path} was prepared by RVT, which does not record its dataset; give dataset=NAME")
+    return open_rvt_sequence(path, spec)
+
+
+def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
+    """What the first file that can be read was made with."""
+    for _, path in entries:
+        if path.is_dir():
+            meta = _opened(path, spec).meta
+            return {**meta, "class_names": list(spec.class_names if spec else ())}
+        try:
+            meta = read_meta(path)
+        except ValueError:
+            continue
+        return {name: value for name, value in meta.items() if name not in _NOT_SHARED}
+    raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
+
+
+def _prepared_part(split: str, sequence: StoredSequence, num_classes: int) -> Part:
+    num_windows, num_events = len(sequence.windows), 0
+    try:
+        for start in range(0, num_windows, _FRAMES_AT_ONCE):
+            frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
+            num_events += int(frames.sum(dtype=np.int64)) if frames.dtype == np.uint8 else 0
+    finally:
+        sequence.close()
+    labels, faults = sequence.labels, sequence.meta.get("faults", {})
+    return Part(
+        split,
+        sequence.name,
+        num_bytes=sequence.path.stat().st_size,
+        duration_us=int(sequence.windows.dt_us.sum()),
+        num_events=num_events,
+        num_windows=num_windows,
+        repaired=faults.get("backward_steps", 0) + faults.get("out_of_frame", 0),
+        num_label_times=len(np.unique(labels.t_us)),
+        labels=count_labels(labels.class_id, labels.boxes_ltwh[:, 2], labels.boxes_ltwh[:, 3], num_classes),
+    )
+
+
+def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
+    found = inspect_recording(open_recording(recording.events_path, spec.height, spec.width))
+    labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
+    if recording.boxes_path is not None:
+        boxes = with_class_indices(recording.read_boxes(spec), spec)
+        labels = count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes)
+        num_label_times = len(np.unique(boxes["t"]))
+    return Part(
+        split,
+        recording.name,
+        num_bytes=found.num_bytes,
+        duration_us=found.duration_us,
+        num_events=found.num_events,
+        repaired=found.faults.backward_steps + found.faults.out_of_frame,
+        num_label_times=num_label_times,
+        labels=labels,
+    )

@@ -1,0 +1,73 @@
+"""A page of plots of what a recording or a dataset contains."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from rvtssm.inspection.inspect_dataset import SIZES, TreeInspection
+from rvtssm.inspection.inspect_recording import RecordingInspection
+
+_DARKER, _BRIGHTER = "#4477aa", "#cc6677"
+_SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
+
+
+def recording_png(found: RecordingInspection) -> bytes:
+    """Rate over time by polarity, where the events are (hot pixels circled), and how many events pixels have."""
+    figure, axes = _figure([["rate", "rate"], ["map", "pixels"]])
+    seconds = np.arange(len(found.rate)) * found.bin_us / 1e6
+    per_second = found.rate * (1e6 / found.bin_us) / 1e6
+    axes["rate"].stackplot(
+        seconds, *per_second.T, labels=("darker", "brighter"), colors=(_DARKER, _BRIGHTER), step="post"
+    )
+    axes["rate"].set(xlabel="seconds from the first event", ylabel="million events per second", title=found.name)
+    axes["rate"].legend(loc="upper right")
+    image = axes["map"].imshow(np.log10(1.0 + found.pixels), cmap="magma", interpolation="nearest")
+    hot = found.hot_pixels
+    axes["map"].scatter(hot[:, 0], hot[:, 1], s=40, facecolors="none", edgecolors="cyan", linewidths=0.8)
+    axes["map"].set(title=f"events per pixel (log10), {len(hot)} hot")
+    figure.colorbar(image, ax=axes["map"])
+    busy = found.pixels[found.pixels > 0]
+    axes["pixels"].hist(busy, bins=np.geomspace(1, float(busy.max()) + 1, 40).tolist(), color=_DARKER)
+    axes["pixels"].set(xscale="log", yscale="log", xlabel="events", ylabel="pixels", title="pixels by their events")
+    return _png(figure)
+
+
+def tree_png(found: TreeInspection) -> bytes:
+    """Boxes by class and size, and every recording by its duration and mean rate, split by split."""
+    figure, axes = _figure([["labels"], ["parts"]])
+    below = np.zeros(len(found.splits) * len(found.class_names))
+    ticks = [f"{name}\n{split}" for split in found.splits for name in found.class_names]
+    tables = np.concatenate([found.labels(split) for split in found.splits]) if found.splits else np.zeros((0, 3))
+    for i, size in enumerate(SIZES):
+        axes["labels"].bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
+        below = below + tables[:, i]
+    axes["labels"].set_xticks(np.arange(len(ticks)), ticks)
+    axes["labels"].set(ylabel="boxes", title=f"{found.name}: {found.kind} {found.dataset}")
+    axes["labels"].legend(title="area (COCO)")
+    for split in found.splits:
+        parts = [part for part in found.parts if part.split == split and not part.error]
+        durations = [part.duration_us / 1e6 for part in parts]
+        axes["parts"].scatter(durations, [part.mean_rate / 1e6 for part in parts], label=split or found.name, alpha=0.7)
+    axes["parts"].set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
+    axes["parts"].set_ylim(bottom=0)
+    axes["parts"].legend()
+    return _png(figure)
+
+
+def _figure(mosaic: Any) -> tuple[Any, dict[str, Any]]:
+    from matplotlib.figure import Figure  # a second to import, and only wanted here
+
+    figure = Figure(figsize=(11, 7.5), dpi=110, layout="constrained")
+    return figure, figure.subplot_mosaic(mosaic)
+
+
+def _png(figure: Any) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    return data.getvalue()

@@ -1,0 +1,247 @@
+"""All raw recordings of a dataset to prepared sequences, in parallel; a second run does what is missing.
+
+Many recordings are done whole, each by one worker, which writes it. One that is long beside the others is cut into
+sections of consecutive windows that all workers count and compress, and written here in their order.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from rvtssm.atomic_files import remove_abandoned
+from rvtssm.events.tree import find_boxes_without_events, find_recordings
+from rvtssm.preparation import sections
+from rvtssm.preparation.preparation_bar import PreparationBar
+from rvtssm.preparation.prepare_recording import (
+    Outcome,
+    Plan,
+    count_section,
+    is_complete,
+    plan_recording,
+    prepare_recording,
+)
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.sections import Job, SectionedRecording
+from rvtssm.records import DatasetSpec
+from rvtssm.workers import (
+    DaskCluster,
+    Done,
+    Processes,
+    SameProcess,
+    Task,
+    WorkerDied,
+    Workers,
+    finished,
+    num_usable_cores,
+)
+
+__all__ = ["Outcome", "PreprocessConfig", "PreprocessSummary", "prepare_recording", "preprocess_dataset"]
+
+_WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
+# Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
+_LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
+_LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
+_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
+
+
+@dataclass
+class PreprocessSummary:
+    """What became of the recordings of a dataset; names are `split/name`."""
+
+    written: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    dropped: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)  # with one line on why
+    repaired: dict[str, int] = field(default_factory=dict)  # number of events whose time ran backwards
+
+    def add(self, name: str, outcome: Outcome) -> None:
+        if outcome.status in ("dropped", "failed"):
+            getattr(self, outcome.status).append((name, outcome.message))
+        else:
+            getattr(self, outcome.status).append(name)
+        if outcome.backward_steps:
+            self.repaired[name] = outcome.backward_steps
+
+
+def preprocess_dataset(
+    spec: DatasetSpec,
+    raw_dir: Path | str,
+    prepared_dir: Path | str,
+    config: PreprocessConfig,
+    progress: bool = True,
+    workers: Workers | None = None,
+) -> PreprocessSummary:
+    """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
+
+    Complete files made from the same source with the same settings are skipped. A recording that cannot be prepared
+    is reported in `failed`, the others are done. ValueError where there is nothing to prepare, and where the disk has
+    less room than the files are likely to need. `workers` that are given do the work instead of those that the
+    configuration names, and stay open.
+    """
+    summary, jobs = PreprocessSummary(), []
+    for split in config.splits:
+        folder = Path(prepared_dir) / split
+        for recording in find_recordings(raw_dir, split, spec):
+            jobs.append(Job(split, recording, folder / f"{recording.name}.h5"))
+        for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+            suffixes = ", *".join(spec.event_suffixes)
+            message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
+            summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
+    if not jobs and not summary.failed:
+        raise ValueError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
+    folders = {job.path.parent for job in jobs}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
+    folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
+    for folder in folders:
+        remove_abandoned(folder)
+    jobs = _missing(jobs, spec, config, summary)
+    if not jobs:
+        return summary
+    if config.check_disk:
+        _check_disk(jobs, spec, config, Path(prepared_dir))
+    try:
+        with ExitStack() as stack:
+            workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
+            bar = stack.enter_context(PreparationBar(jobs, progress))
+            for job, outcome in _Run(jobs, spec, config, workers, bar).outcomes():
+                summary.add(job.name, outcome)
+    finally:
+        for folder in folders:
+            remove_abandoned(folder)  # of workers that were killed
+    summary.written.sort()
+    summary.dropped.sort()
+    summary.failed.sort()
+    return summary
+
+
+def _missing(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, summary: PreprocessSummary) -> list[Job]:
+    """The recordings that have to be prepared; the others go into the summary."""
+
+    def outcome(job: Job) -> Outcome | None:
+        try:
+            job.num_bytes  # noqa: B018  of a link that leads nowhere there are none
+            if is_complete(job.recording, job.path, spec, config, job.is_train):
+                return Outcome("skipped")
+        except _FAILURES as error:
+            return _failure(error)
+        return None
+
+    with ThreadPoolExecutor(8) as threads:  # they wait for a disk or a network
+        outcomes = list(threads.map(outcome, jobs))
+    for job, found in zip(jobs, outcomes, strict=True):
+        if found is not None:
+            summary.add(job.name, found)
+    return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
+
+
+def _check_disk(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, folder: Path) -> None:
+    """ValueError where the disk has less room than the recordings are likely to need."""
+    overlap = max(1.0, (config.length_us or 0) / config.stride_us)
+    stored = _STORED_BYTES[config.representation] * overlap / spec.downsample**2
+    needed = sum(
+        stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
+        for job in jobs
+    )
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"{folder} has {decimal(free)} free, {len(jobs)} recordings need up to about {decimal(round(needed))} "
+            f"({stored:.2g} bytes per event); make room, choose another folder, or go on with check_disk=false"
+        )
+
+
+def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
+    if config.scheduler is not None:
+        return DaskCluster(config.scheduler)
+    sizes = [job.num_bytes for job in jobs]
+    num_workers = config.workers or min(num_usable_cores(), sum(sizes) // _WORTH_A_WORKER)
+    num_workers = min(num_workers, sum(max(1, size // sections.SECTION_BYTES) for size in sizes))
+    return Processes(num_workers) if num_workers > 1 else SameProcess()
+
+
+def _failure(error: BaseException) -> Outcome:
+    if isinstance(error, MemoryError):
+        return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
+    return Outcome("failed", " ".join(str(error).split()))
+
+
+class _Run:
+    """The jobs on their way through the workers: the longest first, sections before other recordings."""
+
+    def __init__(
+        self, jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, workers: Workers, bar: PreparationBar
+    ) -> None:
+        self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
+        self._spec = spec
+        self._config = config
+        self._workers = workers
+        self._bar = bar
+        # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
+        fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
+        self._longest_whole = (
+            max(fair_share / 2, 2 * sections.SECTION_BYTES) if workers.num_workers > 1 else float("inf")
+        )
+        self._cut: dict[Job, SectionedRecording] = {}
+
+    def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
+        """Every job with what became of it, in the order they end."""
+        try:
+            for done in finished(self._workers, self._next_task):
+                job: Job = done.key[0]
+                outcome = self._advanced(job, done)
+                if outcome is not None:
+                    self._bar.finish(job, outcome)
+                    yield job, outcome
+        finally:
+            for cut in self._cut.values():
+                cut.abandon()
+
+    def _next_task(self) -> Task | None:
+        for job, cut in self._cut.items():
+            section = cut.next_section(4 * self._workers.num_workers)
+            if section is not None:
+                return (job, section), count_section, (cut.plan.section(*cut.bounds[section]),)
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        if job.num_bytes > self._longest_whole:
+            return (job,), plan_recording, (job.recording, self._spec, self._config, job.is_train, True)
+        arguments = (job.recording, job.path, self._spec, self._config, job.is_train)
+        report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
+        return (job,), prepare_recording, (*arguments, report)
+
+    def _advanced(self, job: Job, done: Done) -> Outcome | None:
+        """What became of the job, None if more of it is to be done or nobody waits for this part any more."""
+        is_section = len(done.key) > 1
+        if is_section and job not in self._cut:  # it has failed
+            return None
+        try:
+            if done.error is not None:
+                raise done.error
+            if isinstance(done.result, Plan):
+                self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
+            elif is_section:
+                cut = self._cut[job]
+                self._bar.advance(job, cut.take(done.key[1], *done.result), cut.num_events)
+                if cut.is_written:
+                    del self._cut[job]
+                    return cut.finish()
+            else:
+                outcome: Outcome = done.result
+                return outcome
+        except _FAILURES as error:
+            if job in self._cut:
+                self._cut.pop(job).abandon()
+            return _failure(error)
+        return None

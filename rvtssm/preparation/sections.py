@@ -1,0 +1,88 @@
+"""A recording that is to be prepared, and what it takes to write one that is counted in sections by many workers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rvtssm.events.tree import RawRecording
+from rvtssm.preparation.prepare_recording import Outcome, Plan
+from rvtssm.preparation.store import SequenceWriter, sequence_writer
+
+SECTION_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two sections are never cut
+_SECTIONS_PER_WORKER = 32  # so many let all workers end together
+_SECTION_WINDOWS = 256  # at most, since the frames of a section are in memory at once
+
+
+@dataclass(frozen=True)
+class Job:
+    """One recording to be prepared, and the file that it becomes."""
+
+    split: str
+    recording: RawRecording
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}/{self.recording.name}"
+
+    @property
+    def is_train(self) -> bool:
+        return self.split == "train"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.recording.events_path.stat().st_size
+
+
+class SectionedRecording:
+    """A recording that is counted in sections and written here."""
+
+    def __init__(self, job: Job, plan: Plan, num_workers: int) -> None:
+        self.plan = plan
+        self.num_events = 0
+        num_windows = len(plan.windows)
+        least = -(-num_windows // _SECTION_WINDOWS)
+        most = min(job.num_bytes // SECTION_BYTES, _SECTIONS_PER_WORKER * num_workers)
+        num_sections = min(num_windows, max(least, most))
+        edges = [num_windows * i // num_sections for i in range(num_sections + 1)]
+        self.bounds = list(itertools.pairwise(edges))
+        self._begun = self._written = 0
+        self._waiting: dict[int, list[bytes]] = {}  # sections that came before their turn
+        self._stack = ExitStack()
+        self._writer: SequenceWriter = self._stack.enter_context(
+            sequence_writer(job.path, plan.windows, plan.labels, plan.frame_shape, plan.counting.dtype)
+        )
+
+    @property
+    def is_written(self) -> bool:
+        return self._written == len(self.bounds)
+
+    def next_section(self, most_ahead: int) -> int | None:
+        """A section to count now; None where none is left, or one that is slow holds up too many that are ready."""
+        if self._begun == len(self.bounds) or self._begun >= self._written + most_ahead:
+            return None
+        self._begun += 1
+        return self._begun - 1
+
+    def take(self, section: int, frames: list[bytes], num_events: int) -> float:
+        """Write the section when its turn comes; returns the share of the windows that is written."""
+        self._waiting[section] = frames
+        self.num_events += num_events
+        while self._written in self._waiting:
+            self._writer.append(self._waiting.pop(self._written))
+            self._written += 1
+        return self.bounds[self._written - 1][1] / len(self.plan.windows) if self._written else 0.0
+
+    def finish(self) -> Outcome:
+        self._writer.meta = self.plan.final_meta
+        self._stack.close()
+        return Outcome("written", "", self.plan.events.faults.backward_steps, self.num_events)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):  # what HDF5 has to say about a file that is deleted
+            abandoned = RuntimeError("abandoned")
+            self._stack.__exit__(RuntimeError, abandoned, None)

@@ -1,0 +1,268 @@
+"""The prepared sequence on disk, one HDF5 file per recording, and the folders that RVT prepares, behind one class.
+
+Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
+attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
+`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
+Format version 1, which is read as well, has `histograms` (T, C, h, w) uint8 in chunks of one step, blosc, instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, Any
+
+import h5py
+import hdf5plugin  # noqa: F401, where HDF5 finds blosc
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.atomic_files import atomic_file
+from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
+from rvtssm.events.tree import RVT_FOLDER
+from rvtssm.preparation.compress import decompress_into
+from rvtssm.records import DatasetSpec, Labels, Windows
+
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+_CHUNK_BYTES = 1 << 16
+_WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
+_RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
+Meta = dict[str, Any]
+
+
+class StoredSequence:
+    """One prepared recording: windows and labels (sensor pixels) in memory, frames read on demand.
+
+    Can be pickled; every process opens the file for itself when it first reads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        dataset: str,
+        windows: Windows,
+        labels: Labels,
+        meta: Meta,
+        offsets: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.windows = windows
+        self.labels = labels
+        self.meta = meta
+        self._dataset = dataset
+        self._offsets = offsets  # None: `dataset` is (T, C, h, w)
+        self._file: h5py.File | None = None
+        self._file_owner = 0
+
+    def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The frames (stop - start, C, h, w) of the windows [start, stop), uint8 unless they were prepared as others.
+
+        ValueError outside the recording, and for a damaged file.
+        """
+        if not 0 <= start <= stop <= len(self.windows):
+            raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
+            self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
+        try:
+            stored = self._file[self._dataset]
+            if self._offsets is None:
+                dense: npt.NDArray[Any] = stored[start:stop]
+                return dense
+            return _decompressed(stored, self._offsets[start : stop + 1])
+        except (OSError, KeyError, ValueError) as error:
+            raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
+
+    def close(self) -> None:
+        """Release the file; reading again opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+
+class SequenceWriter:
+    """Takes the compressed frames of a recording in their order; set `meta` before the end."""
+
+    def __init__(self, stored: h5py.Dataset) -> None:
+        self.meta: Meta = {}
+        self._stored = stored
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._lengths: list[int] = []
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        self._waiting += frames
+        self._lengths += map(len, frames)
+        self._waiting_bytes += sum(map(len, frames))
+        if self._waiting_bytes >= _WRITE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        data = np.frombuffer(b"".join(self._waiting), np.uint8)
+        size = len(self._stored)
+        self._stored.resize(size + len(data), axis=0)
+        self._stored[size:] = data
+        self._waiting, self._waiting_bytes = [], 0
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *self._lengths], dtype=np.int64)
+
+
+@contextlib.contextmanager
+def sequence_writer(
+    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
+) -> Iterator[SequenceWriter]:
+    """Write a prepared recording: one frame per window; the file appears when the block ends without an error.
+
+    The same frames and `meta` give the same bytes. ValueError for a number of frames that is not that of the windows.
+    """
+    with atomic_file(path) as staged, _created(staged) as file:
+        stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
+        stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.dtype(dtype).name
+        writer = SequenceWriter(stored)
+        yield writer
+        writer.flush()
+        offsets = writer.offsets
+        if len(offsets) != len(windows) + 1:
+            raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
+        file["offsets"] = offsets
+        file["bounds_us"], file["dt_us"] = windows.bounds_us, windows.dt_us
+        for field in fields(Labels):
+            file[f"labels/{field.name}"] = getattr(labels, field.name)
+        file.attrs["meta"] = json.dumps({"format_version": FORMAT_VERSION, **writer.meta})
+
+
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[h5py.File]:
+    """A new file. After an error it is closed without its disk, which may be full: HDF5 keeps a file that it cannot
+    write to open, and crashes on it when the process ends."""
+    with h5py.File(path, "w") as file:
+        try:
+            yield file
+        except BaseException:
+            with _memory_file() as nowhere:
+                os.dup2(nowhere.fileno(), file.id.get_vfd_handle(), inheritable=False)
+            raise
+
+
+def _memory_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # Linux
+        return open(os.memfd_create("abandoned"), "r+b")
+    return tempfile.TemporaryFile()
+
+
+def read_meta(path: Path | str) -> Meta:
+    """What a prepared file was made with; ValueError for a file that is not one, or of another format version."""
+    with _opened(path) as file:
+        return _checked_meta(path, file)
+
+
+def open_sequence(path: Path | str) -> StoredSequence:
+    """Open a file written by `sequence_writer`; ValueError for any other file."""
+    path = Path(path)
+    with _opened(path) as file:
+        meta = _checked_meta(path, file)
+        try:
+            windows = Windows(file["bounds_us"][()], file["dt_us"][()])
+            labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
+            offsets = file["offsets"][()] if meta["format_version"] > 1 else None
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
+    dataset = "histograms" if offsets is None else "frames"
+    return StoredSequence(path.stem, path, dataset, windows, labels, meta, offsets)
+
+
+def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
+    """Open a recording prepared by RVT as it is: its own timestamps end the windows, its labels are kept.
+
+    ValueError where files are missing or contradict each other or the spec.
+    """
+    folder = Path(folder)
+    histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
+    path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
+    ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
+    with _opened(path) as file:
+        shape = file["data"].shape
+    wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
+    if shape != wanted or not len(ends_us):
+        raise ValueError(f"{path} has shape {shape}, {spec.name} needs {wanted}; choose the dataset that fits")
+    dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
+    windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
+    labels_path = folder / "labels_v2" / "labels.npz"
+    boxes = with_class_indices(to_boxes(_loaded(labels_path)["labels"], labels_path), spec)
+    meta = {
+        "format_version": "rvt",
+        "dataset": spec.name,
+        "convention": "rvt",
+        "grid": "labels",
+        "stride_us": int(np.median(dt_us)),
+        "length_us": length_us,
+        "num_bins": num_bins,
+        "count_cutoff": 10,  # RVT's setting, which its files do not record
+        "height": spec.height,
+        "width": spec.width,
+        "downsample": spec.downsample,
+    }
+    return StoredSequence(folder.name, path, "data", windows, to_labels(boxes, windows), meta)
+
+
+def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    frames = np.zeros((len(offsets) - 1, *stored.attrs["shape"]), stored.attrs["dtype"])
+    data = memoryview(stored[offsets[0] : offsets[-1]])
+    for frame, start, stop in zip(frames, offsets - offsets[0], offsets[1:] - offsets[0], strict=False):
+        decompress_into(data[start:stop], frame)
+    return frames
+
+
+def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
+    """The folder of histograms, their window length in us and number of bins; the published setting if several."""
+    choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
+    name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
+    if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
+        raise ValueError(f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}")
+    length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
+    return choices[name], length_ms * 1000, num_bins
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); copy the folder again") from None
+
+
+def _opened(path: Path | str) -> h5py.File:
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be opened as HDF5 ({error}); delete it and prepare it again") from None
+
+
+def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
+    try:
+        meta: Meta = json.loads(file.attrs["meta"])
+        version = meta["format_version"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
+    if version not in _READABLE_VERSIONS:
+        raise ValueError(
+            f"{path} has format version {version}, this program reads {' and '.join(map(str, _READABLE_VERSIONS))}; "
+            "prepare it again with overwrite=true"
+        )
+    return meta

@@ -1,0 +1,310 @@
+"""Checks a dataset completely, raw or prepared or both: every event and every frame is decoded, every label looked at.
+
+Recordings are checked in parallel; each gives the faults that were found in it, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rvtssm.events.labels import Boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
+from rvtssm.preparation.prepare_recording import (
+    Plan,
+    PreprocessConfig,
+    check_faults,
+    check_label_times,
+    is_complete,
+    plan_recording,
+)
+from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
+from rvtssm.records import DatasetSpec
+from rvtssm.workers import Processes, SameProcess, Task, finished, num_usable_cores
+
+_FRAMES_AT_ONCE = 16
+_NOT_SHARED = ("source", "faults", "is_train", "format_version")  # of what the files of one dataset say
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
+
+
+@dataclass
+class Verification:
+    """What was found in a dataset; names are `raw/split/name` and `prepared/split/name`."""
+
+    num_checked: int = 0
+    faults: list[tuple[str, str]] = field(default_factory=list)  # with one line on what is wrong
+
+
+def verify_dataset(
+    spec: DatasetSpec,
+    raw_dir: Path | str | None,
+    prepared_dir: Path | str | None,
+    config: PreprocessConfig,
+    progress: bool = True,
+) -> Verification:
+    """Check the splits of `config` in the folders that are given, at least one.
+
+    With both, prepared files are held against the recordings they were made from, and against the settings of
+    `config`; without recordings, against each other. ValueError where there is nothing to check.
+    """
+    found, tasks = Verification(), []
+    if raw_dir is not None:
+        tasks += list(_raw_tasks(spec, raw_dir, config, found))
+    if prepared_dir is not None:
+        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, config, found))
+    if not tasks and not found.faults:
+        raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
+    remaining = iter(tasks)
+    num_workers = min(config.workers or num_usable_cores(), max(len(tasks), 1))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with (
+        closing(SameProcess() if num_workers == 1 else Processes(num_workers)) as workers,
+        Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
+    ):
+        bar_id = bar.add_task("checking", total=len(tasks))
+        for done in finished(workers, lambda: next(remaining, None)):
+            found.num_checked += 1
+            messages = [_one_line(done.error)] if done.error is not None else done.result
+            found.faults += [(done.key, message) for message in messages]
+            bar.update(bar_id, advance=1, description=done.key)
+    found.faults.sort()
+    return found
+
+
+def _raw_tasks(spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig, found: Verification) -> Iterator[Task]:
+    for split in config.splits:
+        recordings = find_recordings(raw_dir, split, spec)
+        if not recordings:
+            found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
+        for recording in recordings:
+            yield f"raw/{split}/{recording.name}", verify_raw, (recording, spec, config.is_labelled)
+        for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+            found.faults.append((f"raw/{split}/{path.name}", f"{path} has no events beside it; copy them or delete it"))
+
+
+def _prepared_tasks(
+    spec: DatasetSpec,
+    raw_dir: Path | str | None,
+    prepared_dir: Path | str,
+    config: PreprocessConfig,
+    found: Verification,
+) -> Iterator[Task]:
+    shared: Meta | None = None
+    for split in config.splits:
+        paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
+        if not paths:
+            found.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
+        recordings: dict[str, RawRecording] = {}
+        if raw_dir is not None:
+            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+        for name in sorted({*paths, *recordings}):
+            key, path, recording = f"prepared/{split}/{name}", paths.get(name), recordings.get(name)
+            if path is None:
+                yield key, _verify_absence, (recording, spec, config, split)
+                continue
+            if raw_dir is not None and recording is None:
+                found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
+            if shared is None and raw_dir is None:
+                shared = _shared_settings(path)
+            yield key, verify_prepared, (path, spec, recording, config, split == "train", shared)
+
+
+def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
+    """What is wrong with a recording and its labels; every event is decoded."""
+    with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
+        first_us, last_us, num_events = None, 0, 0
+        for block in events.iterate():
+            first_us = int(block.t[0]) if first_us is None else first_us
+            last_us, num_events = int(block.t[-1]), num_events + len(block)
+        if first_us is None:
+            raise events.error_without_events()
+        faults = _said(check_faults, events, num_events)
+        if events.faults.truncated_bytes and not faults:
+            num_bytes = events.faults.truncated_bytes
+            faults.append(f"{events.path} is cut: {num_bytes} bytes follow its last whole event; copy it again")
+        if not is_labelled:
+            return faults
+        if recording.boxes_path is None:
+            return [*faults, f"{recording.events_path} has no labels; copy them, or check with labels=none"]
+        boxes = recording.read_boxes(spec)
+        if not len(boxes):
+            return [*faults, f"{recording.boxes_path} holds no boxes"]
+        return [
+            *faults,
+            *_said(check_label_times, events, boxes, first_us, last_us),
+            *_box_faults(recording.boxes_path, boxes, spec),
+        ]
+
+
+def verify_prepared(
+    path: Path,
+    spec: DatasetSpec,
+    recording: RawRecording | None,
+    config: PreprocessConfig,
+    is_train: bool,
+    shared: Meta | None,
+) -> list[str]:
+    """What is wrong with a prepared sequence; every frame is decoded.
+
+    `recording` is what it should have been made from with `config`, `shared` what other files were made with.
+    """
+    sequence = open_sequence(path) if path.is_file() else open_rvt_sequence(path, spec)
+    with closing(sequence):
+        faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
+    if sequence.meta.get("dataset") != spec.name:
+        faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
+    mine = _own_settings(sequence.meta)
+    if shared is not None and mine != shared:
+        names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
+        found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
+        faults.append(f"{path} was made with {found}; prepare it again")
+    if recording is not None and path.is_file():
+        faults += _source_faults(sequence, path, spec, recording, config, is_train)
+    return faults
+
+
+def _verify_absence(recording: RawRecording, spec: DatasetSpec, config: PreprocessConfig, split: str) -> list[str]:
+    """A recording may only be left out of the prepared files if no box of it is."""
+    plan = plan_recording(recording, spec, config, split == "train")
+    if isinstance(plan, Plan):
+        return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
+    return []
+
+
+def _source_faults(
+    sequence: StoredSequence,
+    path: Path,
+    spec: DatasetSpec,
+    recording: RawRecording,
+    config: PreprocessConfig,
+    is_train: bool,
+) -> list[str]:
+    try:
+        if not is_complete(recording, path, spec, config, is_train):
+            return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
+    except ValueError as error:
+        return [_one_line(error)]
+    plan = plan_recording(recording, spec, config, is_train)
+    if not isinstance(plan, Plan):
+        return [f"{path} should not be there: {plan.message}; delete it"]
+    pairs = {"windows": (sequence.windows, plan.windows), "labels": (sequence.labels, plan.labels)}
+    return [
+        f"{path} has other {name} than its recording gives; prepare it again"
+        for name, pair in pairs.items()
+        if not _are_equal(*pair)
+    ]
+
+
+def _are_equal(stored: Any, wanted: Any) -> bool:
+    names = type(wanted).__dataclass_fields__
+    return all(np.array_equal(getattr(stored, name), getattr(wanted, name)) for name in names)
+
+
+def _window_faults(sequence: StoredSequence) -> list[str]:
+    windows, path = sequence.windows, sequence.path
+    if not len(windows):
+        return [f"{path} holds no windows; prepare it again"]
+    faults = []
+    if np.any(windows.bounds_us[:, 0] >= windows.ends_us) or np.any(np.diff(windows.ends_us) <= 0):
+        faults.append(f"{path} has windows that are empty or do not follow each other; prepare it again")
+    if np.any(windows.dt_us <= 0) or np.any(windows.dt_us[1:] != np.diff(windows.ends_us)):
+        faults.append(f"{path} has steps that are not the distances of its windows; prepare it again")
+    return faults
+
+
+def _label_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
+    labels, windows, path = sequence.labels, sequence.windows, sequence.path
+    faults = []
+    is_inside = (labels.window_index >= 0) & (labels.window_index < len(windows))
+    if not is_inside.all() or np.any(windows.ends_us[labels.window_index] != labels.t_us):
+        faults.append(f"{path} has labels whose window does not end at their time; prepare it again")
+    if np.any((labels.class_id < 0) | (labels.class_id >= spec.num_classes)):
+        faults.append(f"{path} has labels of classes that {spec.name} does not have; prepare it again")
+    x, y, w, h = labels.boxes_ltwh.T
+    is_good = (x >= 0) & (y >= 0) & (w > 0) & (h > 0) & (x + w <= spec.width) & (y + h <= spec.height)
+    if not is_good.all():  # also where one is not a number
+        count = np.count_nonzero(~is_good)
+        faults.append(f"{path} has {count} boxes outside {spec.width}x{spec.height} pixels or without area")
+    return faults
+
+
+def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
+    cutoff = sequence.meta.get("count_cutoff")
+    is_histogram = sequence.meta.get("representation", "histogram") == "histogram"
+    for start in range(0, len(sequence.windows), _FRAMES_AT_ONCE):
+        stop = min(start + _FRAMES_AT_ONCE, len(sequence.windows))
+        frames = sequence.histograms(start, stop)
+        if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
+            found = f"{frames.shape[-1]}x{frames.shape[-2]}"
+            return [f"{sequence.path} has frames of {found}, {spec.name} {spec.frame_width}x{spec.frame_height}"]
+        if is_histogram and (frames.shape[1] != 2 * sequence.meta["num_bins"] or (cutoff and frames.max() > cutoff)):
+            return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]
+        if not np.isfinite(frames.max()):
+            return [f"{sequence.path} has frames with values that are not finite, from window {start} on"]
+    return []
+
+
+def _box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
+    """Objects leave the view and published boxes with them: only most of them outside means another sensor."""
+    x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
+    with np.errstate(invalid="ignore"):
+        is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
+        is_seen = (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
+    faults = []
+    if not is_box.all():
+        count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
+        faults.append(
+            f"{path} has {count} of {len(boxes)} boxes that are no boxes, the first at {boxes['t'][first]} us; "
+            "copy it again"
+        )
+    if 2 * np.count_nonzero(is_seen) < len(boxes):
+        faults.append(
+            f"{path} has {np.count_nonzero(~is_seen)} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
+            "pixels; choose the dataset or the size that fits"
+        )
+    is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+    # a dataset that names its class ids may leave others out on purpose
+    if not is_known.any() or not (spec.class_ids or is_known.all()):
+        ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))
+        faults.append(
+            f"{path} has {np.count_nonzero(~is_known)} of {len(boxes)} boxes of classes that {spec.name} does not have "
+            f"({ids}); choose the dataset, or its class_ids"
+        )
+    return faults
+
+
+def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
+    try:
+        check(*arguments)
+    except _FAILURES as error:
+        return [_one_line(error)]
+    return []
+
+
+def _stem(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
+
+
+def _shared_settings(path: Path) -> Meta | None:
+    """The settings of the first file, None where it cannot be read."""
+    try:
+        return _own_settings(read_meta(path)) if path.is_file() else None
+    except ValueError:
+        return None
+
+
+def _own_settings(meta: Meta) -> Meta:
+    found = {"representation": "histogram", **meta}
+    return {name: value for name, value in found.items() if name not in _NOT_SHARED}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,193 @@
+"""Generates the recordings of the synthetic dataset: traffic seen by a simulated camera, with boxes, in parallel."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rvtssm.atomic_files import atomic_file, remove_abandoned
+from rvtssm.datasets.synthetic import SPEC
+from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.records import Events
+from rvtssm.simulation.actors import SceneConfig
+from rvtssm.simulation.camera import CameraConfig, simulate_events
+from rvtssm.simulation.scene import build_scene
+from rvtssm.workers import Processes, SameProcess, WorkerDied, finished, num_usable_cores
+
+SPLITS = ("train", "val", "test")
+RECIPE = 1  # raise it when the same settings begin to give other recordings
+FIRST_LABEL_US = 100_000
+_SETTINGS_FILE = "synthetic.json"
+
+
+@dataclass
+class SyntheticConfig:
+    """What to generate. A recording depends on the seed, its split, its index and the settings, not on the counts."""
+
+    seed: int = 0
+    num_train: int = 60
+    num_val: int = 8
+    num_test: int = 12
+    duration_s: float = 5.0
+    height: int = SPEC.height
+    width: int = SPEC.width
+    label_interval_us: int = SPEC.label_interval_us
+    ego_motion_share: float = 0.3  # of the recordings, those in which the camera moves
+    camera: CameraConfig = field(default_factory=CameraConfig)
+    scene: SceneConfig = field(default_factory=SceneConfig)
+    workers: int | None = None  # None: one per core
+
+    def num_recordings(self, split: str) -> int:
+        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
+
+    def is_ego_moving(self, index: int) -> bool:
+        """Spread evenly, so that every split has its share."""
+        return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
+
+    def check(self) -> None:
+        """ValueError for what cannot be generated."""
+        if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
+            raise ValueError(
+                f"synthetic.duration_s={self.duration_s:g} must be a time that does not end before the first label at "
+                f"{FIRST_LABEL_US / 1e6:g} s"
+            )
+        camera, scene = self.camera, self.scene
+        _check_values("synthetic", self, 0, math.inf, "seed", "num_train", "num_val", "num_test")
+        _check_values("synthetic", self, 1, math.inf, "label_interval_us", "height", "width", "workers")
+        _check_values("synthetic", self, 0, 1, "ego_motion_share")
+        _check_values("synthetic.camera", camera, 1e-3, math.inf, "threshold", "dark_intensity")
+        _check_values("synthetic.camera", camera, 0, math.inf, "threshold_mismatch", "refractory_us")
+        _check_values("synthetic.camera", camera, 0, math.inf, "background_rate_hz", "hot_pixel_rate_hz")
+        _check_values("synthetic.camera", camera, 0, 1, "hot_pixel_share")
+        _check_values("synthetic.scene", scene, 0, math.inf, "min_actors")
+        _check_values("synthetic.scene", scene, scene.min_actors, math.inf, "max_actors")
+        _check_values("synthetic.scene", scene, 0, 1, "car_share", "stopping_share")
+
+
+def _check_values(section: str, config: object, least: float, most: float, *names: str) -> None:
+    """ValueError for the first of the keys whose value is a number outside [least, most]; infinite is none."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (least <= value <= most and value < math.inf):
+            wanted = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+            raise ValueError(f"{section}.{name}={value:g} must be {wanted}")
+
+
+@dataclass
+class SyntheticSummary:
+    """Names `split/name` of the recordings made now and of those that were complete already."""
+
+    written: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> SyntheticSummary:
+    """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
+
+    Complete recordings are skipped. ValueError where the folder holds recordings of other settings, or others, and
+    once all others are made where a worker process was killed.
+    """
+    config.check()
+    raw_dir = Path(raw_dir)
+    _claim(raw_dir, config)
+    remove_abandoned(raw_dir)
+    summary, tasks = SyntheticSummary(), []
+    for split in SPLITS:
+        (raw_dir / split).mkdir(exist_ok=True)
+        for index in range(config.num_recordings(split)):
+            is_complete = _boxes_path(raw_dir, split, index).exists()  # it is written last
+            if is_complete:
+                summary.skipped.append(_full_name(split, index))
+            else:
+                tasks.append((split, index))
+    num_workers = min(config.workers or num_usable_cores(), len(tasks))
+    todo = iter([(task, _write, (config, raw_dir, *task)) for task in tasks])
+    failed = []
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    try:
+        with (
+            closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
+            Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
+        ):
+            bar_id = bar.add_task("generating", total=len(tasks))
+            for done in finished(workers, lambda: next(todo, None)):
+                name = _full_name(*done.key)
+                bar.update(bar_id, advance=1, description=name)
+                if isinstance(done.error, WorkerDied):
+                    failed.append(f"{name}: {done.error}")
+                elif done.error is not None:
+                    raise done.error
+                else:
+                    summary.written.append(name)
+    finally:
+        remove_abandoned(raw_dir)  # of workers that were killed
+    summary.written.sort()
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not made; {'; '.join(sorted(failed))}")
+    return summary
+
+
+def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
+    """The events, in blocks, and the boxes of one recording: the same for the same settings, split and index.
+
+    Boxes hold the whole object at exactly their time, clipped to the frame; the first is at 100 ms or just after.
+    """
+    duration_us = round(config.duration_s * 1e6)
+    seeds = np.random.SeedSequence((config.seed, SPLITS.index(split), index)).spawn(2)
+    for_scene, for_camera = (np.random.default_rng(seed) for seed in seeds)
+    scene = build_scene(config.height, config.width, duration_us, config.scene, for_scene, config.is_ego_moving(index))
+    first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
+    found = np.concatenate(
+        [
+            scene.boxes(t_us, SPEC.prepare_min_side_px, SPEC.prepare_min_diagonal_px)
+            for t_us in range(first_us, duration_us + 1, config.label_interval_us)
+        ]
+    )
+    boxes = np.zeros(len(found), BOX_DTYPE)  # the gaps between fields as well: equal boxes make equal files
+    for name in BOX_DTYPE.names or ():
+        boxes[name] = found[name]
+    return simulate_events(scene.frames(), config.camera, for_camera), boxes
+
+
+def _claim(raw_dir: Path, config: SyntheticConfig) -> None:
+    """Note the settings in a new folder, or compare them with those noted."""
+    settings = {"recipe": RECIPE, **asdict(config)}
+    del settings["workers"]
+    path = raw_dir / _SETTINGS_FILE
+    if path.exists():
+        found = json.loads(path.read_text())
+        if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
+            listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
+            raise ValueError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
+    elif any((raw_dir / split).exists() for split in SPLITS):
+        raise ValueError(f"{raw_dir} holds recordings but no {_SETTINGS_FILE}; generate into another folder")
+    else:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int) -> None:
+    events, boxes = synthetic_recording(config, split, index)
+    write_dat(raw_dir / split / f"{_name(split, index)}{SPEC.event_suffixes[0]}", events, config.height, config.width)
+    write_boxes(_boxes_path(raw_dir, split, index), boxes)
+
+
+def _name(split: str, index: int) -> str:
+    return f"{split}_{index:04d}"
+
+
+def _full_name(split: str, index: int) -> str:
+    return f"{split}/{_name(split, index)}"
+
+
+def _boxes_path(raw_dir: Path, split: str, index: int) -> Path:
+    return raw_dir / split / f"{_name(split, index)}{SPEC.boxes_suffix}"

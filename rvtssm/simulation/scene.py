@@ -1,0 +1,115 @@
+"""A street with its users at any microsecond: what a camera sees of it, and the boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.events.labels import BOX_DTYPE, Boxes
+from rvtssm.simulation.actors import PEDESTRIAN, Actor, SceneConfig, Sighting, build_actors
+from rvtssm.simulation.street import Street, View, build_street, build_view
+
+MIN_VISIBLE = 0.4  # a box is labelled when this share of the figure is in the frame and not hidden
+MAX_MOTION_PX = 0.7  # between two frames
+FRAME_STEP_US = (1_000, 10_000)  # shortest and longest time between two frames
+LIMBS = 2.0  # hands and feet are faster than the box of a pedestrian by this factor
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A street and its users for some time."""
+
+    duration_us: int
+    street: Street
+    actors: tuple[Actor, ...]
+
+    @property
+    def view(self) -> View:
+        return self.street.view
+
+    def image(self, t_us: int) -> np.ndarray:
+        """The light at time `t_us`, (H, W) float32 in [0, 1]."""
+        return self._with_actors(self._backdrop(t_us), t_us)
+
+    def frames(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Times in us and images, dense enough for the camera: see `frame_times_us`."""
+        backdrop = self._backdrop(0)
+        for t_us in self.frame_times_us():
+            yield t_us, self._with_actors(self._backdrop(t_us) if self.view.is_moving else backdrop.copy(), t_us)
+
+    def frame_times_us(self) -> Iterator[int]:
+        """From 0 to the end, so close that nothing moves by much more than MAX_MOTION_PX between two."""
+        t_us = 0
+        yield t_us
+        while t_us < self.duration_us:
+            speed = self._max_speed_px_per_s(t_us)
+            step_us = FRAME_STEP_US[1] if speed == 0 else int(MAX_MOTION_PX / speed * 1e6)
+            t_us = min(t_us + min(max(step_us, FRAME_STEP_US[0]), FRAME_STEP_US[1]), self.duration_us)
+            yield t_us
+
+    def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
+        """The labels at `t_us`, nearest first: whole extents, also where hidden, clipped to the frame.
+
+        Left out are figures of which less than MIN_VISIBLE is seen and boxes smaller than the limits. `still_us` is
+        the time since the figure last moved over the sensor, so always 0 under a moving camera.
+        """
+        height, width = self.view.height, self.view.width
+        unhidden = np.ones((height, width), np.float32)
+        found = []
+        for track_id, actor, sighting in self._visible(t_us):
+            covered = np.zeros((height, width), np.float32)
+            actor.figure.paint(covered, *sighting[1:], is_silhouette=True)
+            unhidden_share = float((covered * unhidden).sum()) / max(float(covered.sum()), 1e-6)
+            unhidden *= 1 - covered
+            box = sighting.box_ltrb
+            left, top, right, bottom = np.clip(box, 0, (width, height, width, height))
+            w, h = right - left, bottom - top
+            share_in_frame = w * h / ((box[2] - box[0]) * (box[3] - box[1]))
+            is_large = min(w, h) >= min_side_px and np.hypot(w, h) >= min_diagonal_px
+            if is_large and unhidden_share * share_in_frame >= MIN_VISIBLE:
+                still_us = 0 if self.view.is_moving else actor.journey.still_us(t_us)
+                found.append((t_us, left, top, w, h, actor.class_id, track_id, 1.0, still_us))
+        return np.array(found, BOX_DTYPE)
+
+    def _visible(self, t_us: int) -> list[tuple[int, Actor, Sighting]]:
+        """Track id, actor and how it is seen, of those in the frame, nearest first."""
+        seen = ((track_id, actor, actor.seen(t_us * 1e-6)) for track_id, actor in enumerate(self.actors))
+        found = [(track_id, actor, sighting) for track_id, actor, sighting in seen if sighting is not None]
+        return sorted(found, key=lambda entry: -entry[2].px_per_m)
+
+    def _backdrop(self, t_us: int) -> np.ndarray:
+        canvas = np.empty((self.view.height, self.view.width), np.float32)
+        self.street.paint(canvas, t_us * 1e-6)
+        return canvas
+
+    def _with_actors(self, canvas: np.ndarray, t_us: int) -> np.ndarray:
+        for _, actor, sighting in reversed(self._visible(t_us)):
+            actor.figure.paint(canvas, *sighting[1:])
+        return canvas
+
+    def _max_speed_px_per_s(self, t_us: int) -> float:
+        """Of anything in the frame, as the mean over the longest step that follows."""
+        speed = self.view.max_speed_px_per_s()
+        for actor in self.actors:
+            now, later = actor.seen(t_us * 1e-6), actor.seen((t_us + FRAME_STEP_US[1]) * 1e-6)
+            if now is not None and later is not None:
+                moved_px = max(abs(b - a) for a, b in zip(now.box_ltrb, later.box_ltrb, strict=True))
+                limbs = LIMBS if actor.class_id == PEDESTRIAN else 1.0
+                speed = max(speed, limbs * moved_px / (FRAME_STEP_US[1] * 1e-6))
+        return speed
+
+
+def build_scene(
+    height: int, width: int, duration_us: int, config: SceneConfig, rng: np.random.Generator, is_ego_moving: bool
+) -> Scene:
+    """A random scene on a sensor of that size; the same arguments and generator state give the same scene.
+
+    On sensors of the same shape but another size it is the same scene but for its textures.
+    """
+    if duration_us <= 0 or min(height, width) < 16:
+        raise ValueError(f"a scene of {height}x{width} px and {duration_us} us; it needs at least 16x16 px and 1 us")
+    view = build_view(height, width, is_ego_moving, rng)
+    street = build_street(view, rng.spawn(1)[0])
+    return Scene(duration_us, street, build_actors(view, duration_us * 1e-6, config, rng))

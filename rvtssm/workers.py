@@ -1,0 +1,240 @@
+"""Who does the work on many recordings: this process, others on this machine, or a cluster, behind one interface.
+
+Processes are started fresh, so that no thread of the parent is copied and no module of its is imported. They end when
+the parent does, even if it is killed. One that is killed itself costs the task it had, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+_WORKER = "import sys; from rvtssm.workers import serve; serve(int(sys.argv[1]))"
+_END_TIMEOUT_S = 5.0
+_CLUSTER_TIMEOUT_S = 10.0
+
+Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
+
+
+class WorkerDied(Exception):
+    """The process that did a task ended before the task did."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task that ended, by the key it was submitted with: with a result, or with an error."""
+
+    key: Any
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Workers(Protocol):
+    """Tasks are functions and arguments that can be pickled. Close in any case, at best by `contextlib.closing`."""
+
+    num_workers: int
+
+    def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Begin a task; best not many more than `num_workers` at a time, since results wait in memory."""
+
+    def wait(self) -> Done:
+        """The next task that ends, in any order; one must be under way."""
+
+    def close(self) -> None:
+        """End what is under way at once, and the workers."""
+
+
+class SameProcess:
+    """Does a task when its result is asked for."""
+
+    num_workers = 1
+
+    def __init__(self) -> None:
+        self._tasks: deque[Task] = deque()
+
+    def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self._tasks.append((key, function, arguments))
+
+    def wait(self) -> Done:
+        key, function, arguments = self._tasks.popleft()
+        result, error = _attempt(function, arguments)
+        return Done(key, result, error)
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+
+class Processes:
+    """Processes on this machine, each started when it is first needed."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._idle: list[_Process] = []
+        self._busy: dict[Connection, tuple[_Process, Any]] = {}
+        self._waiting: deque[Task] = deque()
+
+    def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self._waiting.append((key, function, arguments))
+        self._begin_tasks()
+
+    def wait(self) -> Done:
+        (connection, *_) = multiprocessing.connection.wait(list(self._busy))
+        assert isinstance(connection, Connection)
+        process, key = self._busy.pop(connection)
+        try:
+            result, error = connection.recv()
+            self._idle.append(process)
+        except (EOFError, OSError):
+            result, error = None, process.died()
+        self._begin_tasks()
+        return Done(key, result, error)
+
+    def close(self) -> None:
+        self._waiting.clear()
+        for process, _ in self._busy.values():
+            process.end(at_once=True)
+        for process in self._idle:
+            process.end(at_once=False)
+        self._busy, self._idle = {}, []
+
+    def _begin_tasks(self) -> None:
+        while self._waiting and len(self._busy) < self.num_workers:
+            while self._idle and not self._idle[-1].is_running:
+                self._idle.pop().end(at_once=True)
+            process = self._idle.pop() if self._idle else _Process()
+            key, function, arguments = self._waiting.popleft()
+            # one that dies now is found dead in `wait`
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                process.connection.send((function, arguments))
+            self._busy[process.connection] = process, key
+
+
+class _Process:
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-c", _WORKER, str(there.fileno())],
+                pass_fds=(there.fileno(),),
+                process_group=0,  # Ctrl-C is for the parent, which decides
+                stdin=subprocess.PIPE,  # at its end the process knows that its parent is gone
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        self.connection = Connection(here.detach())
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen.poll() is None
+
+    def died(self) -> WorkerDied:
+        self.end(at_once=False)
+        code = self._popen.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return WorkerDied(f"its worker process {how}, perhaps for lack of memory; run again, with fewer workers")
+
+    def end(self, at_once: bool) -> None:
+        self.connection.close()
+        with self._popen as popen:  # closes its stdin and waits
+            if not at_once:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    popen.wait(_END_TIMEOUT_S)
+            if popen.poll() is None:
+                popen.kill()
+
+
+class DaskCluster:
+    """The workers of a dask cluster that is running already; they must see the same folders as this process."""
+
+    def __init__(self, address: str) -> None:
+        """ValueError where dask is not installed, or nothing answers at the address."""
+        try:
+            from distributed import Client, as_completed
+        except ImportError:
+            raise ValueError("executor=dask needs dask.distributed; pip install 'rvtssm[cluster]'") from None
+        try:
+            self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"no dask scheduler answers at scheduler={address} ({said}); start one there") from None
+        self.num_workers = sum(self._client.nthreads().values())
+        if not self.num_workers:
+            self._client.close()
+            raise ValueError(
+                f"the dask cluster at scheduler={address} has no workers; start some: dask worker {address}"
+            )
+        self._keys: dict[str, Any] = {}
+        self._done = as_completed(loop=self._client.loop)
+
+    def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        future = self._client.submit(_attempt, function, arguments, pure=False)
+        self._keys[future.key] = key
+        self._done.add(future)
+
+    def wait(self) -> Done:
+        future = next(self._done)
+        key = self._keys.pop(future.key)
+        if future.status != "finished":
+            died = future.exception() if future.status == "error" else future.status
+            message = f"no worker of the cluster could do it ({' '.join(str(died).split())}); run again"
+            return Done(key, None, WorkerDied(message))
+        result, error = future.result()
+        return Done(key, result, error)
+
+    def close(self) -> None:
+        self._client.cancel(list(self._done.futures))
+        self._client.close()
+
+
+def num_usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def finished(workers: Workers, next_task: Callable[[], Task | None]) -> Iterator[Done]:
+    """Do what `next_task` names, and yield each task as it ends.
+
+    None says that there is nothing to begin now: it is asked again when a task has ended, and last when none is left.
+    """
+    under_way = 0
+    while True:
+        while under_way < 2 * workers.num_workers and (task := next_task()) is not None:
+            workers.submit(*task)
+            under_way += 1
+        if not under_way:
+            return
+        done = workers.wait()
+        under_way -= 1
+        yield done
+
+
+def serve(descriptor: int) -> None:
+    """The life of a worker process: tasks from a socket, one after another, until it closes."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    connection = Connection(descriptor)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            function, arguments = connection.recv()
+            connection.send(_attempt(function, arguments))
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _attempt(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
+    try:
+        return function(*arguments), None
+    except Exception as error:
+        return None, error

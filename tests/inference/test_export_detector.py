@@ -1,0 +1,303 @@
+"""An exported step is the step of the detector, carried on at changing rates, for any number of streams."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm import cli
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inference.export_detector import METADATA_KEY, export_detector, format_of, frame_dtype, read_description
+from rvtssm.inference.exported import is_exported, largest_difference, read_exported
+from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.schedule import FixedRate
+from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.step import DetectorStep
+from rvtssm.records import Events
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+
+TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
+
+
+def build(**temporal):
+    torch.manual_seed(0)
+    config = TemporalConfig(**{"dt_min": 0.2, "dt_max": 1.0, **temporal})
+    return build_detector(TINY, config, 32, 32, num_classes=2).eval()
+
+
+def every_variant():
+    for name in TEMPORAL_LAYERS:
+        methods = {"s4": ["bilinear"], "lstm": ["bilinear"]}.get(name, ["bilinear", "zoh", "dirac", "async"])
+        for method in methods:
+            yield {"name": name, "discretization": method}
+    yield {"name": "s5", "half_state": True}
+    yield {"name": "s7", "half_state": True}
+    for name in ("s5", "s4d"):
+        yield {"name": name, "bandlimit": 0.0}
+        yield {"name": name, "bandlimit": 0.3, "bandlimit_at": "current_step", "discretization": "zoh"}
+    yield {"name": "lstm", "dws_conv": True}
+
+
+@pytest.mark.parametrize("temporal", list(every_variant()), ids=lambda t: "-".join(map(str, t.values())))
+@torch.no_grad()
+def test_the_real_step_is_the_complex_step(temporal):
+    detector = build(**temporal)
+    step = DetectorStep(detector)
+    generator = torch.Generator().manual_seed(1)
+    state, flat = None, step.init_state(2)
+    for _ in range(12):
+        hist = torch.randint(0, 11, (2, 20, 32, 32), generator=generator, dtype=torch.uint8)
+        scale = 0.05 + 2 * torch.rand(2, generator=generator)
+        wanted, state = detector(hist[None], state, scale)
+        found, flat = step(hist, scale, flat)
+        torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max()))
+
+
+@torch.no_grad()
+def test_the_state_of_a_step_matters():
+    step = DetectorStep(build(name="s5"))
+    hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8)
+    fresh, state = step(hist, torch.ones(1), step.init_state(1))
+    carried, _ = step(hist, torch.ones(1), state)
+    slower, _ = step(hist, torch.full((1,), 0.1), state)
+    assert (fresh - carried).abs().max() > 1e-4 and (slower - carried).abs().max() > 1e-4
+
+
+@pytest.fixture(scope="module")
+def onnx_files(tmp_path_factory):
+    """A function: name of a temporal layer -> weights and what was exported from them, each made once."""
+    made = {}
+
+    def export(live_checkpoint, name):
+        if name not in made:
+            pytest.importorskip("onnxscript")
+            path = tmp_path_factory.mktemp("onnx") / f"{name}.onnx"
+            checkpoint = live_checkpoint(name)
+            export_detector(checkpoint, path, 32, 32)
+            made[name] = path, checkpoint
+        return made[name]
+
+    return export
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_onnx_equals_pytorch_over_two_hundred_steps(onnx_files, live_checkpoint, name):
+    path, checkpoint = onnx_files(live_checkpoint, name)
+    exported = read_exported(path)
+    for num_streams, num_steps in ((1, 200), (3, 5)):
+        boxes, scores = largest_difference(checkpoint, exported, num_steps, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+def test_a_file_says_what_it_is(onnx_files, live_checkpoint):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path, checkpoint = onnx_files(live_checkpoint, "s5")
+    session = onnxruntime.InferenceSession(str(path))
+    inputs = {each.name: (each.type, each.shape) for each in session.get_inputs()}
+    assert inputs["hist"] == ("tensor(uint8)", ["batch", 20, 32, 32])
+    assert inputs["step_scale"] == ("tensor(float)", ["batch"])
+    described = json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
+    assert described["checkpoint"]["spec"]["class_names"] == ["car", "pedestrian"]
+    assert described["checkpoint"]["windows"]["stride_us"] == 50_000
+    assert set(described["state"]) == set(inputs) - {"hist", "step_scale"}
+    assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
+    exported = read_exported(path)
+    assert exported.spec == checkpoint.spec and exported.windows == checkpoint.windows
+
+
+def test_an_exported_detector_streams(onnx_files, live_checkpoint):
+    """At a rate that changes, and in the same words as PyTorch."""
+    path, checkpoint = onnx_files(live_checkpoint, "s5")
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.integers(0, 600_000, 5_000))
+    x, y = rng.integers(0, 32, (2, 5_000)).astype(np.uint16)
+    events = Events(t, x, y, rng.integers(0, 2, 5_000).astype(np.uint8))
+    found = []
+    for weights in (checkpoint, read_exported(path)):
+        live = StreamDetector(weights, 32, 32, downsample=1, start_us=0, config=PostprocessConfig(max_detections=5))
+        windows = live.push(events.between(0, 300_000))
+        live.schedule = FixedRate(200)
+        found.append(windows + live.push(events.between(300_000, 600_000)))
+    assert len(found[0]) == len(found[1]) > 50
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".aot.pt2"])
+def test_other_formats_equal_pytorch(live_checkpoint, tmp_path, suffix):
+    if suffix == ".aot.pt2" and shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("needs a C++ compiler")
+    checkpoint = live_checkpoint("s5")
+    path = tmp_path / f"model{suffix}"
+    export_detector(checkpoint, path, 32, 32)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    for num_streams in (1, 3):
+        boxes, scores = largest_difference(checkpoint, read_exported(path), 20, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack"])
+def test_other_representations_are_exported_with_their_numbers(live_checkpoint, tmp_path, representation):
+    checkpoint = live_checkpoint(representation=representation)
+    export_detector(checkpoint, tmp_path / "model.pt2", 32, 32)
+    exported = read_exported(tmp_path / "model.pt2")
+    assert frame_dtype(exported.windows) == {"voxel_grid": torch.float16, "event_stack": torch.int8}[representation]
+    boxes, scores = largest_difference(checkpoint, exported, 5)
+    assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys, suffix):
+    pytest.importorskip("onnxscript")
+    weights = live_checkpoint("s4d")
+    meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
+    write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
+    exported = tmp_path / f"model{suffix}"
+    assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={exported}", "check_steps=3"]) == 0
+    assert "frames of 64 x 48" in capsys.readouterr().out
+    t = np.arange(0, 200_000, 40)
+    zero = (t // 40 % 48).astype(np.uint16)
+    write_dat(tmp_path / "a.dat", Events(t, zero, zero, (t % 2).astype(np.uint8)), 48, 64)
+    scores = []
+    for name in ("model.ckpt", exported.name):
+        arguments = [f"checkpoint={tmp_path / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
+        options = ["formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
+        assert cli.main(["predict", *arguments, *options]) == 0
+        lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
+        scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])
+    assert len(scores[0]) > 10
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+
+
+def test_a_difference_that_is_no_number_is_none(live_checkpoint):
+    checkpoint = live_checkpoint()
+    exported = live_checkpoint()
+    forward = exported.detector.forward
+    calls = []
+
+    def broken_at_first(*arguments):
+        predictions, state = forward(*arguments)
+        calls.append(1)
+        return predictions * (float("nan") if len(calls) == 1 else 1), state
+
+    exported.detector.forward = broken_at_first
+    assert all(math.isnan(value) for value in largest_difference(checkpoint, exported, 3))
+
+
+@pytest.fixture
+def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
+    """A function: name of a file to export to -> the line that says why it cannot be. Nothing is really traced."""
+    weights = live_checkpoint()
+    meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
+    write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
+    monkeypatch.setattr("torch.export.export", lambda *arguments, **options: None)
+    monkeypatch.setattr("torch.export.save", lambda program, file, extra_files: file.write(b"model"))
+
+    def run(name):
+        assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={tmp_path / name}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.ckpt"]
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize("difference", [0.1, float("nan")])
+def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
+    monkeypatch.setattr("rvtssm.run.export.read_exported", lambda path: None)
+    monkeypatch.setattr("rvtssm.run.export.largest_difference", lambda *arguments: (1e-6, difference))
+    assert "differs from the weights" in refused("model.pt2")
+
+
+def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path, monkeypatch):
+    earlier = tmp_path / "earlier" / "model.pt2"
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"good")
+
+    def unreadable(path):
+        assert path.read_bytes() == b"model"
+        raise ValueError("cannot be read")
+
+    monkeypatch.setattr("rvtssm.run.export.read_exported", unreadable)
+    assert "cannot be read" in refused("earlier/model.pt2")
+    assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
+
+
+def test_a_place_that_cannot_be_written_or_a_missing_compiler_is_one_line(refused, tmp_path, monkeypatch):
+    (tmp_path / "folder.pt2").mkdir()
+    assert "folder.pt2 is a folder, and the exported model is a file" in refused("folder.pt2")
+    assert "is or lies below a file" in refused("model.ckpt/model.pt2")
+    full = os.open("/dev/full", os.O_WRONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda path, data: os.write(full, data))
+        assert "No space left on device" in refused("full.pt2")
+    os.close(full)
+
+    def without_compiler(*arguments, **options):
+        raise RuntimeError("No working C++ compiler found\nand much more")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", without_compiler)
+    assert "(No working C++ compiler found); install a C++ compiler" in refused("model.aot.pt2")
+
+
+def test_other_frames_need_another_export(onnx_files, live_checkpoint):
+    path, _ = onnx_files(live_checkpoint, "s5")
+    with pytest.raises(ValueError, match=r"exported for frames of 32 x 32 pixels, needed are 64 x 48; export it again"):
+        detector_for_frame(read_exported(path), 48, 64)
+
+
+def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
+    for temporal in (
+        {"name": "s4", "discretization": "zoh"},
+        {"name": "s7", "s7_mode": "eq4"},
+        {"name": "s5", "bidirectional": True},
+    ):
+        with pytest.raises(ValueError, match="cannot be exported"):
+            DetectorStep(build(**temporal))
+    with pytest.raises(ValueError, match="forget every 3 steps"):
+        export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")
+    exported = replace(live_checkpoint(), detector=torch.nn.Identity())  # as what `read_exported` gives: no `Detector`
+    with pytest.raises(ValueError, match="is an exported file, which cannot be exported again; give the checkpoint"):
+        export_detector(exported, tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.aot.pt2"])
+def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
+    path = tmp_path / name
+    recording = tmp_path / "a.dat"
+    for content in (None, b"", b"not a model" * 100):
+        if content is not None:
+            path.write_bytes(content)
+        assert cli.main(["predict", f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_says_too_little_is_refused(live_checkpoint):
+    checkpoint = live_checkpoint()
+    described = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
+    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "locations": []}
+    assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
+    less = [{key: value for key, value in whole.items() if key != name} for name in whole]
+    for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
+        with pytest.raises(ValueError, match=r"a.onnx does not say what it was exported from"):
+            read_description(json.dumps(content), "a.onnx")
+
+
+def test_names_decide_the_format():
+    assert [format_of(f"x{end}") for end in (".onnx", ".pt2", ".aot.pt2")] == ["onnx", "export", "aot"]
+    assert is_exported("a.onnx") and not is_exported("a.ckpt")
+    with pytest.raises(ValueError, match=r"ends in .onnx, .pt2, .aot.pt2"):
+        format_of("model.engine")

@@ -1,0 +1,204 @@
+"""Inspection: the numbers are those of the events and labels, whatever the length, and memory does not grow with it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tracemalloc
+
+import cv2
+import numpy as np
+import pytest
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.cli import main
+from rvtssm.events.labels import write_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inspection.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
+from rvtssm.inspection.inspect_recording import inspect_recording
+from rvtssm.inspection.picture import recording_png, tree_png
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.prepare_recording import PreprocessConfig
+
+
+def inspected(path, events, **options):
+    write_dat(path, events, HEIGHT, WIDTH)
+    return inspect_recording(open_recording(path), **options)
+
+
+def test_numbers_are_those_of_the_events(tmp_path):
+    events = random_events(20_000, span_us=700_000, start_us=5_000)
+    found = inspected(tmp_path / "a.dat", events, has_checksum=True).to_json()
+    columns = (events.t, events.x, events.y, events.p)
+    assert found["sha256_of_monotone_t_x_y_p"] == hashlib.sha256(b"".join(c.tobytes() for c in columns)).hexdigest()
+    assert (found["num_events"], found["num_on"]) == (20_000, int(events.p.sum()))
+    assert (found["t_first_us"], found["t_last_us"]) == (events.t[0], events.t[-1])
+    assert (found["sum_x"], found["sum_y"]) == (events.x.sum(), events.y.sum())
+    assert found["longest_gap_us"] == np.diff(events.t).max()
+    assert events.t[np.argmax(np.diff(events.t))] == found["longest_gap_at_us"]
+    assert found["bytes"] == (tmp_path / "a.dat").stat().st_size
+
+
+@settings(max_examples=20)
+@given(span_us=st.sampled_from((1, 999, 2_047_999, 2_048_000, 4_096_001, 4_000_000_000)), seed=st.integers(0, 99))
+def test_the_rate_holds_every_event_in_its_bin(scratch, span_us, seed):
+    events = random_events(5_000, seed, span_us)
+    found = inspected(scratch / "a.dat", events)
+    bins = (events.t - events.t[0]) // found.bin_us
+    wanted = np.zeros((int(bins[-1]) + 1, 2), np.int64)
+    np.add.at(wanted, (bins, events.p), 1)
+    np.testing.assert_array_equal(found.rate, wanted)
+    assert len(found.rate) <= 2048
+    assert found.bin_us == 1000 or len(found.rate) > 1024
+
+
+def test_hot_pixels_stand_out_from_their_neighbours(tmp_path):
+    quiet = random_events(3_000)  # about one event per pixel
+    hot = [(5, 7, 150), (0, 0, 400), (WIDTH - 1, HEIGHT - 1, 100)]
+    busy_area = [(20 + dx, 20 + dy, 300) for dx in range(4) for dy in range(4)]
+    x = np.concatenate([quiet.x, *(np.full(count, x) for x, _, count in hot + busy_area)])
+    y = np.concatenate([quiet.y, *(np.full(count, y) for _, y, count in hot + busy_area)])
+    found = inspected(tmp_path / "a.dat", to_events(np.arange(len(x)), x, y, np.ones(len(x))))
+    assert [tuple(row) for row in found.hot_pixels[:, :2]] == [(0, 0), (5, 7), (WIDTH - 1, HEIGHT - 1)]
+
+
+def test_faults_are_told(tmp_path):
+    events = random_events(100)
+    words = np.empty((100, 2), "<u4")
+    words[:, 0] = events.t[::-1]
+    words[:, 1] = 60 | 47 << 14
+    words[3, 1] = WIDTH
+    header = b"% Version 2\n% Height 48\n% Width 64\n\x00\x08"
+    (tmp_path / "a.dat").write_bytes(header + words.tobytes() + b"123")
+    found = inspect_recording(open_recording(tmp_path / "a.dat")).to_json()
+    assert (found["backward_steps"], found["out_of_frame"], found["truncated_bytes"]) == (98, 1, 3)
+
+
+def test_a_recording_without_events_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="holds no events"):
+        inspected(tmp_path / "a.dat", random_events(0))
+
+
+def test_memory_does_not_grow_with_the_recording(tmp_path):
+    peaks = []
+    for num_events in (200_000, 2_000_000):
+        write_dat(tmp_path / "a.dat", random_events(num_events), HEIGHT, WIDTH)
+        recording = open_recording(tmp_path / "a.dat")
+        tracemalloc.start()
+        inspect_recording(recording)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] + 100_000
+
+
+def test_boxes_by_class_and_area():
+    table = count_labels(np.array([0, 1, 1, 1]), np.array([31.0, 32, 96, 5]), np.array([32.0, 32, 96, 5]), 2)
+    assert table.tolist() == [[1, 0, 0], [1, 1, 1]]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A raw tree with two recordings in train and one in test, and its prepared form."""
+    for split, name, seed in (("train", "a", 1), ("train", "b", 2), ("test", "c", 3)):
+        folder = tmp_path / "raw" / split
+        folder.mkdir(parents=True, exist_ok=True)
+        write_dat(folder / f"{name}_td.dat", random_events(5_000, seed), HEIGHT, WIDTH)
+        rows = [(250_000, 5, 5, 20, 20), (500_000, 5, 5, 40, 40), (500_000, 30, 10, 20, 20)]
+        write_boxes(folder / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
+    config = PreprocessConfig(splits=("train", "test"), workers=1)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "prepared", config, progress=False)
+    return tmp_path
+
+
+def test_a_raw_tree_in_numbers(tree):
+    found = inspect_raw(tree / "raw", SPEC).to_json()
+    assert list(found["splits"]) == ["train", "test"] and not found["errors"]
+    train = found["splits"]["train"]
+    assert (train["recordings"], train["num_events"], train["num_label_times"]) == (2, 10_000, 4)
+    assert train["labels"] == {
+        "car": {"small": 2, "medium": 0, "large": 0},
+        "pedestrian": {"small": 2, "medium": 2, "large": 0},
+    }
+
+
+def test_a_prepared_tree_in_numbers(tree):
+    assert is_prepared(tree / "prepared") and not is_prepared(tree / "raw")
+    found = inspect_prepared(tree / "prepared", None)
+    raw = inspect_raw(tree / "raw", SPEC)
+    assert found.to_json()["settings"]["convention"] == "exact"
+    for split in ("train", "test"):
+        np.testing.assert_array_equal(found.labels(split), raw.labels(split))
+        totals = found.totals(split)
+        assert totals["num_windows"] == 9 * totals["recordings"]  # a tenth would begin before the first event
+        assert totals["num_events"] == sum(
+            len(open_recording(path).between(50_000, 500_000)) for path in (tree / "raw" / split).glob("*_td.dat")
+        )
+    alone = inspect_prepared(tree / "prepared" / "train" / "a.h5", None)
+    assert alone.totals("")["recordings"] == 1
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_described(tree):
+    (tree / "raw" / "train" / "a_td.dat").write_bytes(b"% Version 2\n")
+    shutil.copy(tree / "raw" / "train" / "b_td.dat", tree / "prepared" / "test" / "c.h5")
+    for found, name in (
+        (inspect_raw(tree / "raw", SPEC), "train/a"),
+        (inspect_prepared(tree / "prepared", None), "test/c"),
+    ):
+        assert [error[0] for error in found.errors] == [name]
+        assert found.totals("train")["recordings"] + found.totals("test")["recordings"] == 2
+
+
+def test_pictures_are_pictures(tree):
+    recording = inspected(tree / "a.dat", random_events(3_000, span_us=10))
+    for png in (recording_png(recording), tree_png(inspect_raw(tree / "raw", SPEC))):
+        image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
+        assert image.shape[0] > 400 and image.std() > 5
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = main(["inspect", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_the_verb_prints_text_or_json_and_draws(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dat(tmp_path / "a b=(1).dat", random_events(500), HEIGHT, WIDTH)
+    code, text, _ = run(capsys, "a b=(1).dat", "out=pictures")
+    assert code == 0 and "64 x 48" in text and (tmp_path / "pictures" / "a b=(1).dat.png").is_file()
+    code, text, errors = run(capsys, "a b=(1).dat", "--json")
+    assert code == 0 and json.loads(text)["num_events"] == 500 and not errors
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "does not exist"), (b"", "is empty"), (b"nonsense", "no reader knows"), (b"% Version 2\n", "ends within")],
+)
+def test_a_file_that_cannot_be_read_takes_one_line(tmp_path, capsys, content, message):
+    if content is not None:
+        (tmp_path / "a.dat2").write_bytes(content)
+    code, text, errors = run(capsys, tmp_path / "a.dat2")
+    assert code == 2 and not text and errors.count("\n") == 1 and message in errors
+
+
+def test_a_folder_needs_to_be_a_dataset(tmp_path, capsys):
+    code, _, errors = run(capsys, tmp_path)
+    assert code == 2 and "dataset=gen1" in errors
+    code, _, errors = run(capsys, tmp_path, "dataset=gen1")
+    assert code == 2 and "holds no recordings of gen1" in errors
+    code, _, errors = run(capsys)
+    assert code == 2 and "PATH is needed" in errors
+
+
+def test_npy_needs_a_size_and_gets_it(tmp_path, capsys):
+    file = io.BytesIO()
+    np.save(file, np.array([[1, 2, 3, 1]]))
+    (tmp_path / "a.npy").write_bytes(file.getvalue())
+    assert run(capsys, tmp_path / "a.npy", "--json")[0] == 2
+    code, text, _ = run(capsys, tmp_path / "a.npy", "dataset.height=48", "dataset.width=64", "--json")
+    assert code == 0 and json.loads(text)["width"] == 64

@@ -1,0 +1,434 @@
+"""Preparing: complete, resumable, parallel, and one line for every recording that cannot be used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
+
+from rvtssm.events.histogram import count_windows
+from rvtssm.events.labels import write_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.tree import find_sequences
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.prepare_recording import count_section
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.store import SequenceWriter, open_sequence
+from rvtssm.workers import Done
+
+CONFIG = PreprocessConfig(splits=("train",), workers=1)
+
+
+def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}_td.dat"
+    write_dat(path, random_events(num_events, seed, span_us=1_100_000, start_us=30_000), HEIGHT, WIDTH)
+    boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 30, 2, 12, 20), (1_000_000, 5, 2, 20, 30), class_id=[0, 1, 1])
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return path
+
+
+def prepare(tmp_path, config=CONFIG, spec=SPEC, workers_given=None, **changes):
+    config = replace(config, **changes)
+    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", config, False, workers_given)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("downsample", [1, 2])
+@pytest.mark.parametrize(("stride_ms", "length_ms"), [(50, None), (12.5, 50), (100 / 3, None)])
+def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, length_ms, downsample):
+    source = write_recording(tmp_path / "raw" / "train", "a")
+    spec = replace(SPEC, downsample=downsample)
+    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, length_ms=length_ms)
+    assert summary.written == ["train/a"] and not summary.failed
+    (path,) = find_sequences(tmp_path / "out", "train")
+    sequence = open_sequence(path)
+    assert np.isin([250_000, 1_000_000], sequence.windows.ends_us).all()
+    assert sequence.labels.t_us.tolist() == [250_000, 250_000, 1_000_000]
+    assert sequence.windows.bounds_us[0, 0] >= 30_000
+    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, downsample=downsample)
+    np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
+    assert counts.any()
+    meta = sequence.meta
+    assert (meta["stride_us"], meta["length_us"]) == (round(stride_ms * 1000), length_ms and round(length_ms * 1000))
+    assert (meta["dataset"], meta["convention"], meta["grid"]) == ("tiny", "exact", "labels")
+    assert (meta["height"], meta["width"], meta["downsample"]) == (HEIGHT, WIDTH, downsample)
+    assert meta["source"]["name"] == "a_td.dat" and meta["source"]["num_bytes"] == source.stat().st_size
+    assert meta["faults"] == {"backward_steps": 0, "out_of_frame": 0, "truncated_bytes": 0}
+
+
+def test_two_workers_make_what_one_makes(tmp_path):
+    for split in ("train", "val"):
+        for seed in range(3):
+            write_recording(tmp_path / "raw" / split, f"r{seed}", seed=seed)
+    config = replace(CONFIG, splits=("train", "val"))
+    assert len(prepare(tmp_path, config).written) == 6
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    summary = prepare(tmp_path, config, workers=2)
+    assert sorted(summary.written) == [f"{split}/r{seed}" for split in ("train", "val") for seed in range(3)]
+    for path in (tmp_path / "out").rglob("*.h5"):
+        one, other = open_sequence(path), open_sequence(tmp_path / "alone" / path.relative_to(tmp_path / "out"))
+        assert one.meta == other.meta
+        np.testing.assert_array_equal(*(s.histograms(0, len(s.windows)) for s in (one, other)))
+
+
+def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
+    for name in "abc":
+        write_recording(tmp_path / "raw" / "train", name)
+    prepare(tmp_path)
+    before = contents(tmp_path / "out")
+    assert len(prepare(tmp_path).skipped) == 3
+    (tmp_path / "out" / "train" / "b.h5").unlink()
+    write_recording(tmp_path / "raw" / "train", "c", seed=5)
+    summary = prepare(tmp_path)
+    assert (summary.skipped, summary.written) == (["train/a"], ["train/b", "train/c"])
+    after = contents(tmp_path / "out")
+    assert after["train/a.h5"] == before["train/a.h5"] and after["train/c.h5"] != before["train/c.h5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "difference"),
+    [
+        ({"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
+        ({"convention": "rvt"}, SPEC, "convention=exact, now rvt"),
+        ({}, replace(SPEC, name="other"), "dataset=tiny, now other"),
+        ({}, replace(SPEC, downsample=2), "downsample=1, now 2"),
+    ],
+)
+def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec, difference):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    write_recording(tmp_path / "raw" / "train", "b")
+    before = contents(tmp_path / "out")
+    summary = prepare(tmp_path, spec=spec, **changes)
+    assert summary.written == ["train/b"]
+    ((name, message),) = summary.failed
+    assert name == "train/a" and difference in message and "overwrite=true" in message
+    assert contents(tmp_path / "out")["train/a.h5"] == before["train/a.h5"]
+    summary = prepare(tmp_path, spec=spec, overwrite=True, **changes)
+    assert (summary.written, summary.skipped) == (["train/a"], ["train/b"])
+
+
+def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    path = tmp_path / "out" / "train" / "a.h5"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert "cannot be opened" in prepare(tmp_path).failed[0][1]
+    assert prepare(tmp_path, overwrite=True).written == ["train/a"]
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def _empty(path):
+    path.write_bytes(b"")
+
+
+def _no_events(path):
+    write_dat(path, random_events(0), HEIGHT, WIDTH)
+
+
+def _outside(path):
+    events = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
+    path.unlink()
+    write_hdf5(path.with_name("bad_td.h5"), events)
+
+
+def _other_sensor(path):
+    write_dat(path, random_events(1000, span_us=1_000_000), HEIGHT * 2, WIDTH)
+
+
+def _unknown(path):
+    path.write_bytes(b"% evt 4.0\n% end\n0000")
+
+
+def _corrupt_hdf5(path):
+    path.unlink()
+    other = write_hdf5(path.with_name("bad_td.h5"), random_events(50_000))
+    other.write_bytes(other.read_bytes()[:5000])
+
+
+def _short(path):
+    write_boxes(path.with_name("bad_bbox.npy"), boxes_of((3_000_000, 1, 2, 20, 20)))
+
+
+def _no_boxes_file(path):
+    path.with_name("bad_bbox.npy").unlink()
+
+
+def _no_boxes(path):
+    write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0, 0, 0, 0, 0))[:0])
+
+
+def _broken_boxes(path):
+    path.with_name("bad_bbox.npy").write_bytes(b"\x93NUMPY")
+
+
+def _labels_alone(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_cut, "bad_td.dat is truncated: 5 bytes"),
+        (_empty, "bad_td.dat is empty"),
+        (_no_events, "holds no events"),
+        (_outside, "has 1 of 3 events outside its 48x64"),
+        (_other_sensor, "sensor of 96x64.*choose the dataset"),
+        (_unknown, "EVT4"),
+        (_corrupt_hdf5, "as HDF5 .*copy it again"),
+        (_short, "events until .* us but labels until 3000000 us"),
+        (_no_boxes_file, "has no labels .*labels=none"),
+        (_no_boxes, "holds no boxes"),
+        (_broken_boxes, "not a file of boxes"),
+        (_labels_alone, "bad_bbox.npy has no events"),
+    ],
+)
+def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, message):
+    for name in ("a", "bad", "c"):
+        write_recording(tmp_path / "raw" / "train", name)
+    damage(tmp_path / "raw" / "train" / "bad_td.dat")
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a", "train/c"]
+    ((name, found),) = summary.failed
+    assert name == "train/bad" and "\n" not in found
+    assert re.search(message, found)
+    assert sorted(contents(tmp_path / "out")) == ["train/a.h5", "train/c.h5"]
+
+
+def test_time_that_runs_backwards_is_repaired_and_counted(tmp_path):
+    folder = tmp_path / "raw" / "train"
+    write_recording(folder, "a")
+    (folder / "a_td.dat").unlink()
+    events = random_events(5000, span_us=1_100_000)
+    t = events.t.copy()
+    t[2000:2010] -= 30_000
+    write_hdf5(folder / "a_td.h5", events, t=t)
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a"] and summary.repaired == {"train/a": 10}
+    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
+    assert sequence.meta["faults"]["backward_steps"] == 10
+
+
+def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes_of((250_000, 1, 1, 2, 2)))
+    summary = prepare(tmp_path)
+    assert summary.dropped[0][0] == "train/a" and "no box left" in summary.dropped[0][1]
+    assert not summary.failed and contents(tmp_path / "out") == {}
+
+
+def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "train" / "a_bbox.npy").unlink()
+    assert prepare(tmp_path, labels="none").written == ["train/a"]
+    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
+    assert len(sequence.labels) == 0 and sequence.meta["grid"] == "free"
+    assert (sequence.windows.dt_us == 50_000).all()
+    assert sequence.histograms(0, len(sequence.windows)).sum() > 15_000  # all events, but for saturated cells
+
+
+def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "val").mkdir()
+    for changes, message in (
+        ({"convention": "RVT"}, "choose from exact, rvt"),
+        ({"labels": "maybe"}, "choose from required, none"),
+        ({"grid": "free"}, "set labels=none"),
+        ({"splits": ("test",)}, "test does not exist"),
+        ({"splits": ("val",)}, "holds no recordings in val"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stride_ms": 12.5, "length_ms": 50.0},
+        {"convention": "rvt"},
+        {"labels": "none"},
+        {"representation": "voxel_grid"},
+        {"representation": "event_stack"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("suffix", ["_td.dat", "_td.h5"])
+def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, suffix, changes):
+    source = write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
+    if suffix == "_td.h5":
+        source.unlink()
+        events = random_events(40_000, span_us=1_100_000)
+        t = events.t.copy()
+        t[9000:9100] -= 40_000
+        write_hdf5(source.with_name("a_td.h5"), events, t=t)
+    spec = replace(SPEC, downsample=2)
+    assert prepare(tmp_path, spec=spec, **changes).written == ["train/a"]
+    whole = contents(tmp_path / "out")
+    (tmp_path / "out" / "train" / "a.h5").unlink()
+    monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 20_000)
+    workers = TwoHere()
+    summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
+    assert summary.written == ["train/a"] and workers.tasks.count("count_section") >= 6
+    assert contents(tmp_path / "out") == whole
+    assert summary.repaired == ({"train/a": 100} if suffix == "_td.h5" else {})
+
+
+class TwoHere:
+    """As two workers would do it, the last first, and all that is sent is pickled."""
+
+    num_workers = 2
+
+    def __init__(self) -> None:
+        self.tasks, self._waiting = [], []
+
+    def submit(self, key, function, arguments):
+        self.tasks.append(function.__name__)
+        self._waiting.append((key, function, pickle.dumps(arguments)))
+
+    def wait(self):
+        key, function, arguments = self._waiting.pop()
+        try:
+            return Done(key, pickle.loads(pickle.dumps(function(*pickle.loads(arguments)))))
+        except ValueError as error:
+            return Done(key, error=error)
+
+    def close(self):
+        self._waiting.clear()
+
+
+def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "long", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)
+    assert len(prepare(tmp_path).written) == 2
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 100_000)
+    assert prepare(tmp_path, workers=2).written == ["train/long", "train/short"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 100_000)
+    bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
+    _short(bad)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.written == ["train/good"] and "but labels until 3000000 us" in summary.failed[0][1]
+
+    write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    monkeypatch.setattr("rvtssm.preparation.prepare_dataset.count_section", _fails_late)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.failed == [("train/bad", "no more")] and summary.skipped == ["train/good"]
+    assert sorted(contents(tmp_path / "out")) == ["train/good.h5"]
+
+
+def _fails_late(section):
+    if section.windows.bounds_us[0, 0] >= 50_000:
+        raise ValueError("no more")
+    return count_section(section)
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "a")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10_000))
+    with pytest.raises(ValueError, match=r"has 10\.0 kB free, 1 recordings need .*20\.0 kB .*check_disk=false"):
+        prepare(tmp_path)
+    with pytest.raises(ValueError, match=r"about 80\.0 kB"):
+        prepare(tmp_path, stride_ms=12.5, length_ms=50)
+    assert contents(tmp_path / "out") == {}
+    assert prepare(tmp_path, check_disk=False).written == ["train/a"]
+    assert prepare(tmp_path).skipped == ["train/a"]  # nothing to write, nothing to check
+
+
+def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypatch):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+
+    def write(self):
+        if "a.h5" in self._stored.file.filename:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(self)
+
+    flush = SequenceWriter.flush
+    monkeypatch.setattr(SequenceWriter, "flush", write)
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/b"] and "No space left" in summary.failed[0][1]
+    assert sorted(contents(tmp_path / "out")) == ["train/b.h5"]
+
+
+def test_a_link_that_leads_nowhere_is_the_failure_of_that_recording(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "train" / "b_td.dat").symlink_to(tmp_path / "moved_td.dat")
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a"] and [name for name, _ in summary.failed] == ["train/b"]
+    assert "No such file" in summary.failed[0][1] and "b_td.dat" in summary.failed[0][1]
+
+
+def test_labels_that_count_from_another_moment_are_named(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    epoch_us = 1_600_000_000_000_000
+    boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
+    ((_, message),) = prepare(tmp_path).failed
+    assert re.search(r"a_bbox\.npy has labels until 1600000000250000 us, the events begin at 3\d+ us: ", message)
+
+
+def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert "2/2 recordings" in (shown := " ".join(capsys.readouterr().err.split()))
+    assert "0.0 M events" in shown or "0.04 M events" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"executor": "dask"}, "needs both"),
+        ({"scheduler": "tcp://nowhere:8786"}, "needs both"),
+        ({"executor": "thread"}, "choose from process, dask"),
+        ({"representation": "time_surface"}, "choose from histogram"),
+        ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
+        ({"count_cutoff": 0}, "count_cutoff=0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    for name in "abc":
+        write_recording(tmp_path / "raw" / "train", name)
+    _cut(write_recording(tmp_path / "raw" / "train", "bad"))
+    assert len(prepare(tmp_path).written) == 3
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster:
+        summary = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+        (tmp_path / "out" / "train" / "b.h5").unlink()
+        monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 10_000)  # now every recording is cut
+        again = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+    assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
+    assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+    monkeypatch.setattr("rvtssm.workers._CLUSTER_TIMEOUT_S", 0.5)
+    with pytest.raises(ValueError, match="no dask scheduler answers"):
+        prepare(tmp_path, executor="dask", scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)

@@ -1,0 +1,145 @@
+"""Convention `rvt` against the files RVT's own preparation wrote for the same recordings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from rvtssm.datasets.gen1 import SPEC as GEN1
+from rvtssm.datasets.onempx import SPEC as ONEMPX
+from rvtssm.events.frame_counter import count_stream
+from rvtssm.events.labels import clean_boxes, read_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
+from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.store import StoredSequence, open_rvt_sequence, open_sequence
+from rvtssm.records import DatasetSpec, Windows
+
+pytestmark = pytest.mark.golden
+
+SPECS = {"gen1": GEN1, "gen4": ONEMPX}
+SPLITS = ("train", "val", "test")
+BOX_FIELDS = ("t", "x", "y", "w", "h", "class_id")
+
+
+@dataclass
+class Pair:
+    """A raw recording and the folder RVT made of it."""
+
+    raw: RawRecording
+    official: Path
+    spec: DatasetSpec
+    is_train: bool
+
+    @property
+    def histograms_dir(self) -> Path:
+        (folder,) = (self.official / "event_representations_v2").iterdir()
+        return folder
+
+    @property
+    def length_us(self) -> int:
+        return 1000 * int(re.search(r"dt=(\d+)", self.histograms_dir.name)[1])
+
+    @cached_property
+    def histograms(self) -> np.ndarray:
+        (path,) = self.histograms_dir.glob("*.h5")
+        with h5py.File(path) as file:
+            return file["data"][()]
+
+    @property
+    def windows(self) -> Windows:
+        ends = np.load(self.histograms_dir / "timestamps_us.npy")
+        return Windows(np.stack([ends - self.length_us, ends], axis=1), np.diff(ends, prepend=ends[0] - self.length_us))
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.load(self.official / "labels_v2" / "labels.npz")["labels"]
+
+
+@pytest.fixture(scope="module", params=[f"{dataset}/{split}" for dataset in SPECS for split in SPLITS])
+def pairs(request, golden_dir) -> list[Pair]:
+    """All recordings of one split that RVT kept, the spec at the size of the sensor in the file."""
+    dataset, split = request.param.split("/")
+    root = golden_dir / "preprocess" / dataset
+    found = []
+    for raw in find_recordings(root / "raw", split, SPECS[dataset]):
+        recording = open_recording(raw.events_path)
+        spec = replace(SPECS[dataset], height=recording.height, width=recording.width)
+        if (official := root / "official" / split / raw.name).is_dir():
+            found.append(Pair(raw, official, spec, split == "train"))
+    assert found
+    return found
+
+
+def prepared(pair: Pair, folder: Path) -> StoredSequence:
+    config = PreprocessConfig(convention="rvt", stride_ms=pair.length_us / 1000)
+    outcome = prepare_recording(pair.raw, folder / "a.h5", pair.spec, config, pair.is_train)
+    assert outcome.status == "written"
+    return open_sequence(folder / "a.h5")
+
+
+def test_histograms_at_the_official_times_are_equal_byte_for_byte(pairs):
+    for pair in pairs:
+        counts = count_stream(
+            open_recording(pair.raw.events_path).iterate(),
+            pair.windows,
+            pair.spec.height,
+            pair.spec.width,
+            downsample=pair.spec.downsample,
+            convention="rvt",
+        )
+        np.testing.assert_array_equal(np.concatenate(list(counts)), pair.histograms)
+
+
+def test_labels_and_label_times_are_equal(pairs):
+    for pair in pairs:
+        boxes = clean_boxes(read_boxes(pair.raw.boxes_path), pair.spec, "rvt", pair.is_train)
+        for name in BOX_FIELDS:
+            np.testing.assert_array_equal(boxes[name], pair.labels[name])
+        times = np.load(pair.official / "labels_v2" / "timestamps_us.npy")
+        np.testing.assert_array_equal(np.unique(boxes["t"]), times)
+
+
+def test_prepared_recordings_hold_the_official_labels_and_histograms(pairs, tmp_path):
+    for pair in pairs:
+        sequence, official = prepared(pair, tmp_path), pair.labels
+        np.testing.assert_array_equal(sequence.labels.t_us, official["t"])
+        boxes = np.stack([official[name] for name in "xywh"], axis=1)
+        np.testing.assert_array_equal(sequence.labels.boxes_ltwh, boxes)
+        np.testing.assert_array_equal(sequence.labels.class_id, official["class_id"])
+        shared, ours, theirs = np.intersect1d(sequence.windows.ends_us, pair.windows.ends_us, return_indices=True)
+        assert np.isin(np.unique(official["t"]), shared).all()
+        histograms = pair.histograms
+        for our, their in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(sequence.histograms(our, our + 1)[0], histograms[their])
+        if pair.spec.name == "onempx":  # the official grid of gen1 has one window per 125 ms between labels
+            np.testing.assert_array_equal(sequence.windows.ends_us, pair.windows.ends_us)
+        else:
+            assert np.abs(sequence.windows.dt_us - pair.length_us).max() <= 2_000
+
+
+def test_trees_prepared_by_rvt_are_read_as_they_are(pairs):
+    for pair in pairs:
+        assert pair.official in find_sequences(pair.official.parents[1], pair.official.parent.name)
+        sequence = open_rvt_sequence(pair.official, pair.spec)
+        assert sequence.name == pair.raw.name
+        np.testing.assert_array_equal(sequence.windows.bounds_us, pair.windows.bounds_us)
+        np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), pair.histograms)
+        np.testing.assert_array_equal(sequence.labels.t_us, pair.labels["t"])
+        steps = np.load(pair.histograms_dir / "objframe_idx_2_repr_idx.npy")
+        np.testing.assert_array_equal(np.unique(sequence.labels.window_index), steps)
+        assert (sequence.meta["convention"], sequence.meta["length_us"]) == ("rvt", pair.length_us)
+
+
+def test_a_tree_of_another_dataset_is_refused(pairs):
+    pair = pairs[0]
+    other = replace(pair.spec, width=pair.spec.width // 2)
+    with pytest.raises(ValueError, match="choose the dataset that fits"):
+        open_rvt_sequence(pair.official, other)

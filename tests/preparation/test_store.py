@@ -1,0 +1,171 @@
+"""The store: what is written is read back in any process, and a file is there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from rvtssm.preparation.compress import FrameCompressor
+from rvtssm.preparation.store import open_sequence, read_meta, sequence_writer
+from rvtssm.records import Labels, Windows
+
+NUM_WINDOWS, FRAME = 7, (20, 6, 8)
+
+
+@pytest.fixture
+def example():
+    rng = np.random.default_rng(0)
+    ends = np.arange(1, NUM_WINDOWS + 1) * 50_000
+    windows = Windows(np.stack([ends - 50_000, ends], axis=1), np.full(NUM_WINDOWS, 50_000))
+    index = np.array([2, 2, 6])
+    boxes = rng.random((3, 4), np.float32)
+    labels = Labels(boxes, np.array([0, 1, 0]), ends[index], index, np.array([-1, 5, 6]))
+    return windows, labels, rng.integers(0, 11, (NUM_WINDOWS, *FRAME), np.uint8)
+
+
+def write(path, example, blocks=None):
+    windows, labels, counts = example
+    compressor = FrameCompressor(counts[0].nbytes)
+    with sequence_writer(path, windows, labels, counts.shape[1:], counts.dtype) as writer:
+        for block in blocks or [counts[:3], counts[3:]]:
+            writer.append([compressor.compress(frame) for frame in block])
+        writer.meta = {"dataset": "tiny"}
+
+
+def test_round_trip(tmp_path, example):
+    windows, labels, counts = example
+    write(tmp_path / "train" / "a.h5", example)
+    sequence = open_sequence(tmp_path / "train" / "a.h5")
+    assert sequence.name == "a" and sequence.meta == {"format_version": 2, "dataset": "tiny"}
+    np.testing.assert_array_equal(sequence.windows.bounds_us, windows.bounds_us)
+    np.testing.assert_array_equal(sequence.windows.dt_us, windows.dt_us)
+    for name in ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us"):
+        np.testing.assert_array_equal(getattr(sequence.labels, name), getattr(labels, name))
+    np.testing.assert_array_equal(sequence.histograms(0, NUM_WINDOWS), counts)
+    np.testing.assert_array_equal(sequence.histograms(2, 5), counts[2:5])
+    assert sequence.histograms(3, 3).shape == (0, *FRAME)
+    with pytest.raises(ValueError, match=r"7 windows, asked for \[5, 8\)"):
+        sequence.histograms(5, 8)
+
+
+def fail_on_a_full_disk(path, example):
+    """/dev/full takes the place of the file, so that nothing can be written any more, as the error says."""
+    windows, labels, counts = example
+    with (
+        sequence_writer(path, windows, labels, counts.shape[1:], counts.dtype) as writer,
+        open("/dev/full", "wb") as full,
+    ):
+        writer.append([bytes(1000)] * NUM_WINDOWS)
+        writer.flush()
+        os.dup2(full.fileno(), writer._stored.file.id.get_vfd_handle())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_does_not_end_the_process_later(tmp_path, example):
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=fail_on_a_full_disk, args=(tmp_path / "a.h5", example))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1  # that of an exception; HDF5 would crash at the end
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_the_first_format_are_read(example):
+    windows, labels, counts = example
+    sequence = open_sequence(Path(__file__).with_name("prepared_v1.h5"))
+    assert sequence.meta == {"format_version": 1, "dataset": "tiny"}
+    np.testing.assert_array_equal(sequence.windows.bounds_us, windows.bounds_us)
+    np.testing.assert_array_equal(sequence.labels.boxes_ltwh, labels.boxes_ltwh)
+    np.testing.assert_array_equal(sequence.histograms(0, NUM_WINDOWS), counts)
+    np.testing.assert_array_equal(sequence.histograms(2, 5), counts[2:5])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float16])
+def test_frames_of_any_type_come_back_as_they_were(tmp_path, example, dtype):
+    windows, labels, counts = example
+    frames = (counts.astype(np.float32) - 5).astype(dtype)
+    write(tmp_path / "a.h5", (windows, labels, frames))
+    found = open_sequence(tmp_path / "a.h5").histograms(1, 6)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, frames[1:6])
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path, example):
+    counts = example[2]
+    write(tmp_path / "a.h5", example, [counts])
+    write(tmp_path / "b.h5", example, [counts[i : i + 1] for i in range(NUM_WINDOWS)])
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_a_damaged_frame_is_named_and_the_others_are_read(tmp_path, example):
+    write(tmp_path / "a.h5", example)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        middle = int(file["offsets"][3:5].mean())
+        file["frames"][middle] ^= 0xFF
+    sequence = open_sequence(tmp_path / "a.h5")
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged .*prepare it again"):
+        sequence.histograms(0, NUM_WINDOWS)
+    np.testing.assert_array_equal(sequence.histograms(4, 7), example[2][4:7])
+
+
+def _sum_in_child(sequence, queue):
+    queue.put(int(sequence.histograms(0, NUM_WINDOWS).sum()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_read_the_same(tmp_path, example, method):
+    write(tmp_path / "a.h5", example)
+    sequence = open_sequence(tmp_path / "a.h5")
+    before = sequence.histograms(0, 2)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    child = context.Process(target=_sum_in_child, args=(sequence, queue))
+    child.start()
+    assert queue.get(timeout=60) == example[2].sum()
+    child.join()
+    np.testing.assert_array_equal(sequence.histograms(0, 2), before)
+    sequence.close()
+    copy = pickle.loads(pickle.dumps(sequence))
+    np.testing.assert_array_equal(copy.histograms(0, 2), before)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, example):
+    path = tmp_path / "a.h5"
+
+    def failing():
+        yield example[2][:3]
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write(path, example, failing())
+    assert list(tmp_path.iterdir()) == []
+    write(path, example)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="3 frames for 7 windows"):
+        write(path, example, [example[2][:3]])
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_foreign_and_newer_files_are_named(tmp_path, example):
+    (tmp_path / "text.h5").write_text("not HDF5")
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"] = 1
+    write(tmp_path / "newer.h5", example)
+    with h5py.File(tmp_path / "newer.h5", "r+") as file:
+        file.attrs["meta"] = file.attrs["meta"].replace('"format_version": 2', '"format_version": 9')
+    for name, message in (
+        ("text.h5", "cannot be opened"),
+        ("missing.h5", "cannot be opened"),
+        ("foreign.h5", "not written by"),
+        ("newer.h5", "format version 9, this program reads 1 and 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_meta(tmp_path / name)

@@ -1,0 +1,183 @@
+"""Laws of the event camera: what fires when is a formula of the log intensity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.records import Events
+from rvtssm.simulation.camera import CameraConfig, simulate_events
+
+QUIET = {"threshold_mismatch": 0.0, "background_rate_hz": 0.0, "hot_pixel_share": 0.0, "refractory_us": 0}
+
+
+def camera(**changes) -> CameraConfig:
+    return CameraConfig(**{**QUIET, **changes})
+
+
+def events_of(frames, config: CameraConfig, seed: int = 0) -> Events:
+    blocks = list(simulate_events(iter(frames), config, np.random.default_rng(seed)))
+    columns = ("t", "x", "y", "p")
+    return Events(*(np.concatenate([getattr(block, column) for block in blocks]) for column in columns))
+
+
+def intensity(log_intensity, config: CameraConfig) -> np.ndarray:
+    """The image that a camera sees at this logarithm."""
+    return np.exp(np.asarray(log_intensity, np.float64)) - config.dark_intensity
+
+
+def crossings(t_us, logs, threshold: float, slack: float = 0.0) -> list[tuple[float, int]]:
+    """The definition, for one pixel: (time, polarity) of each threshold that the piecewise linear signal crosses.
+
+    With slack, the signal has to go that much beyond a threshold.
+    """
+    level, found = logs[0], []
+    for t0, t1, before, after in zip(t_us, t_us[1:], logs, logs[1:], strict=False):
+        sign = np.sign(after - before)
+        while sign and (after - level) * sign >= threshold + slack:
+            level += sign * threshold
+            found.append((t0 + (level - before) / (after - before) * (t1 - t0), int(sign > 0)))
+    return found
+
+
+def noise(seconds: float, **changes) -> Events:
+    dark = np.full((60, 80), 0.5)
+    return events_of([(0, dark), (round(seconds * 1e6), dark)], camera(**changes), seed=3)
+
+
+def test_a_step_fires_once_per_threshold_at_the_times_of_a_straight_line():
+    config = camera(threshold=0.2)
+    change = np.array([[1.03, -0.65, 0.19, 0.21, 0.0]])
+    start, end = np.full((1, 5), -2.0), -2.0 + change
+    events = events_of([(1_000, intensity(start, config)), (11_000, intensity(end, config))], config)
+    for x, delta in enumerate(change[0]):
+        mine = events.x == x
+        expected = 1_000 + 10_000 * 0.2 * np.arange(1, int(abs(delta) / 0.2) + 1) / max(abs(delta), 1e-9)
+        np.testing.assert_allclose(events.t[mine], expected, atol=1.5)
+        assert (events.p[mine] == (delta > 0)).all()
+    assert len(events) == 5 + 3 + 0 + 1 + 0
+
+
+@settings(max_examples=40)
+@given(
+    logs=st.lists(st.floats(-3.0, -0.1), min_size=2, max_size=12),
+    threshold=st.floats(0.1, 0.5),
+    steps=st.lists(st.integers(100, 20_000), min_size=11, max_size=11),
+)
+def test_any_signal_matches_the_definition(logs, threshold, steps):
+    config = camera(threshold=threshold)
+    t_us = [0, *np.cumsum(steps)][: len(logs)]
+    events = events_of([(int(t), intensity([[v]], config)) for t, v in zip(t_us, logs, strict=True)], config)
+    # float32 may decide otherwise where the signal only just reaches a threshold or just fails to
+    low, high = (crossings(t_us, logs, threshold, slack) for slack in (1e-4, -1e-4))
+    is_clear = [p for _, p in low] == [p for _, p in high]
+    if is_clear and np.allclose([t for t, _ in low], [t for t, _ in high], rtol=0, atol=20):
+        expected = crossings(t_us, logs, threshold)
+        assert events.p.tolist() == [p for _, p in expected]
+        np.testing.assert_allclose(events.t, [t for t, _ in expected], atol=20)
+
+
+def test_more_frames_on_the_same_line_change_nothing():
+    config = camera()
+    rng = np.random.default_rng(0)
+    start, end = rng.uniform(-3, -0.2, (2, 8, 9))
+    few, many = (
+        events_of(
+            [(int(10_000 * a), intensity((1 - a) * start + a * end, config)) for a in np.linspace(0, 1, count)], config
+        )
+        for count in (2, 21)
+    )
+    for y in range(8):
+        for x in range(9):
+            a, b = (e.t[(e.x == x) & (e.y == y)] for e in (few, many))
+            np.testing.assert_allclose(a, b, atol=3)
+
+
+def test_an_unchanging_picture_is_silent():
+    picture = np.random.default_rng(0).uniform(0, 1, (20, 30))
+    assert len(events_of([(t, picture) for t in range(0, 500_000, 10_000)], camera())) == 0
+
+
+def test_one_frame_gives_no_events():
+    assert list(simulate_events([(0, np.ones((4, 4)))], CameraConfig(), np.random.default_rng(0))) == []
+
+
+def flicker(seed: int = 0, num_frames: int = 60):
+    rng = np.random.default_rng(seed)
+    return [(i * 9_000, rng.uniform(0, 1, (24, 32))) for i in range(num_frames)]
+
+
+def test_events_are_sorted_over_all_blocks_and_inside_the_sensor_and_the_time():
+    blocks = list(simulate_events(flicker(), CameraConfig(background_rate_hz=50), np.random.default_rng(0)))
+    t = np.concatenate([block.t for block in blocks])
+    assert len(blocks) > 1 and (np.diff(t) >= 0).all()
+    assert t[0] >= 0 and t[-1] <= 59 * 9_000
+    assert all(block.x.max() < 32 and block.y.max() < 24 for block in blocks)
+
+
+@pytest.mark.parametrize("refractory_us", [1, 700, 5_000])
+def test_no_pixel_fires_twice_within_the_refractory_time(refractory_us):
+    config = CameraConfig(refractory_us=refractory_us, background_rate_hz=20, hot_pixel_share=0.02)
+    events = events_of(flicker(), config)
+    order = np.lexsort((events.t, events.x, events.y))
+    same_pixel = (np.diff(events.x[order].astype(int)) == 0) & (np.diff(events.y[order].astype(int)) == 0)
+    assert same_pixel.any()
+    assert np.diff(events.t[order])[same_pixel].min() >= refractory_us
+    assert len(events) < len(events_of(flicker(), CameraConfig(**{**vars(config), "refractory_us": 0})))
+
+
+@pytest.mark.parametrize(("dark_intensity", "count"), [(0.02, 39), (0.5, 10)])
+def test_a_light_in_the_dark_is_worth_less_where_full_darkness_is_brighter(dark_intensity, count):
+    config = camera(threshold=0.1, dark_intensity=dark_intensity)
+    events = events_of([(0, np.zeros((4, 4))), (10_000, np.ones((4, 4)))], config)
+    assert len(events) == 16 * count == 16 * int(np.log(1 / dark_intensity + 1) / 0.1)
+
+
+def test_the_same_seed_gives_the_same_events_and_another_one_others():
+    one, same, other = (events_of(flicker(), CameraConfig(), seed) for seed in (1, 1, 2))
+    for column in ("t", "x", "y", "p"):
+        np.testing.assert_array_equal(getattr(one, column), getattr(same, column))
+    assert len(one) != len(other) or (one.t != other.t).any()
+
+
+def test_background_noise_has_its_rate_in_both_polarities_and_all_over():
+    events = noise(20.0, background_rate_hz=0.5)
+    expected = 0.5 * 20 * 60 * 80
+    assert abs(len(events) - expected) < 5 * expected**0.5
+    assert abs(events.p.mean() - 0.5) < 5 * 0.5 / expected**0.5
+    quarters = np.histogram2d(events.y, events.x, bins=2)[0] / expected
+    np.testing.assert_allclose(quarters, 0.25, atol=0.01)
+
+
+def test_few_hot_pixels_make_most_of_the_noise_of_theirs():
+    counts = np.zeros((60, 80), int)
+    events = noise(10.0, background_rate_hz=0.1, hot_pixel_share=0.004, hot_pixel_rate_hz=60)
+    np.add.at(counts, (events.y, events.x), 1)
+    hot = counts > 200
+    assert 5 <= hot.sum() <= 40  # 19 expected
+    np.testing.assert_allclose(counts[hot].mean(), 600, rtol=0.1)
+    assert counts[~hot].max() < 12
+
+
+def test_thresholds_differ_from_pixel_to_pixel_as_much_as_asked():
+    config = camera(threshold=0.1, threshold_mismatch=0.1)
+    up = [(0, intensity(np.full((60, 80), -3.0), config)), (1_000_000, intensity(np.full((60, 80), -0.1), config))]
+    events = events_of(up, config)
+    counts = np.zeros((60, 80))
+    np.add.at(counts, (events.y, events.x), 1)
+    thresholds = 2.9 / (counts + 0.5)
+    np.testing.assert_allclose(thresholds.mean(), 0.1, rtol=0.02)
+    np.testing.assert_allclose(thresholds.std() / 0.1, 0.1, rtol=0.1)
+    same = np.zeros((60, 80))
+    np.add.at(same, ((e := events_of(up, camera(threshold=0.1))).y, e.x), 1)
+    assert (same == same[0, 0]).all()
+
+
+def test_frames_that_cannot_be_used_are_refused():
+    dark = np.zeros((4, 4))
+    with pytest.raises(ValueError, match="at least one"):
+        events_of([], camera())
+    with pytest.raises(ValueError, match="follows one at 5 us"):
+        events_of([(5, dark), (5, dark)], camera())

@@ -1,0 +1,122 @@
+"""The synthetic dataset on disk: reproducible, resumable, readable as Gen1, and in need of memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvtssm.datasets.synthetic import SPEC
+from rvtssm.events.labels import read_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import find_recordings
+from rvtssm.simulation.generate_recordings import SPLITS, SyntheticConfig, generate_synthetic, synthetic_recording
+
+SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, height=48, width=64, workers=1)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def raw_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("synthetic") / "raw"
+    generate_synthetic(SMALL, folder, progress=False)
+    return folder
+
+
+def test_it_lies_on_disk_like_gen1(raw_dir):
+    for split, count in zip(SPLITS, (2, 1, 1), strict=True):
+        recordings = find_recordings(raw_dir, split, SPEC)
+        assert len(recordings) == count
+        for found in recordings:
+            recording = open_recording(found.events_path)
+            assert (recording.format, recording.height, recording.width) == ("dat", 48, 64)
+            events = recording.read()
+            assert len(events) > 100 and events.t[-1] <= 600_000
+            assert recording.faults.backward_steps == recording.faults.out_of_frame == 0
+            boxes = read_boxes(found.boxes_path)
+            assert set(boxes["class_id"]) <= set(SPEC.disk_class_ids)
+            assert set(boxes["t"]) <= set(range(100_000, 600_001, 50_000))
+
+
+def test_a_second_run_does_only_what_is_missing(raw_dir):
+    before = files(raw_dir)
+    assert generate_synthetic(SMALL, raw_dir, progress=False).written == []
+    boxes = raw_dir / "train" / "train_0001_bbox.npy"
+    boxes.unlink()  # as after a kill between the two files
+    (raw_dir / "train" / "train_0001_td.dat").write_bytes(b"cut off")
+    summary = generate_synthetic(SMALL, raw_dir, progress=False)
+    assert summary.written == ["train/train_0001"]
+    assert len(summary.skipped) == 3
+    assert files(raw_dir) == before
+
+
+def test_the_number_of_workers_changes_nothing(raw_dir, tmp_path):
+    generate_synthetic(replace(SMALL, workers=2), tmp_path / "raw", progress=False)
+    assert files(tmp_path / "raw") == files(raw_dir)
+
+
+def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
+    def boxes(config: SyntheticConfig, split: str, index: int) -> bytes:
+        return synthetic_recording(config, split, index)[1].tobytes()
+
+    one = boxes(SMALL, "train", 0)
+    assert one == boxes(replace(SMALL, num_train=100), "train", 0)
+    others = [boxes(SMALL, "train", 1), boxes(SMALL, "val", 0), boxes(replace(SMALL, seed=6), "train", 0)]
+    assert len({one, *others}) == 4
+
+
+def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
+    before = files(raw_dir)
+    with pytest.raises(ValueError, match="seed=5 instead of 9"):
+        generate_synthetic(replace(SMALL, seed=9), raw_dir, progress=False)
+    with pytest.raises(ValueError, match="num_train=2 instead of 1"):
+        generate_synthetic(replace(SMALL, num_train=1), raw_dir, progress=False)
+    assert files(raw_dir) == before
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match=r"holds recordings but no synthetic\.json"):
+        generate_synthetic(SMALL, tmp_path, progress=False)
+    assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_val": -1}, {"duration_s": 0.05}, {"label_interval_us": 0}, {"ego_motion_share": 1.5}, {"height": 8}],
+)
+def test_impossible_settings_are_refused(change, tmp_path):
+    with pytest.raises(ValueError, match=r"synthetic\.|16x16"):
+        generate_synthetic(replace(SMALL, **change), tmp_path / "raw", progress=False)
+
+
+@pytest.mark.parametrize("interval_us, first_us", [(50_000, 100_000), (30_000, 120_000), (250_000, 250_000)])
+def test_labels_come_at_multiples_of_their_interval(interval_us, first_us):
+    config = SyntheticConfig(label_interval_us=interval_us, duration_s=2.0)
+    times = np.unique(synthetic_recording(config, "train", 0)[1]["t"])
+    assert times[0] == first_us and times[-1] > 1_700_000
+    assert (times % interval_us == 0).all()
+
+
+def test_a_tenth_of_many_recordings_moves_the_camera_if_asked_in_every_part():
+    moving = [SyntheticConfig(ego_motion_share=0.1).is_ego_moving(index) for index in range(100)]
+    assert [sum(moving[start : start + 20]) for start in range(0, 100, 20)] == [2, 2, 2, 2, 2]
+    assert not any(SyntheticConfig(ego_motion_share=0.0).is_ego_moving(index) for index in range(20))
+
+
+def test_the_default_set_has_enough_of_everything():
+    config = SyntheticConfig(ego_motion_share=0.0)
+    boxes = [synthetic_recording(config, "train", index)[1] for index in range(12)]
+    per_frame = [len(recording) / len(np.unique(recording["t"])) for recording in boxes]
+    assert 2 <= np.mean(per_frame) <= 5
+    everything = np.concatenate(boxes)
+    assert np.mean(everything["still_us"] >= 300_000) >= 0.15
+    assert everything["still_us"].max() <= 2_000_000
+    assert 0.3 < np.mean(everything["class_id"] == 0) < 0.7
+    sides = np.concatenate((everything["w"], everything["h"]))
+    assert np.mean((sides >= 10) & (sides <= 70)) > 0.85
+    cars, pedestrians = (everything[everything["class_id"] == k] for k in (0, 1))
+    assert np.median(cars["w"] / cars["h"]) > 1.5 and np.median(pedestrians["h"] / pedestrians["w"]) > 1.8
