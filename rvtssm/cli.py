@@ -52,17 +52,19 @@ PATH_KEYS = ("recording", "out", "checkpoint", "resume", "training.init_from", *
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
 
-# the section a verb reads: `rvtssm preprocess labels=none` is `preprocess.labels=none`
+# the sections a verb reads: `rvtssm preprocess labels=none stride_ms=5` is `preprocess.labels=none windows.stride_ms=5`
 SECTIONS = {
-    "generate": "synthetic",
-    "preprocess": "preprocess",
-    "verify": "preprocess",
-    "inspect": "dataset",
-    "train": "training",
-    "evaluate": "evaluation",
-    "predict": "predict",
-    "export": "export",
-    "audit": "audit",
+    "demo": ("windows",),
+    "generate": ("synthetic",),
+    "preprocess": ("preprocess", "windows"),
+    "verify": ("preprocess", "windows"),
+    "inspect": ("dataset",),
+    "train": ("training", "windows"),
+    "evaluate": ("evaluation",),
+    "predict": ("predict",),
+    "export": ("export",),
+    "audit": ("audit",),
+    "info": ("windows",),
 }
 
 
@@ -101,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         if verb not in VERBS:
             raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
         path = overrides.pop(0) if verb in PATH_VERBS and overrides and _is_path(overrides[0]) else None
-        overrides = [_literal_path(_in_section(word, SECTIONS.get(verb))) for word in overrides]
+        overrides = [_literal_path(_in_section(word, SECTIONS.get(verb, ()))) for word in overrides]
         unknown = [flag for flag in flags if flag not in ("--json", "--config")]
         if unknown:
             raise ValueError(f"there is no option {unknown[0]}; values are given as key=value")
@@ -129,17 +131,17 @@ def _is_path(word: str) -> bool:
     return "=" not in word or os.path.exists(word)
 
 
-def _in_section(override: str, section: str | None) -> str:
-    """An override as it is, or of the verb's own section when its key is only known there."""
+def _in_section(override: str, sections: tuple[str, ...]) -> str:
+    """An override as it is, or of one of the verb's own sections when its key is only known there."""
     if override.startswith(("+", "~")):
         raise ValueError(f"{override!r}: every key is there already; write key=value")
     from rvtssm.config import Config
 
-    key = override.partition("=")[0]
-    top = [field.name for field in fields(Config)]
-    if section is None or key in (*top, "experiment") or not hasattr(getattr(Config(), section), key.split(".")[0]):
+    key, config = override.partition("=")[0], Config()
+    if key in (*(field.name for field in fields(Config)), "experiment"):
         return override
-    return f"{section}.{override}"
+    found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
+    return f"{found[0]}.{override}" if found else override
 
 
 def _literal_path(override: str) -> str:

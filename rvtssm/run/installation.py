@@ -112,12 +112,12 @@ def _hdf5_filters() -> str:
 
 
 def _event_kernels() -> str:
-    from rvtssm.events.histogram import count_windows
-    from rvtssm.records import Events, Windows
+    from rvtssm.events.frame_counter import count_windows
+    from rvtssm.records import Events, Windows, WindowSettings
 
     event = Events(np.array([5]), np.array([1], np.uint16), np.array([2], np.uint16), np.array([1], np.uint8))
     windows = Windows(np.array([[0, 10]]), np.array([10]))
-    counts = count_windows(event, windows, height=4, width=4, num_bins=2)
+    counts = count_windows(event, windows, 4, 4, WindowSettings(num_bins=2))
     if counts.sum() != 1 or counts[0, 3, 2, 1] != 1:
         raise RuntimeError("one event was counted wrongly; reinstall numba")
     return "compiled and counted"

@@ -37,12 +37,13 @@ def predict(config: Config) -> int:
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")
     scored: list[ScoredRecording] = []
+    wanted: dict[str, np.ndarray] = {}
     failed = num_unseen = 0
     is_cut_off = False
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
-            summary, found, unseen = _predict_one(config, checkpoint, name, path, folder)
+            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
         except (ValueError, OSError) as error:
             if len(sources) == 1:
                 raise
@@ -59,7 +60,7 @@ def predict(config: Config) -> int:
             _complain(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if scored:
-        _score(scored, num_unseen, checkpoint.spec, out)
+        _score(scored, wanted, num_unseen, checkpoint.spec, out)
     elif failed < len(sources):
         (out / "scores.json").unlink(missing_ok=True)  # of an earlier prediction
     if failed:
@@ -73,32 +74,41 @@ def _complain(line: str) -> None:
 
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
-) -> tuple[PredictionSummary, ScoredRecording | None, int]:
-    """The summary, what there is to score where the sequence has labels of classes that the model has, and how many
-    label times have no window, since they are before the first or after the last event."""
+) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
+    """The summary, what there is to score where the sequence has labels of classes that the model has, which of its
+    labels are to be found, and how many label times have no window, since they are before the first or after the last
+    event."""
     tracks = Path(path) / DSEC_TRACKS
-    labels = dsec.labels_for(tracks, checkpoint.spec.class_names) if tracks.is_file() else None
-    if labels is None or not len(labels):
-        return predict_recording(checkpoint, path, out, config.predict), None, 0
+    has_labels = tracks.is_file()
+    if has_labels:
+        labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
+        has_labels = len(labels) > 0
+    if not has_labels:
+        return predict_recording(checkpoint, path, out, config.predict), None, np.empty(0, bool), 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
     def keep(frame: Detections) -> None:
         if frame.t_us in times_us:
             at_labels.append(frame)
 
-    counted = labels[dsec.is_counted(labels, checkpoint.spec.class_names)]
     summary = predict_recording(
-        checkpoint, path, out, config.predict, ground_truth=counted, ends_us=labels.t_us, on_frame=keep
+        checkpoint, path, out, config.predict, ground_truth=labels[is_wanted], ends_us=labels.t_us, on_frame=keep
     )
     seen = {frame.t_us for frame in at_labels}
-    kept = labels[np.isin(labels.t_us, list(seen))]
-    return summary, ScoredRecording(name, kept, at_labels), len(times_us - seen)
+    is_seen = np.isin(labels.t_us, list(seen))
+    return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
 
 
-def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetSpec, out: Path) -> None:
+def _score(
+    recordings: list[ScoredRecording],
+    wanted: dict[str, np.ndarray],
+    num_unseen: int,
+    trained: DatasetSpec,
+    out: Path,
+) -> None:
     """Average precision over all sequences at once, printed and written, with what stood for what."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
-    metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
+    metrics = evaluate_detections(recordings, spec, only=wanted)
     mapping = dsec.mapping_in_words(spec.class_names)
     with atomic_file(out / "scores.json") as staged:
         content = {

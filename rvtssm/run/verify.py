@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rich.console import Console
 
 from rvtssm.config import Config
@@ -17,8 +15,7 @@ def verify(config: Config) -> int:
     spec, dataset = build_spec(config.dataset), config.dataset
     if not dataset.raw_dir and not dataset.prepared_dir:
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to check")
-    options = replace(config.preprocess, overwrite=False)
-    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, options)
+    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, config.windows.settings, config.preprocess)
     errors = Console(stderr=True)
     for name, message in found.faults:
         errors.print(f"{name}: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
