@@ -91,7 +91,6 @@ def test_what_is_free_is_there():
         (("sampling.batch_size=1",), "sampling.batch_size=1 is too small for sampling.mode=mixed"),
         (("augment.stream.zoom_in_weight=1",), "augment.stream.zoom_in_weight=1"),
         (("augment.random.zoom_in_min=2",), "augment.random: zoom_in_min=2"),
-        (("model.memory=chunk", "model.memory_chunk=4"), "model.memory_chunk=4 with sampling.chunk_length=21"),
     ],
     ids=str,
 )
