@@ -32,6 +32,6 @@ def _check_h2(config: Config) -> None:
     """The term needs the norm of a layer, which not every kind has."""
     layer = build_temporal_layer(config.temporal, config.model.embed_dim * config.model.dim_multiplier[0])
     try:
-        h2_term([] if config.temporal.stages == () else [layer], config.optim.h2_band)
+        h2_term([] if config.temporal.strides == () else [layer], config.optim.h2_band)
     except ValueError as error:
         raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
