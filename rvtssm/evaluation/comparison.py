@@ -1,4 +1,4 @@
-"""Several evaluations side by side: average precision by weights and rate, the published rows below."""
+"""Compares several evaluations: average precision by weights and rate, with the published rows below."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DROP = "Drop: AP at the rate of training minus the mean of the other rates of i
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:
-    """Write `comparison.json`, `.md` and `.html` to a folder; reports by the name of their weights, at least one."""
+    """Write `comparison.json`, `.md` and `.html` to a folder. `reports` has one report per name of weights."""
     if not reports:
-        raise ValueError("a comparison needs at least one report")
+        raise ValueError("a comparison needs at least one report; got none, name some checkpoints")
     content = {
         "comparison.json": (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
         "comparison.md": comparison_markdown(reports).encode(),
@@ -30,7 +30,7 @@ def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | st
 
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
-    """A table of AP in percent over the rates that any of the reports has, and the performance drop of each."""
+    """Return a table of AP in percent over the rates of all reports, and the performance drop of each report."""
     head, *rows = _table_by_rate(reports)
     lines = ["## AP by inference rate", "", _line(head), "|---|" + "--:|" * (len(head) - 1)]
     lines += [*map(_line, rows), "", _DROP, ""]
@@ -43,7 +43,7 @@ def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
 
 
 def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
-    """The same as one page that needs nothing else, with a plot and the numbers that AP is made of."""
+    """Return the same as a page, with a plot and with all metrics at one rate."""
     head, *rows = _table_by_rate(reports)
     ours = {name: {row.hz: row.metrics["AP"] for row in report.rows} for name, report in reports.items()}
     names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
@@ -71,14 +71,14 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
 
 
 def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    """Rows of cells, the head first, the published ones last."""
+    """Return rows of cells, the head first, the published rows last."""
     rates = sorted({row.hz for report in reports.values() for row in report.rows})
     rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
     for name, report in reports.items():
         ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
         rows.append(_cells(f"{name} ({report.title})", rates, ap_by_hz, report.performance_drop))
     for name, published in _published(reports).items():
-        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # a drop over the columns, as ours
+        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop is over the same rates
         rows.append(_cells(name, rates, ap_by_hz, performance_drop(ap_by_hz)))
     return rows
 
@@ -92,7 +92,7 @@ def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float,
 
 
 def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, str]]:
-    """By setting, what it was for each of the weights."""
+    """Return by setting its value for each of the weights."""
     keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
     return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}
 
