@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -12,7 +11,7 @@ from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.page import document, figure, table
 from rvtssm.evaluation.plots import comparison_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
 
 _DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
 
@@ -31,9 +30,7 @@ def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | st
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
     """Return a table of AP in percent over the rates of all reports, and the performance drop of each report."""
-    head, *rows = _table_by_rate(reports)
-    lines = ["## AP by inference rate", "", _line(head), "|---|" + "--:|" * (len(head) - 1)]
-    lines += [*map(_line, rows), "", _DROP, ""]
+    lines = ["## AP by inference rate", "", *markdown_table(_table_by_rate(reports), "|---|"), "", _DROP, ""]
     for key, values in _settings(reports).items():
         if len(set(values.values())) == 1:
             lines.append(f"- {key}: {next(iter(values.values()))}")
@@ -50,7 +47,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     details = []
     for name, report in reports.items():
         row = next(row for row in report.rows if row.hz == report.breakdown_hz)
-        details.append([name, f"{row.hz:g}", *(percent(row.metrics.get(key, math.nan)) for key in names)])
+        details.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
     parts = [
         "<h2>Average precision by inference rate</h2>",
         table("rates", head, rows, f"AP in percent. {_DROP}"),
@@ -76,10 +73,10 @@ def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
     rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
     for name, report in reports.items():
         ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
-        rows.append(_cells(f"{name} ({report.title})", rates, ap_by_hz, report.performance_drop))
+        rows.append([f"{name} ({report.title})", *percents(ap_by_hz, rates), percent(report.performance_drop)])
     for name, published in _published(reports).items():
         ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop is over the same rates
-        rows.append(_cells(name, rates, ap_by_hz, performance_drop(ap_by_hz)))
+        rows.append([name, *percents(ap_by_hz, rates), percent(performance_drop(ap_by_hz))])
     return rows
 
 
@@ -95,11 +92,3 @@ def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, st
     """Return by setting its value for each of the weights."""
     keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
     return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}
-
-
-def _cells(name: str, rates: list[float], ap_by_hz: Mapping[float, float], drop: float) -> list[str]:
-    return [name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates), percent(drop)]
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

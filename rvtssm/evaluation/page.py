@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.plots import precision_png, rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, percent, percents, to_json
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
@@ -62,7 +62,7 @@ def document(title: str, parts: Iterable[str], numbers: Any) -> str:
 def _rates(report: EvaluationReport) -> list[str]:
     names = report.metric_names
     head = ["Hz", *(name.removeprefix("AP/") for name in names)]
-    rows = [[f"{row.hz:g}", *(percent(row.metrics[name]) for name in names)] for row in report.rows]
+    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows]
     parts = ["<h2>Average precision by inference rate</h2>", table("rates", head, rows, "percent")]
     if not math.isnan(report.performance_drop):
         parts.append(
@@ -84,7 +84,7 @@ def _published(report: EvaluationReport) -> list[str]:
     rows = {"this evaluation": {row.hz: row.metrics["AP"] for row in report.rows}}
     rows |= {f"{model} (published)": ap_by_hz for model, ap_by_hz in published.items()}
     rates = sorted({hz for ap_by_hz in rows.values() for hz in ap_by_hz})
-    cells = [[name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates)] for name, ap_by_hz in rows.items()]
+    cells = [[name, *percents(ap_by_hz, rates)] for name, ap_by_hz in rows.items()]
     caption = f"AP in percent; published rows are for the test recordings of {report.dataset}; a dash means no number"
     return [table("published", ["", *(f"{hz:g} Hz" for hz in rates)], cells, caption)]
 

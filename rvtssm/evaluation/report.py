@@ -15,7 +15,7 @@ from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
 
 
 def console_table(report: EvaluationReport) -> Table:
@@ -27,7 +27,7 @@ def console_table(report: EvaluationReport) -> Table:
     for name in report.metric_names:
         table.add_column(name.replace("AP_", "AP ").replace("AP/", ""), justify="right")
     for row in report.rows:
-        table.add_row(f"{row.hz:g}", *(percent(row.metrics[name]) for name in report.metric_names))
+        table.add_row(f"{row.hz:g}", *percents(row.metrics, report.metric_names))
     if not math.isnan(report.performance_drop):
         table.add_section()
         table.add_row("drop", percent(report.performance_drop))
@@ -41,10 +41,7 @@ def to_csv(report: EvaluationReport) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["hz", *report.metric_names, *extra])
     for row in report.rows:
-        values = [
-            *(row.metrics[name] for name in report.metric_names),
-            *(row.extra.get(name, math.nan) for name in extra),
-        ]
+        values = [{**row.metrics, **row.extra}.get(name, math.nan) for name in (*report.metric_names, *extra)]
         writer.writerow([f"{row.hz:g}", *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
     return text.getvalue()
 
@@ -52,10 +49,8 @@ def to_csv(report: EvaluationReport) -> str:
 def to_markdown(report: EvaluationReport) -> str:
     """Return a section with the table, the drop, the published rows if there are any, and the settings."""
     names = report.metric_names
-    lines = [f"## {report.title}", "", "| Hz | " + " | ".join(names) + " |", "|--:" * (len(names) + 1) + "|"]
-    lines += [
-        f"| {row.hz:g} | " + " | ".join(percent(row.metrics[name]) for name in names) + " |" for row in report.rows
-    ]
+    rows = [["Hz", *names], *([f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows)]
+    lines = [f"## {report.title}", "", *markdown_table(rows, "|--:|")]
     if not math.isnan(report.performance_drop):
         meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,20 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
 def percent(value: float) -> str:
     """Return a fraction as text in percent, or a dash if there was no ground truth."""
     return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
+    """Return `percent` of the values of some keys, with a dash for a missing one."""
+    return [percent(values.get(key, math.nan)) for key in keys]
+
+
+def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str]:
+    """Return the lines of a Markdown table with numbers right-aligned; the first row is the head.
+
+    `first_column` is "|---|" or "|--:|", the alignment of the first column.
+    """
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]
 
 
 def _json_number(value: float) -> float | None:

@@ -33,9 +33,9 @@ def open_detection_files(
 ) -> Iterator[Append]:
     """Yield a function that appends the detections of one window to all files; they are complete after the block.
 
-    `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the class ids in
-    the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The `image_id` of a
-    COCO result is the time of the window in microseconds.
+    `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the ids of the
+    classes in the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The
+    `image_id` of a COCO result is the time of the window in microseconds.
     """
     with ExitStack() as stack:
         writers = [

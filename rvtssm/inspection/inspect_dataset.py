@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +130,11 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
         raise ValueError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
-    settings, parts = _settings(entries, spec), []
-    for split, entry in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
-        try:
-            sequence = _opened(entry, spec)
-            parts.append(_prepared_part(split, sequence, len(settings["class_names"])))
-        except (ValueError, OSError) as error:
-            parts.append(Part(split, entry.stem, error=" ".join(str(error).split())))
+    settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
-    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, tuple(parts), settings)
+    todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
+    parts = _inspect_parts(todo, path.name, progress)
+    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
 
 
 def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
@@ -144,21 +142,29 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
 
     Raise ValueError if there is nothing to read. A damaged recording only gets an `error` in its part.
     """
-    entries: list[tuple[str, RawRecording]] = []
+    todo = []
     for split in SPLITS:
-        try:
-            entries += [(split, recording) for recording in find_recordings(path, split, spec)]
-        except ValueError:  # the tree does not have this split
-            continue
-    if not entries:
+        with suppress(ValueError):  # the tree may not have this split
+            todo += [
+                (split, found.name, partial(_raw_part, split, found, spec))
+                for found in find_recordings(path, split, spec)
+            ]
+    if not todo:
         raise ValueError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
+
+
+def _inspect_parts(
+    todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str, progress: bool
+) -> tuple[Part, ...]:
+    """Inspect recordings given as split, name and function; an error becomes the `error` of the part."""
     parts = []
-    for split, recording in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
+    for split, name, measure in track(todo, description, console=Console(stderr=True), disable=not progress):
         try:
-            parts.append(_raw_part(split, recording, spec))
+            parts.append(measure())
         except (ValueError, OSError) as error:
-            parts.append(Part(split, recording.name, error=" ".join(str(error).split())))
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, tuple(parts), {})
+            parts.append(Part(split, name, error=" ".join(str(error).split())))
+    return tuple(parts)
 
 
 def count_labels(
@@ -198,7 +204,8 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
     raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 
 
-def _prepared_part(split: str, sequence: StoredSequence, num_classes: int) -> Part:
+def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
+    sequence = _opened(path, spec)
     num_windows, num_events = len(sequence.windows), 0
     try:
         for start in range(0, num_windows, _FRAMES_AT_ONCE):

@@ -47,7 +47,8 @@ class SyntheticConfig:
     workers: int | None = None  # None means one per core
 
     def num_recordings(self, split: str) -> int:
-        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
+        count: int = getattr(self, f"num_{split}")
+        return count
 
     def is_ego_moving(self, index: int) -> bool:
         """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices."""
