@@ -17,7 +17,6 @@ DOORS = {
     "scripts/evaluate.py": "evaluate",
     "scripts/predict.py": "predict",
     "data_prep/preprocess.py": "preprocess",
-    "data_prep/verify.py": "verify",
 }
 
 # stands for .venv/bin/python: notes what is installed, hands everything else to a real interpreter
