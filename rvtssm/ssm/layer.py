@@ -27,7 +27,7 @@ class TemporalConfig:
     """
 
     name: str = "s5"  # one of rvtssm.ssm.TEMPORAL_LAYERS
-    stages: tuple[int, ...] | None = None  # of the four, 1 to 4, those that remember; None: all; see `alone` below
+    strides: tuple[int, ...] | None = None  # of the backbone's maps, those at which state is carried; None: all
     discretization: str = "bilinear"  # one of rvtssm.ssm.discretize.DISCRETIZATIONS
     # Fraction of the Nyquist rate above which modes are silent, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
     bandlimit: float | None = None
@@ -47,12 +47,12 @@ class TemporalConfig:
     dws_conv_kernel_size: int = 3  # lstm: pixels, odd
 
     def __post_init__(self) -> None:
-        if self.stages is not None:
-            self.stages = tuple(self.stages)
-            if len(set(self.stages)) < len(self.stages) or not set(self.stages) <= {1, 2, 3, 4}:
+        if self.strides is not None:
+            self.strides = tuple(self.strides)
+            if len(set(self.strides)) < len(self.strides) or min(self.strides, default=1) < 1:
                 raise ValueError(
-                    f"temporal.stages={list(self.stages)}; name each stage that remembers once, of 1, 2, 3 and 4, "
-                    "null for all of them"
+                    f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
+                    "[16,32], or null for all strides of the backbone"
                 )
         if self.bandlimit is not None and not 0 <= self.bandlimit < math.inf:
             raise ValueError(f"temporal.bandlimit={self.bandlimit} must be 0 (off) or positive")
