@@ -108,7 +108,7 @@ def test_a_run_is_refused_before_its_data_are_sought(tmp_path):
         (["model.head_dim=7"], "head_dim=7"),
         (["resume=/gone.ckpt"], "resume=/gone.ckpt: there is no such checkpoint"),
         (["training.init_from=/gone.ckpt"], "training.init_from: there is no checkpoint at /gone.ckpt"),
-        (["training.accelerator=mps"], "training cannot run so"),
+        (["training.accelerator=mps"], "training cannot run with these settings"),
     ):
         with pytest.raises(ValueError) as refused:
             train(compose([*somewhere, *overrides]))
