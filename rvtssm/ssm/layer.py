@@ -157,8 +157,8 @@ class TemporalLayer(nn.Module, ABC):
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
         """Return the H2 norm of the layer between two angular frequencies in radians per training step, as ().
 
-        See `rvtssm.ssm.spectrum`. `num_points` > 0 asks for quadrature where a closed form exists. Raises a ValueError
-        if the layer has no transfer function.
+        See `rvtssm.ssm.spectrum`. `num_points` > 0 asks for quadrature even if a closed form exists. Raises a
+        ValueError if the layer has no transfer function.
         """
         energy = self.band_energy(omega_min, omega_max, num_points)
         total = energy.sum().clamp_min(torch.finfo(energy.dtype).tiny)  # so that the gradient at zero energy is 0

@@ -32,8 +32,8 @@ class S4SSM(PerFeatureLayer):
 
     If the steps of a chunk differ, there is one such matrix per step, group of sequences and feature, and groups
     smaller than the state fall back to the recurrence. The exponentials are one per feature and size of step, about a
-    millisecond each for a state of 64. A few sizes cost little; but if all steps differ, or a gradient with respect to
-    them is asked for, a chunk takes 9 times as long as with `bilinear`, and 25 times with its backward.
+    millisecond each for a state of 64. A few sizes cost little; but if all steps differ, or need a gradient
+    themselves, a chunk takes 9 times as long as with `bilinear`, and 25 times with its backward.
     """
 
     name: ClassVar[str] = "s4"

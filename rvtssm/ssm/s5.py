@@ -71,10 +71,9 @@ class S5SSM(TemporalLayer):
         """Return the layer at a step scale: discretised modes, and matrices that include gain and bandlimit."""
         # Never in low precision, because the powers of decay amplify rounding.
         with torch.autocast(self.log_step.device.type, enabled=False):
-            return self._prepare(to_rows(to_constant(step_scale)))
+            return self._prepare(to_rows(to_constant(step_scale)), *self.modes())
 
-    def _prepare(self, rows: StepScale) -> SharedSystem:
-        lambda_, dt = self.modes()
+    def _prepare(self, rows: StepScale, lambda_: Tensor, dt: Tensor) -> SharedSystem:
         decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
         mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
         # Pairs stay in their order: the matrix [[re, -im], [im, re]] of a complex factor turns a pair of B into two

@@ -29,7 +29,7 @@ _NO_MODES = "its modes follow the input, so they have no frequency of their own"
 
 
 @dataclass(frozen=True, slots=True)
-class Selective:
+class PreparedS7:
     """What `SelectiveSSM` prepares from its parameters and the step scale."""
 
     lambda_: Tensor  # (P,) complex
@@ -69,21 +69,21 @@ class SelectiveSSM(TemporalLayer):
         """Return zeros (N, P), complex."""
         return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Selective:
+    def prepare(self, step_scale: StepScale = 1.0) -> PreparedS7:
         """Return the matrices in real numbers; the discrete modes need the input."""
         with torch.autocast(self.imag.device.type, enabled=False):
             sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
-            return Selective(
+            return PreparedS7(
                 lambda_=self._lambda,
                 w_in=self.B.transpose(1, 2).flatten(0, 1),
                 w_out=(self.C * sign).flatten(1),
                 rows=to_rows(to_constant(step_scale)),
             )
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | Selective = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | PreparedS7 = 1.0) -> tuple[Tensor, Tensor]:
         """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
         assert isinstance(state, Tensor)
-        system = step_scale if isinstance(step_scale, Selective) else self.prepare(step_scale)
+        system = step_scale if isinstance(step_scale, PreparedS7) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):

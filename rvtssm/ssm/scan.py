@@ -53,29 +53,19 @@ def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor,
 
 
 def scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same numbers as `scan_reference`, in the type of the state, with one buffer per direction."""
+    """Return the same numbers as `scan_reference`, in the type of the state, with one buffer per direction.
+
+    decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
+    (N, P) -> all states (L, N, P), the last (N, P).
+    """
     if drive.numel() == 0:
         raise ValueError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
-    rows = _rows(decay, drive).to(state.dtype)
-    states, last = _scan(rows, drive.reshape(len(drive), -1, drive.shape[-1]).to(state.dtype), state.flatten(0, -2))
-    return states.view(drive.shape), last.view(state.shape)
-
-
-def _rows(decay: Tensor, drive: Tensor) -> Tensor:
-    """Shape decay as (T | 1, D, P), one row for each of D runs of consecutive sequences."""
-    num_modes = drive.shape[-1]
-    if decay.ndim == 1:
-        return decay.expand(num_modes)[None, None]
-    if decay.ndim == 4 and decay.shape[2] == 1:
-        return decay.expand(-1, -1, -1, num_modes).flatten(1, 2)
-    if decay.shape[1:-1].numel() == 1:
-        return decay.expand(*decay.shape[:-1], num_modes).flatten(1, -2)
-    return decay.expand(-1, *drive.shape[1:]).flatten(1, -2)
+    states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state)
+    return states, last
 
 
 @torch.library.custom_op("rvtssm::scan", mutates_args=())
 def _scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """decay (T | 1, D, P), drive (L, N, P), state (N, P) -> the states (L, N, P) and the last (N, P)."""
     states = drive.detach().clone(memory_format=torch.contiguous_format)
     last = state.detach().clone(memory_format=torch.contiguous_format)
     sweeps(drive.device.type).forward(_real(states), plain(decay), last)

@@ -112,6 +112,5 @@ def energy_quadrature(
 
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
-        raise ValueError(
-            f"the band from {omega_min} to {omega_max} rad per step is empty or endless; give 0 < omega_min < omega_max"
-        )
+        band = f"from {omega_min} to {omega_max} rad per step"
+        raise ValueError(f"the band {band} is empty or endless; give 0 < omega_min < omega_max")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.ssm import shared_state
-from rvtssm.ssm.scan import scan
+from rvtssm.ssm.scan import scan_reference
 from rvtssm.ssm.shared_state import SharedSystem, as_complex, as_pairs, run_shared
 
 DIM, NUM_MODES, GROUPS = 2, 3, 2
@@ -58,7 +58,7 @@ def run_slowly(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, 
     drive = as_complex(F.linear(u, system.w_in), state).unflatten(1, (groups, -1))
     if system.gain is not None:
         drive = drive * system.gain[:, :, None]
-    states, last = scan(system.decay[:, :, None], drive, state.unflatten(0, (groups, -1)))
+    states, last = scan_reference(system.decay[:, :, None], drive, state.unflatten(0, (groups, -1)))
     if system.mask is not None:
         states = states * system.mask[:, :, None]
     return F.linear(as_pairs(states.flatten(1, 2), u), system.w_out) + system.d * u, last.flatten(0, 1)
