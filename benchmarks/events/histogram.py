@@ -57,7 +57,7 @@ def traffic(num_events: int, height: int, width: int, seed: int = 0) -> Events:
 
 
 def paired(ours: Callable[[int], object], theirs: Callable[[int], object], num_runs: int) -> tuple[float, float, float]:
-    """Return the median seconds of both and of the ratios theirs / ours; both run by turns on parts 0, 1, ... of it."""
+    """Return the median seconds of both and of theirs / ours, run by turns on part 0, 1, ... of the data."""
     ours(0), theirs(0)
     seconds = np.empty((num_runs, 2))
     for run in range(num_runs):

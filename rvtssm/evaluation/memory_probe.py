@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.inference.stream import Streams
 from rvtssm.models.backbone import STAGE_STRIDES
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.postprocess import to_probabilities
+from rvtssm.models.streams import Streams
 
 OUTPUTS = (*(f"stride {stride}" for stride in STAGE_STRIDES), "boxes", "scores")
 _HELD_STEPS = 4  # of training, over which an input is held

@@ -18,7 +18,7 @@ class Backbone(nn.Module):
     """Runs L steps of B streams through the stages, each with its own temporal layer.
 
     `temporal` holds one layer per stage, of widths `dims`; see `rvtssm.ssm` for what it must do. `remembering` lists
-    the stages, 1 to 4, whose state is carried from step to step; None: all.
+    the strides at which state is carried from step to step; None: all.
     """
 
     def __init__(
@@ -36,6 +36,10 @@ class Backbone(nn.Module):
         remembering: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        if remembering is not None and not set(remembering) <= set(STAGE_STRIDES):
+            raise ValueError(
+                f"temporal.strides={list(remembering)}; this backbone has the strides {list(STAGE_STRIDES)}"
+            )
         self.dims = tuple(dims)
         self.stages: Sequence[Stage] = nn.ModuleList(  # type: ignore[assignment]
             Stage(
@@ -49,10 +53,10 @@ class Backbone(nn.Module):
                 layer_scale=layer_scale,
                 drop_path=drop_path,
                 mixer=mixer,
-                remembers=remembering is None or number in remembering,
+                remembers=remembering is None or stride in remembering,
             )
-            for number, (before, dim, factor, blocks, layer) in enumerate(
-                zip((in_channels, *dims[:-1]), dims, STAGE_FACTORS, num_blocks, temporal, strict=True), start=1
+            for before, dim, stride, factor, blocks, layer in zip(
+                (in_channels, *dims[:-1]), dims, STAGE_STRIDES, STAGE_FACTORS, num_blocks, temporal, strict=True
             )
         )
 

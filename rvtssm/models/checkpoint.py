@@ -51,10 +51,14 @@ class CheckpointMeta:
                 f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
+        temporal = dict(meta["temporal"])
+        if "stages" in temporal:  # older checkpoints number the stages with memory, 1 to 4, finest first
+            stages = temporal.pop("stages")
+            temporal["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
         return cls(
             DatasetSpec(**meta["spec"]),
             ModelConfig(**meta["model"]),
-            TemporalConfig(**meta["temporal"]),
+            TemporalConfig(**temporal),
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
             meta["prepared_dir"],

@@ -139,7 +139,7 @@ class Detector(nn.Module):
             layer_scale=model.layer_scale,
             drop_path=model.drop_path,
             mixer=model.mixer,
-            remembering=temporal.stages,
+            remembering=temporal.strides,
         )
         self.neck = Pafpn(dims[1:], model.fpn_blocks)
         self.head = YoloxHead(dims[1:], num_classes)

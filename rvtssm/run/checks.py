@@ -14,7 +14,6 @@ _FRAME_HW = (32, 32)  # no weight depends on it
 
 def check(config: Config) -> None:
     """ValueError for values that do not go together, or that only who uses them can judge; it names key and value."""
-    _check_memory(config)
     config.sampling.check()
     config.augment.check()
     with torch.device("meta"):
@@ -33,21 +32,6 @@ def _check_h2(config: Config) -> None:
     """The term needs the norm of a layer, which not every kind has."""
     layer = build_temporal_layer(config.temporal, config.model.embed_dim * config.model.dim_multiplier[0])
     try:
-        h2_term([] if config.temporal.stages == () else [layer], config.optim.h2_band)
+        h2_term([] if config.temporal.strides == () else [layer], config.optim.h2_band)
     except ValueError as error:
         raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
-
-
-def _check_memory(config: Config) -> None:
-    """A model that forgets after n steps is trained and validated in chunks of n."""
-    chunk, training, validation = (
-        config.model.memory_chunk,
-        config.sampling.chunk_length,
-        config.data.eval_chunk_length,
-    )
-    if chunk is not None and (training, validation) != (chunk, chunk):
-        raise ValueError(
-            f"model.memory_chunk={chunk} with sampling.chunk_length={training} and "
-            f"data.eval_chunk_length={validation}; a model that forgets is trained and validated in chunks of "
-            "its memory, set all three alike"
-        )

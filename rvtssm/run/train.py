@@ -57,7 +57,7 @@ def train(config: Config) -> Path:
         * config.training.num_nodes
         * config.training.accumulate,
         trained_stride_us=meta.windows.stride_us,
-        carries_state=config.model.memory == "carried",
+        memory_chunk=config.model.memory_chunk,
         postprocess=config.postprocess,
         freeze_batchnorm=config.training.freeze_batchnorm,
         fused=config.training.fused,

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, save_file
 from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.streams import copied_to_cpu
 from rvtssm.records import SequenceBatch
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import OptimConfig
-from rvtssm.training.state_bank import map_state
 
 _SHOWN = 3  # names in the message; all of them are in the file
 
@@ -32,7 +32,7 @@ class Before:
     """What a training batch started from; nothing here is copied but the random state."""
 
     batch: SequenceBatch
-    states: dict[int, Any]  # of the streams, by slot
+    states: dict[str, Any]  # of the streams, see `Streams.states`
     random: Tensor
     losses: dict[str, Tensor]
 
@@ -56,7 +56,7 @@ class NonFiniteStop(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: SequenceBatch, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        states = dict(pl_module.states["train"].slots)
+        states = pl_module.train_streams.states()
         self._before = Before(batch, states, pl_module.random_generator().get_state(), {})
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
@@ -130,7 +130,7 @@ class NonFiniteStop(L.Callback):
             "losses": losses,
             "non_finite_weights": weights,
             "non_finite_gradients": gradients,
-            "streams": {slot: map_state(Tensor.cpu, state) for slot, state in before.states.items()},
+            "streams": copied_to_cpu(before.states),
             "random": before.random,
             "precision": str(trainer.precision),
             "optim": asdict(module.settings.optim),
@@ -151,7 +151,7 @@ def replay(path: Path | str) -> dict[str, float]:
         num_steps=1,
         batch_size=1,
         trained_stride_us=meta.windows.stride_us,
-        carries_state=meta.model_config.memory == "carried",
+        memory_chunk=meta.model_config.memory_chunk,
         postprocess=PostprocessConfig(),
         freeze_batchnorm=content["freeze_batchnorm"],
     )
@@ -160,7 +160,7 @@ def replay(path: Path | str) -> dict[str, float]:
         detector.double()
     detector.load_state_dict(content["state_dict"])
     module = DetectionModule(detector, settings, {}, {}, []).train()
-    module.states["train"].load_state_dict(content["streams"])
+    module.train_streams.load_state_dict(content["streams"])
     dtype = torch.bfloat16 if content["precision"].startswith("bf16") else torch.float16
     with (
         torch.random.fork_rng(devices=[]),

@@ -11,9 +11,10 @@ from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.inference.stream import Streams, stream
+from rvtssm.inference.stream import stream
 from rvtssm.models.detector import MODEL_SIZES, build_detector
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.streams import Streams
 from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
 from rvtssm.ssm import TemporalConfig
 

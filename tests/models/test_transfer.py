@@ -109,7 +109,7 @@ def test_a_temporal_layer_of_another_size_is_not_taken_by_halves(start):
 
 
 def test_memory_in_fewer_stages_needs_no_other_weights(start):
-    _, target, report = start(META, replace(META, temporal_config=TemporalConfig(stages=(4,))))
+    _, target, report = start(META, replace(META, temporal_config=TemporalConfig(strides=(32,))))
     assert outcomes(report, "taken") == set(report)
     assert not target.backbone.stages[0].remembers
 
