@@ -165,7 +165,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
         (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
         scores.append({name: value for name, value in row.items() if name != "seconds"})
     assert scores[0] == scores[1] and scores[0]["AP"] > 0
-    assert f"At {hz} Hz, as all below." in (tmp_path / "raw/report.html").read_text()
+    assert f"At {hz} Hz, like all below." in (tmp_path / "raw/report.html").read_text()
 
 
 def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
