@@ -111,7 +111,7 @@ class ExportedDetector(nn.Module):
 
 def _open_onnx(path: Path) -> tuple[Run, str]:
     if find_spec("onnxruntime") is None:
-        raise ValueError(f"{path} needs the package onnxruntime; install it with `pip install rvtssm[export]`")
+        raise ValueError(f"{path} needs the package onnxruntime; run `pip install -e '.[export]'` in the checkout")
     import onnxruntime  # an optional package
 
     options = onnxruntime.SessionOptions()

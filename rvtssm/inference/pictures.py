@@ -1,4 +1,4 @@
-"""Video, stills and a strip of a recording while it is streamed; at high rates one picture shows several windows."""
+"""Writes video, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from rvtssm.records import Detections, Labels
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """What is drawn, and how often."""
+    """What is drawn, and how often.
+
+    `is_summed` is for windows that follow one another: a picture then shows the events of all its windows.
+    """
 
     class_names: Sequence[str]
     min_score: float
     hz: float  # windows per second
     windows_per_picture: int
-    is_summed: bool  # windows follow on one another: a picture shows the events of all its windows
+    is_summed: bool
     has_video: bool
     num_stills: int
     downsample: int  # sensor pixels per frame pixel, for the ground truth
-    scale: int | None = None
+    scale: int | None = None  # of the picture, see `draw_frame`
 
 
 @contextmanager
 def open_pictures(
     folder: Path, settings: PictureSettings, ground_truth: Labels | None = None, images: Images | None = None
 ) -> Iterator[Callable[[np.ndarray, Detections], None]]:
-    """A function that takes histogram (2 * bins, H, W) and detections (frame px) of each window in turn.
+    """Yield a function that takes the histogram (2 * bins, H, W) and the detections (frame px) of each window in turn.
 
-    Leaves `video.mp4`, `still_<seconds>s.png` and, of all stills side by side, `strip.png` in a folder. Time zero of
-    the captions is the start of the first window. `ground_truth` is in sensor px, ordered by time; `images` are drawn
-    under the events.
+    The folder receives `video.mp4`, `still_<seconds>s.png` and `strip.png`, which has all stills side by side. The time
+    in captions counts from the start of the first window. `ground_truth` is in sensor px, ordered by time. `images` are
+    drawn below the events.
     """
     period = settings.windows_per_picture
-    stills = _Spread(settings.num_stills)
+    stills = _StillChoice(settings.num_stills)
     start_us: int | None = None
     num_seen = 0
     summed: np.ndarray | None = None
@@ -87,8 +90,8 @@ def open_pictures(
             write_png(folder / "strip.png", np.concatenate([picture for _, picture in chosen], axis=1))
 
 
-class _Spread:
-    """At most 4 * count pictures, evenly spread over however many come: one in `_step`, which doubles when it must."""
+class _StillChoice:
+    """Keeps at most 4 * count pictures that are spread evenly over an unknown number: one in `_step`, which doubles."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -140,7 +143,7 @@ def _draw(
 
 
 def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:
-    """The labels of the last label time in (begin_us, end_us], none when there is no such time."""
+    """Return the labels of the last label time in (begin_us, end_us], or none if there is no such time."""
     last = int(np.searchsorted(labels.t_us, end_us, side="right"))
     if last == 0 or labels.t_us[last - 1] <= begin_us:
         return labels[:0]

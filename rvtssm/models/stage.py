@@ -91,5 +91,5 @@ class Stage(nn.Module):
         if self.remembers:
             y, state = self.temporal(pixels, state, step_scale, **where)
         else:
-            y = self.temporal.alone(pixels, step_scale, **where)
+            y = self.temporal.forward_without_memory(pixels, step_scale, **where)
         return y.view(num_steps, num_streams, height, width, dim), state

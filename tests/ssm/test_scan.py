@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer, mimo, scan_cpu, scan_loop
+from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
 from rvtssm.ssm.scan import scan, scan_reference, sweeps
 
@@ -50,7 +50,7 @@ def _fast_twin(monkeypatch, request):
     """Both sweeps that run here; the kernels for GPUs are in test_scan_triton."""
     chosen = {"cpu": scan_cpu, "loop": scan_loop}[request.param]
     monkeypatch.setattr(scan_module, "sweeps", lambda device_type: chosen)
-    monkeypatch.setattr(mimo, "sweeps", lambda device_type: chosen)
+    monkeypatch.setattr(shared_state, "sweeps", lambda device_type: chosen)
 
 
 @pytest.mark.usefixtures("_fast_twin")
