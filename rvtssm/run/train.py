@@ -25,7 +25,7 @@ from rvtssm.training.speed import check_compiler, speed_up
 
 
 def train(config: Config) -> Path:
-    """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`, and return the best one."""
+    """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or "outputs/train")
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
