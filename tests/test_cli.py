@@ -304,7 +304,7 @@ def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
     np.save(path, boxes)
     where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
     line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
-    assert re.search("no recording of .* has a box that can be used: classes 0 car, 1 pedestrian, sensor 64x48", line)
+    assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
 
 
 def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):

@@ -1,4 +1,4 @@
-"""What can be wrong with a training configuration and shows without data, so that it fails before they are touched."""
+"""Finds mistakes in a training configuration that show without data, so that a run fails before it reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRAME_HW = (32, 32)  # no weight depends on it
 
 
 def check(config: Config) -> None:
-    """ValueError for values that do not go together, or that only who uses them can judge; it names key and value."""
+    """Raise ValueError, which names key and value, if sections of the configuration do not fit together."""
     config.sampling.check()
     config.augment.check()
     with torch.device("meta"):
@@ -29,7 +29,7 @@ def check(config: Config) -> None:
 
 
 def _check_h2(config: Config) -> None:
-    """The term needs the norm of a layer, which not every kind has."""
+    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm."""
     layer = build_temporal_layer(config.temporal, config.model.embed_dim * config.model.dim_multiplier[0])
     try:
         h2_term([] if config.temporal.strides == () else [layer], config.optim.h2_band)

@@ -59,9 +59,7 @@ def _forward_pass() -> str:
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 64, num_classes=2).to(device).eval()
     with torch.inference_mode():
         hist = torch.zeros(1, 1, 20, 64, 64, dtype=torch.uint8, device=device)
-        predictions, _ = detector(hist, detector.init_state(1))
-    if not torch.isfinite(predictions).all():
-        raise RuntimeError(f"the predictions on {device} are not finite")
+        detector(hist, detector.init_state(1))
     return f"the tiny detector runs on {device}"
 
 
