@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from rvtssm.inference.progress import progress_bar
+from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.records import Detections, SequenceBatch
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
@@ -49,7 +50,7 @@ class Streams:
         self.trained_stride_us = trained_stride_us
         self.memory_chunk = memory_chunk
         self.step_scale = step_scale
-        self.device = detector.locations.device
+        self.device = detector.device
         self._state: State = None
         self._steps: dict[int, int] = {}  # slot: steps since its start, in the order of the rows of the state
         self._prepared: tuple[float, PreparedStep] | None = None  # for the last step scale that was a number
@@ -57,10 +58,10 @@ class Streams:
     @torch.inference_mode()
     def push(
         self, hist: Tensor, dt_us: Tensor, frame_index: Tensor, slots: Sequence[int], is_first: Sequence[bool]
-    ) -> Tensor:
+    ) -> Any:
         """Run L steps of B streams: hist (L, B, C, H, W), dt_us (L, B), frame_index (M, 2) = (step, stream).
 
-        Returns the predictions (M, A, 5 + K) of the frames in frame_index, which is in order of steps.
+        Returns the head's predictions for the M frames in frame_index, which is in order of steps.
         """
         hist, frame_index = hist.to(self.device, non_blocking=True), frame_index.cpu()
         step_scale = dt_us.double() / self.trained_stride_us
@@ -81,7 +82,7 @@ class Streams:
             )
             predictions.append(found)
         self._steps = {slot: steps + len(hist) for slot, steps in self._steps.items()}
-        return torch.cat(predictions)
+        return concatenate(predictions)
 
     def state_dict(self) -> dict[str, Any]:
         """The states of all streams, as plain data and tensors on the CPU."""
@@ -110,10 +111,10 @@ class Streams:
             self._prepared = (step_scale, self.detector.prepare(step_scale))
         return self._prepared[1]
 
-    def _push_without_memory(self, hist: Tensor, step_scale: Tensor, frame_index: Tensor) -> Tensor:
+    def _push_without_memory(self, hist: Tensor, step_scale: Tensor, frame_index: Tensor) -> Any:
         """Every frame is a stream of one step, so only the wanted ones need to be run."""
         if not len(frame_index):
-            return hist.new_zeros(0, len(self.detector.locations), 5 + self.detector.num_classes, dtype=torch.float32)
+            return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
         each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
         frames = hist.flatten(0, 1)[rows.to(self.device)][None]
@@ -192,7 +193,7 @@ def stream(
                         batch.is_first.tolist(),
                     )
                     recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-                    frames = postprocess(predictions, batch.t_us.tolist(), config)
+                    frames = detector.head.decode(predictions, batch.t_us.tolist(), config)
                     for recording, frame in zip(recordings, frames, strict=True):
                         found[recording].append(frame)
                 advance(1)
@@ -204,9 +205,9 @@ def stream(
     ]
 
 
-def check_causal(detector: Any) -> None:
+def check_causal(detector: Detector) -> None:
     """ValueError for a detector whose outputs depend on later windows: fed one at a time, it would see none of them."""
-    if isinstance(detector, Detector) and not all(stage.temporal.is_causal for stage in detector.backbone.stages):
+    if not detector.is_causal:
         raise ValueError(
             "these weights see whole chunks only (temporal.bidirectional=true) and cannot go step by step; score them "
             "with `rvtssm evaluate`, or train with temporal.bidirectional=false"

@@ -26,9 +26,10 @@ class Spectrum:
     note: str = ""  # what has to be known beside the numbers
 
 
-def stage_spectra(detector: Detector) -> list[Spectrum | str]:
-    """The spectrum of every stage, finest first, or a sentence why its layer has none."""
-    return [layer_spectrum(getattr(stage.temporal, "ssm", stage.temporal)) for stage in detector.backbone.stages]
+def stage_spectra(detector: Detector) -> dict[int, Spectrum | str]:
+    """Return the spectrum of every temporal layer by stride, or a sentence why it has none."""
+    layers = detector.backbone.temporal_layers()
+    return {stride: layer_spectrum(getattr(layer, "ssm", layer)) for stride, layer in layers.items()}
 
 
 @torch.no_grad()

@@ -152,7 +152,8 @@ def _video() -> str:
 def _forward_pass() -> str:
     import torch
 
-    from rvtssm.models.detector import ModelConfig, build_detector
+    from rvtssm.models.detector import build_detector
+    from rvtssm.models.model_config import ModelConfig
     from rvtssm.ssm import TemporalConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -162,6 +163,7 @@ def _forward_pass() -> str:
     with torch.inference_mode():
         hist = torch.zeros(1, 1, 20, 64, 64, dtype=torch.uint8, device=device)
         predictions, _ = detector(hist, detector.init_state(1))
-    if not torch.isfinite(predictions).all():
+    boxes, scores = detector.head.compared(predictions)
+    if not (boxes.isfinite().all() and scores.isfinite().all()):
         raise RuntimeError(f"the predictions on {device} are not finite")
-    return f"tiny detector on {device}, {predictions.shape[1]} locations"
+    return f"tiny detector on {device}, {boxes.shape[1]} boxes"

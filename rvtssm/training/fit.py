@@ -21,7 +21,7 @@ from rvtssm.training.loggers import build_loggers, check_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
 from rvtssm.training.spectrum_monitor import SpectrumMonitor
-from rvtssm.training.speed import PRECISIONS, check_stages
+from rvtssm.training.speed import PRECISIONS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
@@ -41,7 +41,7 @@ class TrainingConfig:
     accelerator: str = "auto"
     precision: str = "32-true"  # or bf16-mixed: products in 16 bits, states and steps in 32; or others of PRECISIONS
     compile: bool = False  # backbone, neck and head, each into one graph, for training; validation runs as without
-    recompute_stages: tuple[int, ...] = ()  # of 1 to 4, those that run again in the backward, which saves their memory
+    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, which saves memory
     channels_last: bool = False  # weights of convolutions as well; frames and maps are in any case
     fused: bool = True  # the optimiser moves all weights at once; never in mixed precision, where it could not clip
     accumulate: int = 1  # batches per optimiser step
@@ -62,8 +62,7 @@ class TrainingConfig:
                 raise ValueError(f"training.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
         if self.num_images < 0:
             raise ValueError(f"training.num_images={self.num_images} must be at least 0, which draws none")
-        self.recompute_stages = tuple(self.recompute_stages)
-        check_stages("training.recompute_stages", self.recompute_stages)
+        self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if not self.checkpoint_minutes > 0:
             raise ValueError(f"training.checkpoint_minutes={self.checkpoint_minutes:g} must be positive")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
-from rvtssm.models.yolox_loss import YoloxLoss, at_least_one
+from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.regularize import h2_term
@@ -58,7 +58,6 @@ class DetectionModule(L.LightningModule):
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
         self.val_labels = val_labels
-        self.loss = YoloxLoss()
         if settings.optim.h2_weight:
             self._h2()  # a layer without such a norm is refused before anything is trained
         self.states = {"train": StateBank(), "val": StateBank()}
@@ -78,13 +77,14 @@ class DetectionModule(L.LightningModule):
                     part.eval()
         return self
 
-    def advance(self, batch: SequenceBatch, bank: StateBank) -> Tensor:
-        """Run the chunks of a batch from their stored states; predictions (M, A, 5 + K) of the labelled frames."""
+    def advance(self, batch: SequenceBatch, bank: StateBank) -> Any:
+        """Run the chunks of a batch from their stored states; returns the predictions for the labelled frames."""
         state = self.detector.init_state(len(batch.slot))
         if self.settings.carries_state:
             state = bank.read(state, batch.slot, batch.is_first)
         step_scale = batch.dt_us / self.settings.trained_stride_us
-        predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index)
+        targets = (batch.targets, batch.num_targets) if self.training else None
+        predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index, targets)
         if self.settings.carries_state:
             bank.write(batch.slot, state)
         return predictions
@@ -100,21 +100,17 @@ class DetectionModule(L.LightningModule):
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """The terms of the loss of a training batch and their `total`; the stored states move on."""
         predictions = self.advance(batch, self.states["train"])
-        locations = self.detector.locations
-        losses = self.loss(predictions, batch.targets, batch.num_targets, locations, self._matched_per_process)
+        losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        idle = self._without_effect() if len(batch.frame_index) else [predictions, *self.parameters()]
+        idle = self.detector.backbone.idle_parameters()
+        if not len(batch.frame_index):
+            idle = [*(field for field in predictions if field is not None), *self.parameters()]
         if idle:
             # they still take part: processes that train together wait for the gradient of every parameter
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
-
-    def _without_effect(self) -> list[nn.Parameter]:
-        """Parameters that a prediction need not depend on: of stages that forget, what only a state would show."""
-        stages = self.detector.backbone.stages
-        return [p for stage in stages if not stage.remembers for p in stage.temporal.parameters()]
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
         """What the losses are divided by: the locations that all processes have matched, over their number.
@@ -138,8 +134,7 @@ class DetectionModule(L.LightningModule):
     def _h2(self) -> Tensor:
         optim = self.settings.optim
         try:
-            remembering = [stage.temporal for stage in self.detector.backbone.stages if stage.remembers]
-            return h2_term(remembering, optim.h2_band)
+            return h2_term(self.detector.backbone.remembering_layers(), optim.h2_band)
         except ValueError as error:
             raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 
@@ -163,7 +158,7 @@ class DetectionModule(L.LightningModule):
             predictions = self.advance(batch, self.states["val"])
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         times = batch.t_us.tolist()
-        frames = postprocess(predictions, times, self.settings.postprocess)
+        frames = self.detector.head.decode(predictions, times, self.settings.postprocess)
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:

@@ -1,4 +1,4 @@
-"""What the temporal layers can hear as training goes on: numbers and a figure for each stage, at every validation."""
+"""What the temporal layers can hear as training goes on: numbers and a figure for each layer, at every validation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from rvtssm.training.module import DetectionModule
 
 
 class SpectrumMonitor(L.Callback):
-    """Logs `spectrum/stageN_...`: time constants (ms), frequencies (Hz) and the share of modes that the mask silences,
+    """Logs `spectrum/strideN_...`: time constants (ms), frequencies (Hz) and the share of modes that the mask silences,
     all at the training rate; a layer without modes has none."""
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, DetectionModule)
         stride_us = pl_module.settings.trained_stride_us
         draws = trainer.is_global_zero and shows_images(trainer)
-        for number, spectrum in enumerate(stage_spectra(pl_module.detector), start=1):
+        for stride, spectrum in stage_spectra(pl_module.detector).items():
             if not isinstance(spectrum, Spectrum):
                 continue
-            numbers = {f"spectrum/stage{number}_{name}": value for name, value in summary(spectrum, stride_us).items()}
+            numbers = {f"spectrum/stride{stride}_{name}": value for name, value in summary(spectrum, stride_us).items()}
             pl_module.log_dict(numbers, sync_dist=True)
             if draws:
-                show_image(trainer, f"spectrum/stage{number}", spectrum_figure(spectrum, stride_us, f"stage {number}"))
+                figure = spectrum_figure(spectrum, stride_us, f"stride {stride}")
+                show_image(trainer, f"spectrum/stride{stride}", figure)
 
 
 def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:
