@@ -16,7 +16,7 @@ from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.evaluation.memory_audit import AuditConfig
 from rvtssm.inference.export_detector import ExportConfig
 from rvtssm.inference.predict_recording import PredictConfig
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.preparation.prepare_dataset import PreprocessConfig
 from rvtssm.simulation.generate_recordings import SyntheticConfig

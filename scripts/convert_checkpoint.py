@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import load_file, write_checkpoint
-from rvtssm.models.detector import MODEL_SIZES, count_parameters
+from rvtssm.models.detector import count_parameters
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.official import convert_official
 
 

@@ -17,7 +17,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig

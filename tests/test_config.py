@@ -15,8 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rvtssm.cli import SECTIONS, VERBS, compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
-from rvtssm.models.detector import MODEL_SIZES, build_detector
+from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.ssm import TEMPORAL_LAYERS
 from rvtssm.training.fit import TrainingConfig
 

@@ -293,7 +293,7 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
         frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
         dt_us = torch.from_numpy(sequence.dt_us)[:, None]
         predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
-        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.numpy(), strict=True))
+        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.rows.numpy(), strict=True))
 
     clean, perturbed = scores(False), scores(True)
     assert set(clean) == set(np.unique(sequence.labels.t_us).tolist())  # every label time ends a window

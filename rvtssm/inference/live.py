@@ -20,7 +20,7 @@ from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.schedule import FixedRate, Schedule, Since
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events, Windows
 
@@ -236,7 +236,7 @@ class StreamDetector:
             slots=cameras,
             is_first=[self._is_first] * len(cameras),
         )
-        found = postprocess(predictions, [end_us] * len(cameras), self.config)
+        found = self._streams.detector.head.decode(predictions, [end_us] * len(cameras), self.config)
         detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
         num_events = sum(len(pending.events.between(self._end_us, end_us)) for pending in self._pending)
         self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)

@@ -31,7 +31,7 @@ from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
@@ -177,7 +177,7 @@ def detect(
             slots=[0],
             is_first=[is_first],
         )
-        frames = postprocess(predictions, step.ends_us.tolist(), config)
+        frames = streams.detector.head.decode(predictions, step.ends_us.tolist(), config)
         seconds = (time.perf_counter() - began) / num_windows
         for hist, frame in zip(step.hist, frames, strict=True):
             yield hist, inside_frame(frame, *frame_hw), seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rvtssm.config import Config
+from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm import build_temporal_layer
 from rvtssm.training.regularize import h2_term
@@ -17,21 +18,22 @@ def check(config: Config) -> None:
     config.sampling.check()
     config.augment.check()
     with torch.device("meta"):
-        build_detector(
+        detector = build_detector(
             config.model,
             config.temporal,
             *_FRAME_HW,
             num_classes=1,
             in_channels=config.preprocess.counting.num_channels,
         )
+    detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
-        _check_h2(config)
+        _check_h2(config, detector.backbone)
 
 
-def _check_h2(config: Config) -> None:
-    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm."""
-    layer = build_temporal_layer(config.temporal, config.model.embed_dim * config.model.dim_multiplier[0])
+def _check_h2(config: Config, backbone: Backbone) -> None:
+    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm, or none carries a state."""
+    layer = build_temporal_layer(config.temporal, min(backbone.channels.values()))
     try:
-        h2_term([] if config.temporal.strides == () else [layer], config.optim.h2_band)
+        h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
     except ValueError as error:
         raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None

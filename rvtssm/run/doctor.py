@@ -52,7 +52,8 @@ def _device() -> str:
 
 
 def _forward_pass() -> str:
-    from rvtssm.models.detector import MODEL_SIZES, build_detector, torch
+    from rvtssm.models.detector import build_detector, torch
+    from rvtssm.models.model_config import MODEL_SIZES
     from rvtssm.ssm import TemporalConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

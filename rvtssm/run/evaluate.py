@@ -99,9 +99,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         still_objects=still,
         breakdown=breakdown,
     )
-    written = write_report(
-        report, out, pictures
-    )  # before printing, which a closed terminal would stop
+    written = write_report(report, out, pictures)  # before printing, which a closed terminal would stop
     console.print(console_table(report))
     say("wrote " + ", ".join(str(path) for path in written.values()))
     return report
@@ -121,9 +119,7 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
             f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
             "evaluate on the dataset of the weights"
         )
-    detector_for_frame(
-        checkpoint, spec.frame_height, spec.frame_width
-    )  # an exported file has a fixed size
+    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
     return data
 
 

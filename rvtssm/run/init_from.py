@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -43,7 +42,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     file = out / "init_from.csv"
     with atomic_file(file) as staged, open(staged, "w", newline="") as text:
         writer = csv.writer(text)
-        writer.writerow(("tensor", "outcome", "reason"))
+        writer.writerow(("tensor", "part", "outcome", "reason"))
         writer.writerows(astuple(row) for row in report)
 
 
@@ -56,17 +55,9 @@ def _table(path: str, report: Sequence[Transferred]) -> Table:
     table.add_column("why not taken")
     parts: dict[str, list[Transferred]] = defaultdict(list)
     for row in report:
-        parts[_part(row.name)].append(row)
+        parts[row.part].append(row)
     for part, rows in parts.items():
         counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
         reasons = dict.fromkeys(f"{row.outcome}: {row.reason}" for row in rows if row.outcome != "taken")
         table.add_row(part, *counts, "\n".join(reasons))
     return table
-
-
-def _part(name: str) -> str:
-    """Where a tensor belongs, as a person says it: `stage 1 temporal`."""
-    stage = re.match(r"backbone\.stages\.(\d+)\.(temporal\.)?", name)
-    if stage:
-        return f"stage {int(stage[1]) + 1} {'temporal' if stage[2] else 'spatial'}"
-    return "head classes" if ".class_out." in name else name.split(".")[0]

@@ -67,7 +67,7 @@ def train(config: Config) -> Path:
     speed_up(
         detector,
         trainer.strategy.root_device,
-        recompute_stages=config.training.recompute_stages,
+        recompute_strides=config.training.recompute_strides,
         channels_last=config.training.channels_last,
         compile_parts=config.training.compile,
     )

@@ -21,7 +21,7 @@ from rvtssm.training.loggers import build_loggers, check_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
 from rvtssm.training.spectrum_monitor import SpectrumMonitor
-from rvtssm.training.speed import PRECISIONS, check_stages
+from rvtssm.training.speed import PRECISIONS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 _IGNORED_WARNINGS = (
@@ -47,7 +47,7 @@ class TrainingConfig:
     accelerator: str = "auto"
     precision: str = "32-true"  # one of PRECISIONS; bf16-mixed: products in 16 bits, states and steps in 32
     compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
-    recompute_stages: tuple[int, ...] = ()  # stages (1 to 4) that run again in the backward pass, to save memory
+    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
     channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
     fused: bool = True  # the optimiser updates all weights at once; not used in mixed precision, where it cannot clip
     accumulate: int = 1  # batches per optimiser step
@@ -70,8 +70,7 @@ class TrainingConfig:
                 raise ValueError(f"training.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
         if self.num_images < 0:
             raise ValueError(f"training.num_images={self.num_images} must be at least 0 (no images)")
-        self.recompute_stages = tuple(self.recompute_stages)
-        check_stages("training.recompute_stages", self.recompute_stages)
+        self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if not self.checkpoint_minutes > 0:
             raise ValueError(f"training.checkpoint_minutes={self.checkpoint_minutes:g} must be positive")

@@ -11,7 +11,7 @@ from rvtssm.training.module import DetectionModule
 
 
 class SpectrumMonitor(L.Callback):
-    """Logs `spectrum/stageN_...` at the training rate: time constants (ms), frequencies (Hz), share of masked modes.
+    """Logs `spectrum/strideN_...` at the training rate: time constants (ms), frequencies (Hz), share of masked modes.
 
     A layer without modes logs nothing.
     """
@@ -20,14 +20,15 @@ class SpectrumMonitor(L.Callback):
         assert isinstance(pl_module, DetectionModule)
         stride_us = pl_module.settings.trained_stride_us
         draws = trainer.is_global_zero and shows_images(trainer)
-        for number, stage in enumerate(pl_module.detector.backbone.stages, start=1):
-            spectrum = stage.temporal.spectrum()
+        for stride, layer in pl_module.detector.backbone.temporal_layers().items():
+            spectrum = layer.spectrum()
             if not isinstance(spectrum, Spectrum):
                 continue
-            numbers = {f"spectrum/stage{number}_{name}": value for name, value in summary(spectrum, stride_us).items()}
+            numbers = {f"spectrum/stride{stride}_{name}": value for name, value in summary(spectrum, stride_us).items()}
             pl_module.log_dict(numbers, sync_dist=True)
             if draws:
-                show_image(trainer, f"spectrum/stage{number}", spectrum_figure(spectrum, stride_us, f"stage {number}"))
+                figure = spectrum_figure(spectrum, stride_us, f"stride {stride}")
+                show_image(trainer, f"spectrum/stride{stride}", figure)
 
 
 def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 

@@ -47,7 +47,7 @@ def test_tensorboard_shows_numbers_and_pictures(watched):
     board = tensorboard(watched)
     losses = {f"train/{name}" for name in ("total", "iou", "objectness", "class", "data_wait")}
     gradients = {f"grad_norm/{room}" for room in ("spatial", "temporal", "neck", "head")}
-    stages = {f"spectrum/stage{stage}" for stage in (1, 2, 3, 4)}
+    stages = {f"spectrum/stride{stride}" for stride in (4, 8, 16, 32)}
     numbers = {f"{stage}_{name}" for stage in stages for name in ("timescale_ms_median", "masked_share")}
     assert losses | gradients | numbers | {"val/AP"} <= set(board.Tags()["scalars"])
     assert any(name.startswith("lr-") for name in board.Tags()["scalars"])
@@ -85,7 +85,7 @@ def test_csv_has_the_same_numbers(watched):
     with open(watched / "csv" / "version_0" / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     found = {name: float(row[name]) for row in rows for name in row if row[name]}
-    for name in ("grad_norm/temporal", "spectrum/stage4_frequency_hz_max", "val/AP", "train/total"):
+    for name in ("grad_norm/temporal", "spectrum/stride32_frequency_hz_max", "val/AP", "train/total"):
         shown = tensorboard(watched).Scalars(name)[-1].value
         assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
     assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
@@ -209,7 +209,7 @@ def test_any_logger_of_lightning_takes_numbers_and_pictures(toy_config, tmp_path
     chosen = (f"training.loggers=[{name}]", "training.logger_args={project: toy}", "training.spectra=true")
     train(toy_config(tmp_path, "training.steps=1", *chosen))
     found = dict(sys.modules[__name__].Notebook.written)
-    assert found["val/detections_0"].dtype == np.uint8 and "spectrum/stage1" in found and "train/total" in found
+    assert found["val/detections_0"].dtype == np.uint8 and "spectrum/stride4" in found and "train/total" in found
     assert (tmp_path / "csv").is_dir() and not (tmp_path / "tensorboard").exists()
 
 
