@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "datasets": {"atomic_files", "records", "boxes", "events", "preparation"},
     "models": {"atomic_files", "records", "boxes", "ssm"},
     "inference": {"atomic_files", "records", "boxes", "events", "models"},
-    "evaluation": {"atomic_files", "records", "boxes", "events", "models", "inference"},
+    "evaluation": {"atomic_files", "records", "boxes", "events", "ssm", "models", "inference"},
     "training": {"atomic_files", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
     "run": BELOW_RUN,

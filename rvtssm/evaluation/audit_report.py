@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.memory_audit import Audit
-from rvtssm.models.spectra import Spectrum
+from rvtssm.ssm import Spectrum
 
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
@@ -50,7 +50,7 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
 
 
 def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
-    """Timescales in ms, frequencies in Hz, and what the mask silences."""
+    """Return timescales in ms, frequencies in Hz, and the share of masked modes."""
     steps, hz = spectrum.timescale_steps, 1000 / stride_ms
     bounds = torch.tensor(list(_QUANTILES.values()), dtype=torch.float64)
     times = torch.quantile(steps[steps.isfinite()], bounds).tolist() if steps.isfinite().any() else [math.inf] * 3
@@ -91,7 +91,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
         "",
         "![effect of one window, and of cutting a step into finer ones](audit.png)",
         "",
-        "## What the modes can hear",
+        "## Frequencies and time constants of the modes",
         "",
     ]
     head = ["stride", "modes", "timescale ms (shortest, median, longest)", "Hz (median, highest)", "masked", "remarks"]
@@ -102,7 +102,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     if isinstance(audit.rescaled, str):
         lines += ["", f"Not rescaled: {audit.rescaled}."]
     elif max(audit.rescaled) > 1 and audit.rescaled == audit.not_rescaled:
-        lines += ["", "These layers do not listen to the step scale: they count steps, not time."]
+        lines += ["", "These layers ignore the step scale: they count steps, not time."]
     lines += [
         "",
         "An input is held; relative difference from steps of the training length after the same physical time.",

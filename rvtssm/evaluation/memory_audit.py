@@ -19,8 +19,8 @@ from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.spectra import Spectrum, stage_spectra
 from rvtssm.records import Events
+from rvtssm.ssm import Spectrum
 
 _BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
 
@@ -129,7 +129,7 @@ def audit_detector(
         felt=config.felt,
         memory_curves={name: curve.tolist() for name, curve in curves.items()},
         memory_ms={name: memory_steps(curve, config.felt, stride_ms) for name, curve in curves.items()},
-        spectra=stage_spectra(detector),
+        spectra={stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()},
         rescaled=rescaled,
         not_rescaled=not_rescaled,
         cost=cost,

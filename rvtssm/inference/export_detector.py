@@ -67,7 +67,7 @@ def export_detector(
     Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
     (B,) float32, then the state tensors (B, n, ...); outputs: the tensors of the head's predictions (B, ...), then the
     state afterwards. Returns the description that is stored in the file.
-    ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`),
+    ValueError for weights that forget by the chunk, or whose layers have no such step (see `TemporalLayer.real_step`),
     and for what was exported already.
     """
     kind = format_of(path)

@@ -16,7 +16,6 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.records import Detections
 from rvtssm.ssm import TemporalConfig, TemporalLayer
-from rvtssm.ssm.real_step import real_step
 
 
 class Backbone(nn.Module, ABC):
@@ -110,15 +109,11 @@ class Backbone(nn.Module, ABC):
         return {}
 
     def to_real_step(self) -> None:
-        """Replace in place what computes in complex numbers, or over many steps, by one step in real numbers.
+        """Replace in place what computes in complex numbers by one step in real numbers.
 
         ValueError if a temporal layer has no such step.
         """
-        for layer in self.temporal_layers().values():
-            if isinstance(inner := getattr(layer, "ssm", None), TemporalLayer):
-                layer.ssm = real_step(inner)
-            else:
-                real_step(layer)  # refuses what has no real step
+        take_real_forms(self, *self.padded_hw)
 
     def freeze_spatial(self) -> None:
         """Train the temporal layers only: the rest gets no gradient and stays in evaluation mode."""
@@ -192,6 +187,21 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def compared(predictions: Any) -> tuple[Tensor, Tensor]:
         """Return boxes (M, N, 4) in pixels and scores (M, N, K) from 0 to 1, by which two detectors are compared."""
+
+
+def take_real_forms(part: nn.Module, height: int, width: int) -> None:
+    """Replace in place every temporal layer by its real step, and every module that has a `real_form` by that.
+
+    The latter depends on the size of the maps in pixels.
+    """
+    for name, child in part.named_children():
+        real_form: Any = getattr(child, "real_form", None)
+        if isinstance(child, TemporalLayer):
+            setattr(part, name, child.real_step())
+        elif real_form is not None:
+            setattr(part, name, real_form(height, width))
+        else:
+            take_real_forms(child, height, width)
 
 
 def at_least_one(num_matched: int) -> Tensor | int:

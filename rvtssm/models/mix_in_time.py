@@ -23,5 +23,5 @@ def mix_in_time(
     if remembers:
         y, state = layer(pixels, state, step_scale, **where)
     else:
-        y = layer.alone(pixels, step_scale, **where)
+        y = layer.forward_without_memory(pixels, step_scale, **where)
     return y.view(maps.shape), state

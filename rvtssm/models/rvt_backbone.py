@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rvtssm.models.contracts import Backbone, check_memory_strides
+from rvtssm.models.contracts import Backbone, check_memory_strides, take_real_forms
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.ssm2d import SSM2D, RealSSM2D, SSM2DBlock
 from rvtssm.models.stage import Stage
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 
@@ -107,12 +106,8 @@ class RvtBackbone(Backbone):
         return maps, tuple(states)
 
     def to_real_step(self) -> None:
-        super().to_real_step()
         for stride, stage in zip(_STRIDES, self.stages, strict=True):
-            for mixer in stage.blocks.modules():
-                if isinstance(mixer, SSM2DBlock) and isinstance(mixer.ssm, SSM2D):
-                    height, width = self.padded_hw
-                    mixer.ssm = RealSSM2D(mixer.ssm, height // stride, width // stride)
+            take_real_forms(stage, self.padded_hw[0] // stride, self.padded_hw[1] // stride)
 
     def facts(self) -> dict[str, Any]:
         return {"mixer": self.mixer, "partition_hw": list(self.geometry.partition)}

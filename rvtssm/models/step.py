@@ -12,7 +12,7 @@ from rvtssm.models.detector import Detector, PreparedStep
 
 
 class DetectorStep(nn.Module):
-    """The step that is exported. All tensors are real; B streams, each with its own step scale.
+    """The step that is exported. All tensors are real. B streams run at once, each with its own step scale.
 
     State tensors are (B, n, ...), n the pixels of a map; `state_names` lists them in order, and `prediction_names` the
     tensors of the predictions. ValueError if a temporal layer has no such step.
@@ -23,11 +23,10 @@ class DetectorStep(nn.Module):
         self.detector = copy.deepcopy(detector).eval()
         self.detector.backbone.to_real_step()
         self.prediction_names = [name for name, field in detector.empty()._asdict().items() if field is not None]
-        zero = detector.init_state(1)
+        zero = self.detector.init_state(1)
         strides = detector.backbone.temporal_layers()
         self._layout = [_names(state, f"state_{stride}") for stride, state in zip(strides, zero, strict=True)]
-        zeros = [_real(leaf) for state in zero for leaf in _leaves(state)]
-        self._shapes = [tuple(leaf.shape) for leaf in zeros]  # for one stream
+        self._shapes = [tuple(leaf.shape) for state in zero for leaf in _leaves(state)]  # for one stream
 
     @property
     def state_names(self) -> list[str]:
@@ -39,12 +38,12 @@ class DetectorStep(nn.Module):
         return [like.new_zeros(num_streams, *shape) for shape in self._shapes]
 
     def forward(self, hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """hist (B, C, H, W) uint8 counts, step_scale (B,) relative to training, state as `init_state`.
+        """Run one step: hist (B, C, H, W) uint8 counts, step_scale (B,) relative to training, state as `init_state`.
 
         Returns the tensors of the head's predictions (B, ...) and the state afterwards.
         """
         num_streams, rest = hist.shape[0], list(state)
-        for tensor in (step_scale, *state):  # one symbol for the batch of them all
+        for tensor in (step_scale, *state):  # so that the exported graph has one symbol for the batch
             torch._check(tensor.shape[0] == num_streams)
         nested = []
         for names in self._layout:
@@ -64,7 +63,3 @@ def _leaves(state: Any) -> list[Tensor]:
 
 def _names(state: Any, name: str) -> list[str]:
     return [name] if isinstance(state, Tensor) else [f"{name}_{i}" for i in range(len(state))]
-
-
-def _real(leaf: Tensor) -> Tensor:
-    return torch.view_as_real(leaf) if leaf.is_complex() else leaf

@@ -16,6 +16,7 @@ from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.run.train import train
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, build_temporal_layer
+from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import TrainingConfig
 from rvtssm.training.optim import OptimConfig, build_optimizer
@@ -179,15 +180,15 @@ def test_products_of_16_bits_stay_near(name):
 def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     inner, met = getattr(layer, "ssm", layer), []
-    if hasattr(inner, "discretize"):
-        method = inner.discretize
+    if hasattr(inner, "discretization"):
+        method = DISCRETIZATIONS[inner.discretization]
 
         def spy(lambda_: Tensor, dt: Tensor, step_scale):
             decay, gain = method(lambda_, dt, step_scale)
             met.extend(value.dtype for value in (lambda_, dt, decay, gain))
             return decay, gain
 
-        monkeypatch.setattr(inner, "discretize", spy)
+        monkeypatch.setitem(DISCRETIZATIONS, inner.discretization, spy)
     with torch.autocast("cpu", torch.bfloat16):
         state = layer.init_state(4)
         for scale in (0.5, torch.full((3, 4), 0.5)):
@@ -233,9 +234,9 @@ def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
     torch.manual_seed(0)
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     where = {"grid": (2, 2)} if layer.takes_grid else {}
-    compiled = torch.compile(layer.alone, fullgraph=True, backend="eager")
+    compiled = torch.compile(layer.forward_without_memory, fullgraph=True, backend="eager")
     for scale in (1.0, 0.5, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
-        assert_near(compiled(x, scale, **where), layer.alone(x, scale, **where), 1e-5)
+        assert_near(compiled(x, scale, **where), layer.forward_without_memory(x, scale, **where), 1e-5)
 
 
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)

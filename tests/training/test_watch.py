@@ -18,7 +18,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rvtssm.cli import compose
 from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
-from rvtssm.models.spectra import layer_spectrum
 from rvtssm.run.train import train
 from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.training import callbacks, spectrum_monitor
@@ -140,7 +139,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
     with torch.no_grad():
         layer.log_step.zero_()
         layer.Lambda.copy_(torch.tensor([[-0.5, 0.2 * math.pi], [-2.0, 0.8 * math.pi]]))
-    summary = spectrum_monitor.summary(layer_spectrum(layer), STRIDE_US)
+    summary = spectrum_monitor.summary(layer.spectrum(), STRIDE_US)
     assert summary == pytest.approx(
         {
             "timescale_ms_min": 25.0,
@@ -156,7 +155,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
 @pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("s7", None), ("s4", None)])
 def test_every_layer_with_modes_is_drawn(name, bandlimit):
     layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
-    picture = spectrum_monitor.spectrum_figure(layer_spectrum(layer), STRIDE_US, "stage 1")
+    picture = spectrum_monitor.spectrum_figure(layer.spectrum(), STRIDE_US, "stage 1")
     assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
@@ -164,7 +163,7 @@ def test_a_mode_that_never_decays_is_left_out_of_the_picture():
     layer = S5SSM(4, TemporalConfig(clip_real=False))
     with torch.no_grad():
         layer.Lambda[0, 0] = 1.0
-    spectrum = layer_spectrum(layer)
+    spectrum = layer.spectrum()
     assert spectrum_monitor.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
     spectrum_monitor.spectrum_figure(spectrum, STRIDE_US, "stage 1")
 
