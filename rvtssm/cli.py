@@ -43,17 +43,20 @@ VERBS = {
     "doctor": "say what works in this installation",
 }
 JSON_VERBS = ("audit", "info", "inspect")
-# The section that a verb reads: `rvtssm preprocess labels=none` means `preprocess.labels=none`.
+# The sections that a verb reads: `rvtssm preprocess labels=none stride_ms=5` means `preprocess.labels=none
+# windows.stride_ms=5`.
 SECTIONS = {
-    "generate": "synthetic",
-    "preprocess": "preprocess",
-    "verify": "preprocess",
-    "inspect": "dataset",
-    "train": "training",
-    "evaluate": "evaluation",
-    "predict": "predict",
-    "export": "export",
-    "audit": "audit",
+    "demo": ("windows",),
+    "generate": ("synthetic",),
+    "preprocess": ("preprocess", "windows"),
+    "verify": ("preprocess", "windows"),
+    "inspect": ("dataset",),
+    "train": ("training", "windows"),
+    "evaluate": ("evaluation",),
+    "predict": ("predict",),
+    "export": ("export",),
+    "audit": ("audit",),
+    "info": ("windows",),
 }
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
@@ -120,7 +123,7 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     path = None
     if verb == "inspect" and overrides and ("=" not in overrides[0] or os.path.exists(overrides[0])):
         path = overrides.pop(0)  # `rvtssm inspect PATH` means recording=PATH
-    overrides = [_quoted_path(_in_section(override, SECTIONS.get(verb))) for override in overrides]
+    overrides = [_quoted_path(_in_section(override, SECTIONS.get(verb, ()))) for override in overrides]
     if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=demo", *overrides]
     config = compose(overrides)
@@ -133,17 +136,17 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _in_section(override: str, section: str | None) -> str:
-    """Return the override, with the section of the verb in front if its key exists only there."""
+def _in_section(override: str, sections: tuple[str, ...]) -> str:
+    """Return the override, with a section of the verb in front if its key exists only there."""
     from rvtssm.config import Config
 
     if override.startswith(("+", "~")):
         raise ValueError(f"{override!r}: every key exists already; write key=value")
-    key = override.partition("=")[0]
-    at_top = key == "experiment" or key in [field.name for field in fields(Config)]
-    if section is None or at_top or not hasattr(getattr(Config(), section), key.split(".")[0]):
+    key, config = override.partition("=")[0], Config()
+    if key == "experiment" or key in [field.name for field in fields(Config)]:
         return override
-    return f"{section}.{override}"
+    found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
+    return f"{found[0]}.{override}" if found else override
 
 
 def _quoted_path(override: str) -> str:

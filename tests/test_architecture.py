@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "preparation": {"atomic_files", "workers", "records", "events"},
     "inspection": {"atomic_files", "records", "events", "preparation.store"},
     "ssm": set(),
-    "datasets": {"atomic_files", "records", "boxes", "events", "preparation"},
+    "datasets": {"atomic_files", "records", "boxes", "events", "preparation.store"},
     "models": {"atomic_files", "records", "boxes", "ssm"},
     "inference": {"atomic_files", "records", "boxes", "events", "models"},
     "evaluation": {"atomic_files", "records", "boxes", "events", "ssm", "models", "inference"},

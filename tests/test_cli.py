@@ -110,6 +110,11 @@ def test_the_composed_values_are_printed(capsys):
     ("verb", "override", "section", "key"),
     [
         ("preprocess", "labels=none", "preprocess", "labels"),
+        ("preprocess", "stride_ms=5", "windows", "stride_ms"),
+        ("verify", "representation=event_stack", "windows", "representation"),
+        ("train", "length_ms=40", "windows", "length_ms"),
+        ("demo", "num_bins=5", "windows", "num_bins"),
+        ("info", "count_cutoff=9", "windows", "count_cutoff"),
         ("generate", "duration_s=2.5", "synthetic", "duration_s"),
         ("generate", "camera.threshold=0.3", "synthetic", "camera"),
         ("train", "precision=bf16-mixed", "training", "precision"),

@@ -17,8 +17,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm import cli
-from rvtssm.datasets.sequence import CountedHistograms, RawSplit
-from rvtssm.events.histogram import count_windows
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.streams import Streams
@@ -276,11 +277,10 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
     settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
     sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
     (sequence, *_) = sequences
-    assert isinstance(sequence.source, CountedHistograms)
     cut_us = int(np.unique(sequence.labels.t_us)[5])
 
     def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
-        events = sequence.source.recording.read()
+        events = open_recording(sequence.source.path).read()
         if is_perturbed:  # everything from the label time on is noise
             later = events.t >= cut_us
             rng = np.random.default_rng(0)

@@ -23,7 +23,7 @@ def check(config: Config) -> None:
             config.temporal,
             *_FRAME_HW,
             num_classes=1,
-            in_channels=config.preprocess.counting.num_channels,
+            in_channels=config.windows.settings.num_channels,
         )
     detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:

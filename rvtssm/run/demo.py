@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
-from rvtssm.datasets.sequence import CountedHistograms, RawSplit
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.report import to_markdown
 from rvtssm.evaluation.result import EvaluationReport, to_json
@@ -62,8 +62,8 @@ def _check(config: Config) -> None:
     counts, rates = config.synthetic, config.evaluation.frequencies_hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
         raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
-    trained_hz = 1000 / config.preprocess.stride_ms
-    if rates and not any(math.isclose(hz, trained_hz) for hz in rates):
+    trained_hz = config.windows.settings.hz
+    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
         raise ValueError(
             f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
             "from; name it as well"
@@ -79,10 +79,7 @@ def _predict(config: Config, out: Path) -> PredictionSummary:
     checkpoint = read_checkpoint(str(config.checkpoint))
     sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
     chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
-    assert isinstance(chosen.source, CountedHistograms)
-    summary = predict_recording(
-        checkpoint, chosen.source.recording.path, out, config.predict, ground_truth=chosen.labels
-    )
+    summary = predict_recording(checkpoint, chosen.source.path, out, config.predict, ground_truth=chosen.labels)
     for sentence in summary.sentences():
         say(sentence)
     return summary

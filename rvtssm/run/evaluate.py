@@ -61,7 +61,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
 def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
-    spec, options, trained_hz = checkpoint.spec, config.evaluation, 1e6 / checkpoint.windows.stride_us
+    spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
 
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
@@ -155,21 +155,10 @@ def _sequences(loader: SequenceLoader) -> list[FrameSequence]:
 
 def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float) -> SequenceLoader:
     """The recordings of the split in windows at a rate."""
-    trained = checkpoint.windows
-    is_trained_rate = is_same_rate(hz, 1e6 / trained.stride_us)
-    length_us = trained.length_us if is_trained_rate else None
-    if config.evaluation.window == "slide":
-        length_us = trained.length_us or round(trained.stride_us)
-    return data.eval_loader(
-        config.evaluation.split,
-        trained.stride_us if is_trained_rate else 1e6 / hz,
-        length_us,
-        _source(config, data),
-        convention=trained.convention,
-        num_bins=trained.num_bins,
-        count_cutoff=trained.count_cutoff,
-        representation=trained.representation,
-    )
+    settings, window = checkpoint.windows, config.evaluation.window
+    if window == "slide" or not is_same_rate(hz, settings.hz):
+        settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
+    return data.eval_loader(config.evaluation.split, settings, _source(config, data))
 
 
 def _stream_split(
@@ -249,7 +238,7 @@ def _conditions(
         if abs(hz * step_us / 1e6 - 1) > _FAR_FROM_RATE
     )
     return {
-        "weights": f"{config.checkpoint}, trained at {1e6 / checkpoint.windows.stride_us:g} Hz",
+        "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
         "score": f"{options.score}, from {options.min_score:g}; "
         f"non-maximum suppression per class at IoU {options.nms_iou:g}",
         "scored": scoring_rules(checkpoint.spec),

@@ -36,12 +36,13 @@ def predict(config: Config) -> int:
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")
     scored: list[ScoredRecording] = []
+    wanted: dict[str, np.ndarray] = {}
     num_failed = num_unseen = 0
     is_cut_off = False
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
-            summary, found, unseen = _predict_one(config, checkpoint, name, path, folder)
+            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
         except (ValueError, OSError) as error:
             if len(sources) == 1:
                 raise
@@ -57,7 +58,7 @@ def predict(config: Config) -> int:
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if scored:
-        _score(scored, num_unseen, checkpoint.spec, out)
+        _score(scored, wanted, num_unseen, checkpoint.spec, out)
     elif num_failed < len(sources):
         (out / "scores.json").unlink(missing_ok=True)  # it belongs to an earlier prediction
     if num_failed:
@@ -67,34 +68,41 @@ def predict(config: Config) -> int:
 
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
-) -> tuple[PredictionSummary, ScoredRecording | None, int]:
-    """Return the summary, what can be scored if the sequence has labels of the model's classes, and a number.
-
-    The number counts the label times without a window: those before the first or after the last event.
+) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
+    """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
+    are to be found, and the number of label times without a window: those before the first or after the last event.
     """
     tracks = Path(path) / DSEC_TRACKS
-    labels = dsec.labels_for(tracks, checkpoint.spec.class_names) if tracks.is_file() else None
-    if labels is None or not len(labels):
-        return predict_recording(checkpoint, path, out, config.predict), None, 0
+    has_labels = tracks.is_file()
+    if has_labels:
+        labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
+        has_labels = len(labels) > 0
+    if not has_labels:
+        return predict_recording(checkpoint, path, out, config.predict), None, np.empty(0, bool), 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
     def keep(frame: Detections) -> None:
         if frame.t_us in times_us:
             at_labels.append(frame)
 
-    counted = labels[dsec.is_counted(labels, checkpoint.spec.class_names)]
     summary = predict_recording(
-        checkpoint, path, out, config.predict, ground_truth=counted, ends_us=labels.t_us, on_frame=keep
+        checkpoint, path, out, config.predict, ground_truth=labels[is_wanted], ends_us=labels.t_us, on_frame=keep
     )
     seen = {frame.t_us for frame in at_labels}
-    kept = labels[np.isin(labels.t_us, list(seen))]
-    return summary, ScoredRecording(name, kept, at_labels), len(times_us - seen)
+    is_seen = np.isin(labels.t_us, list(seen))
+    return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
 
 
-def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetSpec, out: Path) -> None:
+def _score(
+    recordings: list[ScoredRecording],
+    wanted: dict[str, np.ndarray],
+    num_unseen: int,
+    trained: DatasetSpec,
+    out: Path,
+) -> None:
     """Print and write the average precision over all sequences, and how their classes map to those of the model."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
-    metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
+    metrics = evaluate_detections(recordings, spec, only=wanted)
     mapping = dsec.mapping_in_words(spec.class_names)
     content = {
         "recordings": [recording.name for recording in recordings],

@@ -22,7 +22,7 @@ def preprocess(config: Config) -> int:
     is_described = spec.name == custom.SPEC.name
     if is_described and not (Path(prepared_dir) / custom.FILE).exists():
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
-    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
     if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
         custom.copy_description(raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)

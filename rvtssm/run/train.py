@@ -9,7 +9,6 @@ import lightning as L
 
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.checks import check
@@ -36,7 +35,7 @@ def train(config: Config) -> Path:
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
-    windows = to_window_settings(config.preprocess)
+    windows = config.windows.settings
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
     if start and source:  # raises if the weights do not fit, before data are read
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)

@@ -16,7 +16,7 @@ def verify(config: Config) -> int:
     if not dataset.raw_dir and not dataset.prepared_dir:
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to check")
     options = replace(config.preprocess, overwrite=False)
-    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, options)
+    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, config.windows.settings, options)
     for name, message in found.faults:
         say_error(f"{name}: {message}")
     say(f"{found.num_checked} checked, {len(found.faults)} faults")

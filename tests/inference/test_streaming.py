@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.inference.stream import stream
@@ -257,8 +258,8 @@ class Stored:
     def __init__(self, hist):
         self.hist = hist
 
-    def histograms(self, start, stop):
-        return self.hist[start:stop]
+    def frames(self, start, stop, placement=None):
+        return DenseFrames(self.hist[start:stop])
 
     def close(self):
         pass
@@ -290,7 +291,8 @@ def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
         batch_sampler=EvalBatchSampler(lengths, chunk_length=4, batch_size=batch_size),
         collate_fn=Collate(None, STRIDE_US),
     )
-    results = stream(detector, loader, trained_stride_us=STRIDE_US)
+    batches = [batch.counted() for batch in loader]
+    results = stream(detector, batches, trained_stride_us=STRIDE_US)
     assert [result.recording for result in results] == [0, 1, 3]  # the third one is too short for a label
     for result in results:
         sequence = sequences[result.recording]
