@@ -16,7 +16,7 @@ from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.evaluation.memory_audit import AuditConfig
 from rvtssm.inference.export_detector import ExportConfig
 from rvtssm.inference.predict_recording import PredictConfig
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.preparation.prepare_dataset import PreprocessConfig
 from rvtssm.simulation.generate_recordings import SyntheticConfig
@@ -87,8 +87,11 @@ class Config:
 
 
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`."""
-    ConfigStore.instance().store("schema", Config)
+    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    store = ConfigStore.instance()
+    store.store("schema", Config)
+    for name, size in MODEL_SIZES.items():
+        store.store(name, size, group="model")
 
 
 @functools.cache

@@ -148,7 +148,9 @@ def _write_onnx(
 ) -> None:
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise ValueError(f"ONNX needs the packages {', '.join(missing)}; run `pip install rvtssm[export]`")
+        raise ValueError(
+            f"ONNX needs the packages {', '.join(missing)}; run `pip install -e '.[export]'` in the checkout"
+        )
     program = torch.onnx.export(
         step,
         example,

@@ -18,9 +18,10 @@ from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.schedule import FixedRate, Schedule, Since
-from rvtssm.inference.stream import Streams, check_causal
+from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events, Windows
 
 _NEVER_US = -(1 << 62)  # before all events

@@ -28,10 +28,11 @@ from rvtssm.inference.grids import RecordingWindows, Step, steps_as_they_come, s
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.sources import Source, opened_source
-from rvtssm.inference.stream import Streams, check_causal
+from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
 __all__ = ["FORMATS", "PredictConfig", "PredictionSummary", "detect", "predict_recording"]

@@ -1,4 +1,4 @@
-"""`rvtssm info`: how many parameters a detector has, and where; of a configuration, or of weights."""
+"""`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "ended before anything came"),
+        (b"", "ended before the first byte"),
         (b"% evt 3.0\n% geometry 64x48\n% end\n", "ended without an event"),
         (b"some text, but no events in it", "size of its sensor; give height and width.*RAW or DAT"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "standard input"),

@@ -11,10 +11,11 @@ from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.inference.stream import Streams, stream
+from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.streams import Streams
 from rvtssm.models.yolox_head import YoloxHead, YoloxPredictions
 from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -45,7 +46,7 @@ class Leaky(torch.nn.Module):
     def empty(self):
         return YoloxPredictions(torch.zeros(0, 1, 6))
 
-    def forward(self, hist, state=None, step_scale=1.0, frame_index=None):
+    def forward(self, hist, state=None, step_scale=1.0, frame_index=None, targets=None):
         num_steps, num_streams = hist.shape[:2]
         self.calls.append((num_steps, num_streams, step_scale))
         wide, (narrow,) = self.init_state(num_streams) if state is None else state
