@@ -10,7 +10,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Set before torch is loaded: threads that wait actively make a shared machine several times slower.
@@ -78,9 +80,27 @@ def compose(overrides: list[str]) -> Config:
 
     register_schema()
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        config = OmegaConf.to_object(hydra.compose("config", overrides))
+        composed = hydra.compose("config", overrides)
+    import_plugins(composed.plugins)
+    config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     return config
+
+
+def import_plugins(paths: Iterable[str]) -> None:
+    """Import Python files by their path: what they add to the tables of parts can then be named in a configuration.
+
+    A file that is imported already is not imported again. ValueError if there is none, or its name is taken.
+    """
+    for path in paths:
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise ValueError(f"plugins=[{path}]: there is no such file")
+        if str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))  # so that processes that are started from this one find it
+        found = importlib.import_module(file.stem).__file__
+        if found is None or Path(found).resolve() != file:
+            raise ValueError(f"plugins=[{path}]: {file.stem} is the name of another module ({found}); rename the file")
 
 
 def main(argv: list[str] | None = None) -> int:

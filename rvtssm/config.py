@@ -77,6 +77,7 @@ class Config:
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with

@@ -10,10 +10,11 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
 from rvtssm.models.rtdetr_head import RtdetrHead
 from rvtssm.models.rvt_backbone import RvtBackbone
+from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.ssm import TemporalConfig
 
-BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone}
+BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
 HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
 

@@ -43,6 +43,8 @@ def train(config: Config) -> Path:
     L.seed_everything(config.seed, workers=True, verbose=False)
     meta = _describe(config, data)
     detector = meta.build()
+    if resume is None:
+        detector.backbone.load_pretrained()
     if start and source:
         fill_from(start, source, detector, meta, out if trainer.is_global_zero else None)
     if config.training.precision == "64-true":

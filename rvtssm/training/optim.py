@@ -54,7 +54,8 @@ def build_optimizer(
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """Return AdamW and its one-cycle schedule over `num_steps` steps, to be advanced after every step."""
     peak = peak_learning_rate(config, batch_size)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay, fused=fused)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=peak, weight_decay=config.weight_decay, fused=fused)
     optimizer.register_load_state_dict_post_hook(_match_layout)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,

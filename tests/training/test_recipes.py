@@ -77,7 +77,7 @@ def batches(dataset: str, folders: tuple[str, ...]):
 
 
 def at_toy_size(config: Config) -> Config:
-    model = replace(config.model, embed_dim=8, head_dim=4)
+    model = replace(config.model, embed_dim=8, head_dim=4, timm_name=config.model.timm_name and "test_resnet")
     return replace(config, model=model, temporal=replace(config.temporal, state_size=None))
 
 
