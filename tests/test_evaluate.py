@@ -16,7 +16,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -126,7 +126,7 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     trained = read_checkpoint(weights())
     meta = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
     exported = ExportedDetector(
-        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "locations": [[0, 0]]}
+        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "predictions": {}}
     )
     monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: LoadedCheckpoint(**meta, detector=exported))
     answer = refused("checkpoint=model.onnx")

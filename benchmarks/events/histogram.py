@@ -29,7 +29,7 @@ MAX_WINDOWS = 60
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per sensor, rate and window: seconds per window of ours and of the baseline, and their ratio."""
+    """Return one row per sensor, rate and window: seconds per window of ours and of the baseline, and their ratio."""
     torch.set_num_threads(1)
     found = []
     for sensor, (height, width, downsample) in SENSORS.items():
@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def traffic(num_events: int, height: int, width: int, seed: int = 0) -> Events:
-    """Edges that move across the sensor, and noise; one event per microsecond."""
+    """Return edges that move across the sensor, and noise; one event per microsecond."""
     rng = np.random.default_rng(seed)
     t = np.arange(num_events, dtype=np.int64)
     edge = rng.integers(0, 40, num_events, dtype=np.uint8)
@@ -57,7 +57,7 @@ def traffic(num_events: int, height: int, width: int, seed: int = 0) -> Events:
 
 
 def paired(ours: Callable[[int], object], theirs: Callable[[int], object], num_runs: int) -> tuple[float, float, float]:
-    """Median seconds of both and median of their ratios theirs / ours, run by turns on part 0, 1, 2 ... of the data."""
+    """Return the median seconds of both and of theirs / ours, run by turns on part 0, 1, ... of the data."""
     ours(0), theirs(0)
     seconds = np.empty((num_runs, 2))
     for run in range(num_runs):
@@ -70,7 +70,7 @@ def paired(ours: Callable[[int], object], theirs: Callable[[int], object], num_r
 
 
 def _part(events: Events, number: int, size: int, length_us: int) -> Events:
-    """Part `number` of the recording with its times stretched over a window that begins at 0."""
+    """Return part `number` of the recording with its times scaled to a window that begins at 0."""
     start = number * size % (len(events) - size)
     t = np.arange(size, dtype=np.int64) * length_us // size
     return Events(t, *(getattr(events, name)[start : start + size] for name in ("x", "y", "p")))
@@ -116,7 +116,7 @@ def _counting_row(
 
 
 def _sliding_row(sensor: str, events: Events, height: int, width: int, downsample: int, rate: float) -> dict[str, Any]:
-    """50 ms windows every 5 ms, pushed and taken, against a 5 ms window and the writing of one frame."""
+    """Compare 50 ms windows every 5 ms, pushed and taken, with a 5 ms window and the writing of one frame."""
     size, stride_us, num_windows = round(5e3 * rate), 5_000, 150
     frame_shape = (20, height // downsample, width // downsample)
     parts = [_part(events, number, size, stride_us) for number in range(num_windows)]

@@ -62,7 +62,7 @@ class CountedInWorkers:
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per kind of recording, rate, way and number of workers; the baseline is prepared files, same workers."""
+    """Return one row per kind of recording, rate, source and number of workers; the baseline is prepared files."""
     torch.set_num_threads(1)
     found = []
     for kind in KINDS:
@@ -137,7 +137,7 @@ def _rows_of(
 
 
 def _timed(loader: Any, num_workers: int) -> tuple[float, float]:
-    """Seconds per batch after those that were ready at the start, and bytes that this process read for each."""
+    """Return the seconds per batch, without those ready at the start, and the bytes that this process read for each."""
     batches = _endless(loader)
     for _ in range(2 * num_workers + 1):
         next(batches)
@@ -156,7 +156,7 @@ def _endless(loader: Any) -> Any:
 
 
 def _bytes_read() -> int:
-    """By this process, from files or from their copies in memory."""
+    """Return the bytes that this process read from files or from the page cache."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["rchar"])
 
@@ -166,7 +166,7 @@ def _num_bytes(folder: Path) -> int:
 
 
 def _write_recordings(kind: Kind, folder: Path) -> None:
-    """Traffic at a constant rate, and a car every 250 ms."""
+    """Write traffic at a constant rate with a box of a car every 250 ms."""
     spec = build_spec(DatasetConfig(kind.dataset))
     folder.mkdir(parents=True)
     for index in range(NUM_RECORDINGS):

@@ -74,7 +74,7 @@ print(int(peak) // 1000)
 
 
 def rows() -> list[dict[str, Any]]:
-    """Seconds per window of both, sizes, and the codecs on the same frames."""
+    """Return the seconds per window of both, the sizes, and the codecs on the same frames."""
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
     for sensor, (height, width, downsample, seconds) in SENSORS.items():
@@ -93,7 +93,7 @@ def simulated(height: int, width: int, seconds: float) -> Events:
 
 
 def at_rate(scene: Events, rate: float, num_events: int) -> Iterator[Events]:
-    """The scene at a rate in million events per second, again and again until there are enough."""
+    """Return the scene at a rate in million events per second, repeated until there are enough events."""
     t = ((scene.t - scene.t[0]) * (len(scene) / rate / float(np.ptp(scene.t)))).astype(np.int64)
     for turn in range(-(-num_events // len(scene))):
         yield Events(t + turn * (int(t[-1]) + 1), scene.x, scene.y, scene.p)
@@ -160,7 +160,7 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
 
 
 def _by_turns(*functions: Callable[[], object]) -> np.ndarray:
-    """Seconds (NUM_RUNS, functions) of functions that are run one after the other, again and again."""
+    """Return the seconds (NUM_RUNS, functions) of functions that run by turns."""
     seconds = np.empty((NUM_RUNS, len(functions)))
     for run in range(NUM_RUNS):
         for column, function in enumerate(functions):
@@ -176,7 +176,7 @@ def _shape(spec: DatasetSpec) -> str:
 
 
 def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[dict[str, Any]]:
-    """Every codec on the same frames, one at a time as a loader wants them, in memory."""
+    """Measure every codec on the same frames in memory, one frame at a time like a loader."""
     found = {name: _hdf5_codec(frames, packing) for name, packing in PACKINGS.items()}
     found["ours"] = _own_codec(frames)
     write, read, size = found["blosc zstd 1, byte shuffle (RVT)"]
@@ -197,7 +197,7 @@ def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[
 
 
 def _hdf5_codec(frames: np.ndarray, packing: dict[str, Any]) -> tuple[float, float, float]:
-    """Seconds to write and to read a frame, and its bytes."""
+    """Return the seconds to write and to read a frame, and its bytes."""
     writes, reads = [], []
     with h5py.File("codec", "w", driver="core", backing_store=False, rdcc_nbytes=0) as file:
         stored = file.create_dataset("data", frames.shape, np.uint8, chunks=(1, *frames.shape[1:]), **packing)
@@ -227,7 +227,7 @@ def _own_codec(frames: np.ndarray) -> tuple[float, float, float]:
 
 
 def _convert(path: Path, blocks: Iterator[Events], spec: DatasetSpec) -> None:
-    """A recording in the HDF5 layout that RVT reads."""
+    """Write a recording in the HDF5 layout of RVT."""
     with h5py.File(path, "w") as file:
         columns = {"t": np.uint32, "x": np.uint16, "y": np.uint16, "p": np.uint8}
         stored = {
@@ -271,7 +271,7 @@ def _rvt_preparation(source: Path, target: Path, ends_us: np.ndarray, spec: Data
 
 
 def memory_rows(gigabytes: float) -> list[dict[str, Any]]:
-    """Peak memory of a process that prepares a DAT file of so many GB, and a tenth of that."""
+    """Return the peak memory of a process that prepares a DAT file of this size, and of one with a tenth of it."""
     height, width, _, seconds = SENSORS["gen1"]
     scene, found = simulated(height, width, seconds), []
     for size in (gigabytes / 10, gigabytes):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.scan import resident
-from rvtssm.models.detector import MODEL_SIZES, Detector, ModelConfig, build_detector, parameters_by_room
-from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.models.detector import Detector, build_detector, parameters_by_room
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm import LSTM, TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.training.speed import speed_up
@@ -52,7 +52,7 @@ class SteppedLSTM(LSTM):
     """As RVT runs it: at each step one product with input and hidden state together, gates by gates."""
 
     def forward(self, x: Tensor, state: Any, step_scale: Any = 1.0, grid: Any = None) -> tuple[Tensor, Any]:
-        """See `LSTM.forward`, which multiplies the inputs of all steps at once; the numbers are the same."""
+        """Compute the same numbers as `LSTM.forward`, which multiplies the inputs of all steps at once."""
         hidden, cell = state
         outputs = []
         for x_l in x.unbind(0):
@@ -64,18 +64,20 @@ class SteppedLSTM(LSTM):
         return torch.stack(outputs), (hidden, cell)
 
 
-def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Tensor:
+def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Any:
     """Predictions for the frames (M, 2), the backbone run step by step as in RVT, which collects the features of
     labelled frames on the way and gives them to neck and head at once."""
-    geometry, state, kept = detector.geometry, detector.init_state(hist.shape[1]), []
-    padding = (0, geometry.padded_width - geometry.width, 0, geometry.padded_height - geometry.height)
+    state, kept = detector.init_state(hist.shape[1]), []
+    (height, width), (padded_height, padded_width) = detector.frame_hw, detector.backbone.padded_hw
+    padding = (0, padded_width - width, 0, padded_height - height)
     for step, frames in enumerate(hist.unbind(0)):
         inputs = F.pad(frames, padding).float().permute(0, 2, 3, 1).contiguous()
         maps, state = detector.backbone(inputs[None], state, (1.0,) * len(state))
         streams = frame_index[frame_index[:, 0] == step, 1]
         if len(streams):
-            kept.append([features[0, streams].permute(0, 3, 1, 2) for features in maps[1:]])
-    return detector.head(detector.neck([torch.cat(scale) for scale in zip(*kept, strict=True)]), detector.locations)
+            kept.append([maps[stride][0, streams].permute(0, 3, 1, 2) for stride in detector.neck.strides])
+    joined = [torch.cat(scale) for scale in zip(*kept, strict=True)]
+    return detector.head(detector.neck(dict(zip(detector.neck.strides, joined, strict=True))))
 
 
 class Training:
@@ -92,10 +94,9 @@ class Training:
     ) -> None:
         self.detector, self.layers, self.optimizers = detector, layers, optimizers
         self.device, self.is_looped, self.dtype = device, is_looped, dtype
-        self.loss = YoloxLoss()
 
     def step(self, batch: SequenceBatch) -> float:
-        """One training step from the zero state; returns the loss."""
+        """Do one training step from the zero state and return the loss."""
         for stage, layer in zip(self.detector.backbone.stages, self.layers, strict=True):
             stage.temporal = layer
         with torch.autocast(self.device, self.dtype) if self.dtype else nullcontext():
@@ -103,7 +104,7 @@ class Training:
                 predictions = looped_predictions(self.detector, batch.hist, batch.frame_index)
             else:
                 predictions, _ = self.detector(batch.hist, None, 1.0, batch.frame_index)
-            losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+            losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets)
         losses["total"].backward()
         nn.utils.clip_grad_value_(self.detector.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -113,7 +114,7 @@ class Training:
 
 
 def build_training(name: str, shape: Shape) -> Training:
-    """One of LAYERS or BASELINES by its name, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
+    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
     layer, plus, option = name.partition("+")
     if not plus:
         return build_trainings([layer], shape)[layer]
@@ -121,7 +122,7 @@ def build_training(name: str, shape: Shape) -> Training:
     speed_up(
         detector,
         shape.device,
-        recompute_stages=(1, 2, 3, 4) if option == "recompute" else (),
+        recompute_strides=tuple(detector.backbone.channels) if option == "recompute" else (),
         channels_last=option == "channels-last",
         compile_parts=option == "compile",
     )
@@ -132,7 +133,7 @@ def build_training(name: str, shape: Shape) -> Training:
 
 
 def build_trainings(names: Sequence[str], shape: Shape) -> dict[str, Training]:
-    """Of LAYERS and BASELINES; they share all weights but those of their temporal layers."""
+    """Return trainings of LAYERS and BASELINES, which share all weights except those of their temporal layers."""
     detector = _detector(shape, LAYERS["lstm"])
     rooms = parameters_by_room(detector)
     shared = torch.optim.AdamW([*rooms["spatial"], *rooms["neck"], *rooms["head"]], lr=1e-5, fused=True)
@@ -140,9 +141,9 @@ def build_trainings(names: Sequence[str], shape: Shape) -> dict[str, Training]:
     for name in names:
         layers: list[TemporalLayer]
         if name in BASELINES:
-            layers = [SteppedLSTM(dim, LAYERS["lstm"]) for dim in detector.backbone.dims]
+            layers = [SteppedLSTM(dim, LAYERS["lstm"]) for dim in detector.backbone.channels.values()]
         else:
-            layers = [build_temporal_layer(LAYERS[name], dim) for dim in detector.backbone.dims]
+            layers = [build_temporal_layer(LAYERS[name], dim) for dim in detector.backbone.channels.values()]
         own = nn.ModuleList(layers).to(shape.device)
         optimizers = [shared, torch.optim.AdamW(own.parameters(), lr=1e-5, fused=True)]
         trainings[name] = Training(detector, layers, optimizers, shape.device, is_looped=name == BACKBONE_LOOP)
@@ -155,7 +156,7 @@ def _detector(shape: Shape, temporal: TemporalConfig) -> Detector:
 
 
 def make_batch(shape: Shape) -> SequenceBatch:
-    """Random counts, sparse as events are, and two boxes in every fifth frame, the last one among them."""
+    """Return random counts, as sparse as events, and two boxes in every fifth frame, including the last."""
     generator = torch.Generator().manual_seed(0)
     size = (shape.length, shape.batch, 20, shape.height, shape.width)
     counts = torch.randint(1, 11, size, generator=generator, dtype=torch.uint8)
@@ -180,7 +181,7 @@ def make_batch(shape: Shape) -> SequenceBatch:
 
 
 def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int) -> dict[str, list[float]]:
-    """Seconds of each in each round; one round before does not count."""
+    """Return the seconds of each in each round, after one warm-up round."""
     batch = make_batch(shape)
     taken: dict[str, list[float]] = {name: [] for name in trainings}
     for round_ in range(-1, num_rounds):
@@ -195,7 +196,7 @@ def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int)
 
 
 def peak_bytes(name: str, shape: Shape, num_threads: int) -> int:
-    """What one training step takes above weights, optimiser and batch; on CPU it needs a process of its own, on Linux.
+    """Return the peak memory of a step above weights, optimiser and batch; a CPU needs a separate process on Linux.
 
     On a GPU it is allocated memory.
     """

@@ -18,9 +18,10 @@ from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
-from rvtssm.inference.stream import Streams, check_causal
+from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
 
 _NEVER_US = -(1 << 62)  # before all events
@@ -238,7 +239,7 @@ class StreamDetector:
             slots=cameras,
             is_first=[self._is_first] * len(cameras),
         )
-        found = postprocess(predictions, [end_us] * len(cameras), self.config)
+        found = self._streams.detector.head.decode(predictions, [end_us] * len(cameras), self.config)
         detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
         num_events = sum(len(_between(counter.times_us, self._end_us, end_us)) for counter in self._counters)
         self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)

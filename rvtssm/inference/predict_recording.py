@@ -29,10 +29,11 @@ from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, ne
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.sources import Source, opened_source
-from rvtssm.inference.stream import Streams, check_causal
+from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 FORMATS = (*DETECTION_FILES, "mp4", "png")
@@ -181,7 +182,7 @@ def detect(
             slots=[0],
             is_first=[is_first],
         )
-        frames = postprocess(predictions, windows.ends_us.tolist(), config)
+        frames = streams.detector.head.decode(predictions, windows.ends_us.tolist(), config)
         seconds = (time.perf_counter() - began) / len(windows)
         for hist, frame in zip(hists, frames, strict=True):
             yield hist, inside_frame(frame, *frame_hw), seconds

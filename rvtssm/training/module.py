@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
-from rvtssm.models.yolox_loss import YoloxLoss, at_least_one
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.regularize import h2_term
-from rvtssm.training.state_bank import StateBank
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModuleSettings:
     num_steps: int  # optimiser steps of the whole run
     batch_size: int  # sequences per optimiser step, over all processes
     trained_stride_us: float
-    carries_state: bool  # False: every chunk starts from zero (`memory: chunk`)
+    memory_chunk: int | None  # steps after which streams forget, None: never; see `Streams`
     postprocess: PostprocessConfig
     freeze_batchnorm: bool = False
     fused: bool = True  # see `TrainingConfig`
@@ -58,10 +58,11 @@ class DetectionModule(L.LightningModule):
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
         self.val_labels = val_labels
-        self.loss = YoloxLoss()
         if settings.optim.h2_weight:
             self._h2()  # a layer without such a norm is refused before anything is trained
-        self.states = {"train": StateBank(), "val": StateBank()}
+        memory = (settings.trained_stride_us, settings.memory_chunk)
+        self.train_streams = Streams(detector, *memory, with_gradients=True)
+        self.val_streams = Streams(detector, *memory)
         self.latest_losses: dict[str, Tensor] = {}  # of the latest training batch
         self._random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
@@ -78,17 +79,6 @@ class DetectionModule(L.LightningModule):
                     part.eval()
         return self
 
-    def advance(self, batch: SequenceBatch, bank: StateBank) -> Tensor:
-        """Run the chunks of a batch from their stored states; predictions (M, A, 5 + K) of the labelled frames."""
-        state = self.detector.init_state(len(batch.slot))
-        if self.settings.carries_state:
-            state = bank.read(state, batch.slot, batch.is_first)
-        step_scale = batch.dt_us / self.settings.trained_stride_us
-        predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index)
-        if self.settings.carries_state:
-            bank.write(batch.slot, state)
-        return predictions
-
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         losses = self.losses_of(batch)
         self.latest_losses = self._over_processes(losses)
@@ -99,22 +89,18 @@ class DetectionModule(L.LightningModule):
 
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """The terms of the loss of a training batch and their `total`; the stored states move on."""
-        predictions = self.advance(batch, self.states["train"])
-        locations = self.detector.locations
-        losses = self.loss(predictions, batch.targets, batch.num_targets, locations, self._matched_per_process)
+        predictions = self.train_streams.push_batch(batch)
+        losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        idle = self._without_effect() if len(batch.frame_index) else [predictions, *self.parameters()]
+        idle = self.detector.backbone.idle_parameters()
+        if not len(batch.frame_index):
+            idle = [*(field for field in predictions if field is not None), *self.parameters()]
         if idle:
             # they still take part: processes that train together wait for the gradient of every parameter
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
-
-    def _without_effect(self) -> list[nn.Parameter]:
-        """Parameters that a prediction need not depend on: of stages that forget, what only a state would show."""
-        stages = self.detector.backbone.stages
-        return [p for stage in stages if not stage.remembers for p in stage.temporal.parameters()]
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
         """What the losses are divided by: the locations that all processes have matched, over their number.
@@ -138,8 +124,7 @@ class DetectionModule(L.LightningModule):
     def _h2(self) -> Tensor:
         optim = self.settings.optim
         try:
-            remembering = [stage.temporal for stage in self.detector.backbone.stages if stage.remembers]
-            return h2_term(remembering, optim.h2_band)
+            return h2_term(self.detector.backbone.remembering_layers(), optim.h2_band)
         except ValueError as error:
             raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 
@@ -160,14 +145,14 @@ class DetectionModule(L.LightningModule):
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
         # compiled parts run as they are written: chunks of so many shapes would each be compiled, up to an error
         with torch.compiler.set_stance("force_eager"):
-            predictions = self.advance(batch, self.states["val"])
+            predictions = self.val_streams.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         times = batch.t_us.tolist()
-        frames = postprocess(predictions, times, self.settings.postprocess)
+        frames = self.detector.head.decode(predictions, times, self.settings.postprocess)
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:
-        self.states["val"].clear()  # each recording has begun anew; what is left would only fill memory
+        self.val_streams.clear()  # each recording has begun anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
         for (recording, _), frame in sorted(self._gathered().items(), key=_by_key):
             frames[recording].append(frame)
@@ -203,7 +188,7 @@ class DetectionModule(L.LightningModule):
         checkpoint["rvtssm"] = self.checkpoint_meta
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
-        own = {"streams": self.states["train"].state_dict(), "random": self.random_generator().get_state()}
+        own = {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
         checkpoint["processes"] = self.of_all_processes(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -220,7 +205,7 @@ class DetectionModule(L.LightningModule):
             )
         self.train_seconds = checkpoint["train_seconds"]
         own = checkpoint["processes"][self.trainer.global_rank]
-        self.states["train"].load_state_dict(own["streams"])
+        self.train_streams.load_state_dict(own["streams"])
         self._random_state = own["random"]
 
     def on_train_start(self) -> None:

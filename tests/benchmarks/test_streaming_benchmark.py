@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import streaming
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.inference.stream import stream
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.models.yolox_loss import YoloxLoss
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.records import WindowSettings
@@ -114,7 +114,7 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     detector = build_detector(config, TemporalConfig(), HEIGHT, WIDTH, SPEC.num_classes)
     batch = next(iter(data.train_dataloader()))
     predictions, _ = detector(batch.hist, None, 1.0, batch.frame_index)
-    losses = YoloxLoss()(predictions, batch.targets, batch.num_targets, detector.locations)
+    losses = detector.head.loss(predictions, batch.targets, batch.num_targets)
     losses["total"].backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
 

@@ -21,9 +21,11 @@ from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.step import DetectorStep
+from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import Events
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 
@@ -59,8 +61,8 @@ def test_the_real_step_is_the_complex_step(temporal):
     for _ in range(12):
         hist = torch.randint(0, 11, (2, 20, 32, 32), generator=generator, dtype=torch.uint8)
         scale = 0.05 + 2 * torch.rand(2, generator=generator)
-        wanted, state = detector(hist[None], state, scale)
-        found, flat = step(hist, scale, flat)
+        (wanted,), state = detector(hist[None], state, scale)
+        (found,), flat = step(hist, scale, flat)
         torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max()))
 
 
@@ -68,9 +70,9 @@ def test_the_real_step_is_the_complex_step(temporal):
 def test_the_state_of_a_step_matters():
     step = DetectorStep(build(name="s5"))
     hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8)
-    fresh, state = step(hist, torch.ones(1), step.init_state(1))
-    carried, _ = step(hist, torch.ones(1), state)
-    slower, _ = step(hist, torch.full((1,), 0.1), state)
+    (fresh,), state = step(hist, torch.ones(1), step.init_state(1))
+    (carried,), _ = step(hist, torch.ones(1), state)
+    (slower,), _ = step(hist, torch.full((1,), 0.1), state)
     assert (fresh - carried).abs().max() > 1e-4 and (slower - carried).abs().max() > 1e-4
 
 
@@ -134,6 +136,19 @@ def test_an_exported_detector_streams(onnx_files, live_checkpoint):
         np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
 
 
+def test_a_head_with_queries_is_exported(live_checkpoint, tmp_path):
+    pytest.importorskip("onnxscript")
+    checkpoint = live_checkpoint(head="rtdetr", rtdetr_queries=12, rtdetr_layers=1)
+    path = tmp_path / "model.onnx"
+    description = export_detector(checkpoint, path, 32, 32)
+    assert description["predictions"] == {"boxes": [12, 4], "logits": [12, 2]}
+    exported = read_exported(path)
+    for num_streams in (1, 3):
+        boxes, scores = largest_difference(checkpoint, exported, 20, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+    assert exported.detector.empty().boxes.shape == (0, 12, 4)
+
+
 @pytest.mark.parametrize("suffix", [".pt2", ".aot.pt2"])
 def test_other_formats_equal_pytorch(live_checkpoint, tmp_path, suffix):
     if suffix == ".aot.pt2" and shutil.which(os.environ.get("CXX", "g++")) is None:
@@ -187,9 +202,9 @@ def test_a_difference_that_is_no_number_is_none(live_checkpoint):
     calls = []
 
     def broken_at_first(*arguments):
-        predictions, state = forward(*arguments)
+        (rows,), state = forward(*arguments)
         calls.append(1)
-        return predictions * (float("nan") if len(calls) == 1 else 1), state
+        return YoloxPredictions(rows * (float("nan") if len(calls) == 1 else 1)), state
 
     exported.detector.forward = broken_at_first
     assert all(math.isnan(value) for value in largest_difference(checkpoint, exported, 3))
@@ -288,7 +303,7 @@ def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
 def test_a_file_that_says_too_little_is_refused(live_checkpoint):
     checkpoint = live_checkpoint()
     described = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
-    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "locations": []}
+    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "predictions": {}}
     assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
     less = [{key: value for key, value in whole.items() if key != name} for name in whole]
     for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):

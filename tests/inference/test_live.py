@@ -17,7 +17,8 @@ from rvtssm.events.windows import free_grid
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.predict_recording import detect
 from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS
 
@@ -154,7 +155,7 @@ def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
         hist = torch.from_numpy(count_windows(events, one, HEIGHT, WIDTH))[:, None]
         with torch.no_grad():
             predictions, state = detector(hist, state, (window.end_us - window.start_us) / 50_000)
-        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
         np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
     assert len(tail) > 20
 
@@ -185,7 +186,7 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         hist = torch.from_numpy(count_windows(seen, bounds, HEIGHT, WIDTH))[:, None]
         with torch.no_grad():
             predictions, state = checkpoint.detector(hist, state, (window.end_us - before_us) / 50_000)
-        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
         np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
         before_us = window.end_us
 

@@ -85,7 +85,7 @@ def test_it_is_part_of_the_loss_with_its_weight(name):
 
 
 def test_stages_that_forget_have_no_part_in_it():
-    plain = build_module("s5", stages=(3, 4))
+    plain = build_module("s5", strides=(16, 32))
     settings = replace(plain.settings, optim=OptimConfig(h2_weight=0.25))
     module = DetectionModule(plain.detector, settings, {}, {}, [])
     logged: dict[str, torch.Tensor] = {}
@@ -93,8 +93,8 @@ def test_stages_that_forget_have_no_part_in_it():
     module.training_step(make_batch(draw_counts(2, 2), [0, 1], [True, True]), 0)
     norms = [stage.temporal.h2_norm().detach() for stage in module.detector.backbone.stages]
     torch.testing.assert_close(logged["train/h2"], norms[2] + norms[3])
-    with pytest.raises(ValueError, match=r"optim.h2_weight=0.25: no stage remembers anything.*; or set it to 0"):
-        DetectionModule(build_module("s5", stages=()).detector, settings, {}, {}, [])
+    with pytest.raises(ValueError, match=r"optim.h2_weight=0.25: no state is carried.*; or set it to 0"):
+        DetectionModule(build_module("s5", strides=()).detector, settings, {}, {}, [])
 
 
 @pytest.mark.parametrize(("name", "mode"), [("lstm", "selective_dt"), ("s7", "selective_dt"), ("s7", "eq4")])
@@ -111,8 +111,8 @@ def test_a_layer_without_the_norm_is_refused_before_training(name, mode):
 
 
 def test_a_run_without_a_remembering_stage_is_refused_with_the_configuration():
-    with pytest.raises(ValueError, match="no stage remembers anything"):
-        check(compose(["experiment=demo", "temporal.stages=[]", "optim.h2_weight=0.1"]))
+    with pytest.raises(ValueError, match="no state is carried"):
+        check(compose(["experiment=demo", "temporal.strides=[]", "optim.h2_weight=0.1"]))
 
 
 @pytest.mark.parametrize("wrong", [{"h2_weight": -1.0}, {"h2_band": (1.0, 0.5)}, {"h2_band": (0.0, 1.0)}])
