@@ -90,7 +90,7 @@ class Row:
     floor: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """With the keys of the file: `pass` is a keyword here, and memory has another unit."""
+        """Return the row with the keys of the file, because `pass` is a keyword and memory has another unit."""
         row = {key.rstrip("_"): value for key, value in asdict(self).items() if value is not None}
         if self.pass_ == "peak memory":
             row["bytes"], row["baseline_bytes"] = row.pop("seconds"), row.pop("baseline_seconds")
@@ -108,18 +108,18 @@ class Case:
     prepared: Any  # what takes the place of the step scale
 
     def forward(self) -> None:
-        """Without gradient."""
+        """Run without gradients."""
         with torch.no_grad():
             self.layer(self.x, self.state, self.prepared)
 
     def both(self) -> None:
-        """Gradients of input and parameters."""
+        """Compute the gradients of input and parameters."""
         x = self.x.detach().requires_grad_()
         y, _ = self.layer(x, self.state)
         torch.autograd.grad(y, [x, *self.layer.parameters()], self.grad)
 
     def floor_bytes(self, with_backward: bool) -> int:
-        """The least traffic: forward reads input, state and weights, backward again, and the gradients."""
+        """Return the least traffic: both passes read input, state and weights, and backward the gradients too."""
         states = self.state if isinstance(self.state, tuple) else (self.state,)
         weights = sum(p.numel() * p.element_size() for p in self.layer.parameters())
         state = sum(s.numel() * s.element_size() for s in states)
@@ -128,7 +128,7 @@ class Case:
 
 
 def build_case(name: str, length: int, stage: Stage, device: str) -> Case:
-    """The case of that name; the textbook form has sequences first, as it is usually written."""
+    """Return the case of that name; the textbook form has sequences first, as usual."""
     num_sequences, dim = stage
     torch.manual_seed(0)
     layer: LSTM | S5SSM | TextbookS5
@@ -151,7 +151,7 @@ def build_case(name: str, length: int, stage: Stage, device: str) -> Case:
 def measure_times(
     stages: Sequence[Stage], lengths: Sequence[int], rounds: dict[int, int], device: str, say: Callable[[str], None]
 ) -> list[Row]:
-    """Every row of every stage, and the sums over the stages."""
+    """Return one row per case and stage, and the sums over the stages."""
     rows = []
     bandwidth = copy_bandwidth(device)
     for length in lengths:
@@ -176,7 +176,7 @@ def measure_times(
 def take_turns(
     cases: dict[str, Case], num_rounds: int, num_calls: int, device: str
 ) -> dict[tuple[str, str], list[float]]:
-    """Seconds per call of each layer and pass in each round; two rounds before do not count."""
+    """Return the seconds per call of each layer and pass in each round, after two warm-up rounds."""
     taken: dict[tuple[str, str], list[float]] = {(name, pass_): [] for name in cases for pass_ in PASSES}
     for round_ in range(-2, num_rounds):
         for name, case in cases.items():
@@ -205,7 +205,7 @@ def _compared(shape: str, taken: dict[tuple[str, str], list[float]], floors: dic
 
 
 def copy_bandwidth(device: str, num_bytes: int = 1 << 27) -> float:
-    """Bytes read and written per second by the fastest of some copies."""
+    """Return the bytes read and written per second by the fastest of several copies."""
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target, best = torch.empty_like(source), float("inf")
     for _ in range(5):
@@ -218,7 +218,7 @@ def copy_bandwidth(device: str, num_bytes: int = 1 << 27) -> float:
 
 
 def measure_memory(stages: Sequence[Stage], length: int, device: str, say: Callable[[str], None]) -> list[Row]:
-    """Peak memory of forward plus backward at each stage; the ratio is ours divided by the textbook form's."""
+    """Return the peak memory of forward plus backward at each stage; the ratio is ours divided by the textbook's."""
     rows = []
     for stage in stages:
         say(f"memory at L = {length}, {stage[0]} sequences of {stage[1]} features")
@@ -234,7 +234,7 @@ def measure_memory(stages: Sequence[Stage], length: int, device: str, say: Calla
 
 
 def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
-    """Of one forward and backward, above what stood before; on CPU it needs Linux and a process of its own."""
+    """Return the peak of one forward and backward above the memory before; a CPU needs Linux and a separate process."""
     build_case(name, 2, (4, stage[1]), device).both()  # what is loaded and compiled once does not count
     case = build_case(name, length, stage, device)
     gc.collect()
@@ -250,7 +250,7 @@ def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
 
 
 def resident(key: str) -> int:
-    """Bytes of this process, by their name in /proc/self/status."""
+    """Return the memory of this process in bytes, by its name in /proc/self/status."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
     return int(line.split()[1]) * 1024
 
@@ -261,7 +261,7 @@ def _wait(device: str) -> None:
 
 
 def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:
-    """What was asked for, what was found."""
+    """Return every goal with the measured value."""
     bars = []
     for row in rows:
         wanted = BARS[device].get((row.name, row.baseline))
@@ -277,7 +277,7 @@ def _label(row: Row) -> str:
 
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
-    """Every row for people."""
+    """Return all rows as a table."""
     table = Table(title=title)
     is_memory = bool(rows) and rows[0].pass_ == "peak memory"
     unit, factor = ("MiB", 2.0**-20) if is_memory else ("ms", 1e3)
@@ -291,7 +291,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Where the numbers are from."""
+    """Return a description of the machine and the versions."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -313,7 +313,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to give nothing back to the system; elsewhere nothing happens."""
+    """Make glibc keep freed memory; other C libraries are not changed."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL("libc.so.6")
@@ -322,7 +322,7 @@ def keep_freed_memory() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write the file if one was named."""
+    """Measure, print, and write the file if one is given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")

@@ -74,7 +74,7 @@ class Row:
 
 
 def build_checkpoint(size: str, layer: str, spec: DatasetSpec = SPEC) -> LoadedCheckpoint:
-    """Fresh weights; what a step costs does not depend on them."""
+    """Return new random weights, because the cost of a step does not depend on them."""
     torch.manual_seed(0)
     windows = WindowSettings(50_000, None, "exact", 10, 10)
     meta = CheckpointMeta(spec, SIZES[size], TemporalConfig(name=layer), windows)
@@ -82,7 +82,7 @@ def build_checkpoint(size: str, layer: str, spec: DatasetSpec = SPEC) -> LoadedC
 
 
 def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
-    """Counts (1, C, H, W) -> predictions, the state kept between calls."""
+    """Return a function from counts (1, C, H, W) to predictions that keeps the state between calls."""
     detector = checkpoint.detector.to(device)
     prepared, state = detector.prepare(1.0), detector.init_state(1)
 
@@ -95,7 +95,7 @@ def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
 
 
 def exported_step(checkpoint: LoadedCheckpoint, path: Path, say: Callable[[str], None]) -> Step:
-    """The same from a file, which is made where it is not there."""
+    """Return the same from an exported file, which is written if it does not exist."""
     if not path.exists():
         say(f"exporting {path.name}")
         export_detector(checkpoint, path)
@@ -137,7 +137,7 @@ class CudaGraphStep:
 def measure_steps(
     sizes: Sequence[str], forms: Sequence[str], folder: Path, rounds: int, device: str, say: Callable[[str], None]
 ) -> list[Row]:
-    """Every form of every detector, one size at a time."""
+    """Measure every form of every detector, one size at a time."""
     rows = []
     for size in sizes:
         steps: dict[tuple[str, str], Step] = {}
@@ -157,7 +157,7 @@ def measure_steps(
 
 
 def take_turns(steps: dict[tuple[str, str], Step], rounds: int, device: str) -> dict[tuple[str, str], list[float]]:
-    """Milliseconds of each step in each round; some rounds before do not count."""
+    """Return the milliseconds of each step in each round, after some warm-up rounds."""
     size = (1, 20, SPEC.frame_height, SPEC.frame_width)
     hist = torch.randint(0, 11, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).to(device)
     taken: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
@@ -191,14 +191,14 @@ def compared(size: str, taken: dict[tuple[str, str], list[float]]) -> list[Row]:
 
 
 def measure_memory(steps: tuple[int, int]) -> dict[str, float]:
-    """Resident bytes after so many windows, in a process of its own."""
+    """Return the resident bytes after the given numbers of windows, measured in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         early, late = pool.apply(stream_and_look, (steps, torch.get_num_threads(), "tiny"))
     return {"steps": steps[0], "bytes": early, "later_steps": steps[1], "later_bytes": late, "growth": late / early - 1}
 
 
 def stream_and_look(steps: tuple[int, int], threads: int, size: str) -> tuple[int, int]:
-    """Push a packet per window, and look at the resident memory twice; it needs Linux."""
+    """Push a packet per window and measure the resident memory twice; this needs Linux."""
     torch.set_num_threads(threads)
     side, num_events, window_us = 32, 200, 5_000
     checkpoint = build_checkpoint(size, "s5", replace(SPEC, height=side, width=side))
@@ -235,7 +235,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write the file if one was named."""
+    """Measure, print, and write the file if one is given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch and onnxruntime")

@@ -41,7 +41,7 @@ class TextbookS5(nn.Module):
 
 
 def associative_scan(decay: Tensor, driven: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of decay and states h[l] = decay[l] * h[l-1] + driven[l], both (L, P), by pairs, pairs of pairs, ..."""
+    """Return products of decay and states h[l] = decay[l] * h[l-1] + driven[l], both (L, P), by recursive pairing."""
     length = len(driven)
     if length == 1:
         return decay, driven

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Files that are either complete or absent: they are written under a temporary name and then renamed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_ABANDONED_AFTER_S = 3600.0  # no writer of ours leaves its file untouched for this long
+_ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
 _HOST = socket.gethostname().replace(".", "-")
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it becomes `path` when the block ends without an error.
+    """Yield a temporary path beside `path`; it becomes `path` if the block ends without an error.
 
-    The name carries host, process and the start of that process, so that writers do not meet and leftovers can be
-    told from work in progress, also where a later process has been given the same number.
+    The temporary name contains the host, the process and the start time of the process. So writers do not disturb each
+    other, and abandoned files can be recognised even if a later process has the same number.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,9 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
-    """Yield a new hidden folder in `folder`, for what is moved from there once all is done; at the end it is removed.
+    """Yield a new hidden folder in `folder` for files that are moved from there when all are complete.
 
-    Those of the same name that killed processes have left in `folder` are removed, too.
+    It is removed after the block, as are folders of the same name that killed processes left.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
 
 
 def write_together(folder: Path | str, content: Mapping[str, bytes]) -> list[Path]:
-    """Write files by name into a folder; all are written before the first of them appears. Return their paths."""
+    """Write files by name into a folder and return their paths. All are complete before the first one appears."""
     paths = [Path(folder) / name for name in content]
     with contextlib.ExitStack() as stack:
         for path, data in zip(paths, content.values(), strict=True):
@@ -60,10 +60,10 @@ def write_together(folder: Path | str, content: Mapping[str, bytes]) -> list[Pat
 
 
 def remove_abandoned(folder: Path | str) -> int:
-    """Delete temporary files in `folder` and below it whose writer is gone, return how many there were."""
+    """Delete the temporary files in and below `folder` whose writer has ended; return their number."""
     removed = 0
     for staged in Path(folder).rglob(".*.*.*.tmp"):
-        with contextlib.suppress(OSError):  # its writer finished meanwhile, or the folder is read-only
+        with contextlib.suppress(OSError):  # the writer just finished, or the folder is read-only
             if _is_orphan(staged) or time.time() - staged.stat().st_mtime > _ABANDONED_AFTER_S:
                 staged.unlink()
                 removed += 1
@@ -71,12 +71,12 @@ def remove_abandoned(folder: Path | str) -> int:
 
 
 def _writer() -> str:
-    """How the name of what this process writes staged ends."""
+    """Return the end of the names of temporary files of this process."""
     return f"{_HOST}.{os.getpid()}-{_started(os.getpid())}.tmp"
 
 
 def _is_orphan(staged: Path) -> bool:
-    """Whether its writer was on this machine and is gone."""
+    """Return whether the writer ran on this machine and has ended."""
     _, host, writer, _ = staged.name.rsplit(".", 3)
     pid, _, started = writer.partition("-")
     return host == _HOST and pid.isdigit() and not _is_running(int(pid), started)
@@ -91,13 +91,14 @@ def _is_running(pid: int, started: str) -> bool:
         return True
     with contextlib.suppress(OSError):
         state = _process_state(pid)
-        return state[0] != "Z" and started in ("", "0", state[19])  # Z: dead, but not yet collected by its parent
+        # Z is a process that has ended but that its parent has not collected
+        return state[0] != "Z" and started in ("", "0", state[19])
     return True
 
 
 @functools.cache
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the machine did; 0 where the system does not tell."""
+    """Return the start time of a process in ticks since the machine started; 0 if the system does not tell it."""
     try:
         return _process_state(pid)[19]
     except OSError:
@@ -105,5 +106,5 @@ def _started(pid: int) -> str:
 
 
 def _process_state(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat (Linux) from the third on: the second, a name, can hold anything."""
+    """Return the fields of /proc/PID/stat (Linux) from the third on; the second, a name, may contain spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

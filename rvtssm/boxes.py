@@ -1,7 +1,7 @@
-"""Box formats, overlap and non-maximum suppression, for torch tensors and numpy arrays alike.
+"""Box formats, overlap and non-maximum suppression for torch tensors and numpy arrays.
 
 Names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh` = left, top, width, height;
-`cxcywh` = centre, width, height. All in pixels, y points down.
+`cxcywh` = centre, width, height. All are pixels, and y points down.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ def _stack(columns: list[Boxes], like: Boxes) -> Boxes:
 
 
 def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
-    """(..., 4) -> (..., 4), same kind and dtype."""
+    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
     cx, cy, w, h = (boxes[..., i] for i in range(4))
     return _stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], boxes)
 
 
 def ltwh_to_xyxy(boxes: Boxes) -> Boxes:
-    """(..., 4) -> (..., 4), same kind and dtype."""
+    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
     x, y, w, h = (boxes[..., i] for i in range(4))
     return _stack([x, y, x + w, y + h], boxes)
 
 
 def xyxy_to_ltwh(boxes: Boxes) -> Boxes:
-    """(..., 4) -> (..., 4), same kind and dtype."""
+    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
     x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
     return _stack([x1, y1, x2 - x1, y2 - y1], boxes)
 
 
 def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
-    """Intersection over union of every a with every b: (..., N, 4), (..., M, 4) -> (..., N, M).
+    """Return the intersection over union of every a with every b: (..., N, 4), (..., M, 4) -> (..., N, M).
 
-    Boxes turned inside out count as empty; two empty boxes have an overlap of 0.
+    Boxes with a negative side count as empty. Two empty boxes have an overlap of 0.
     """
     a, b = xyxy_a[..., :, None, :], xyxy_b[..., None, :, :]
     if isinstance(a, Tensor):
@@ -58,8 +58,8 @@ def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
 
 
 def nms_by_class(xyxy: Tensor, score: Tensor, class_id: Tensor, iou: float) -> Tensor:
-    """Indices kept by greedy suppression within each class, best score first: (N, 4), (N,), (N,) -> (K,) int64.
+    """Return the indices of the kept boxes, best score first: (N, 4), (N,), (N,) -> (K,) int64.
 
-    A box goes when it overlaps a better one of its class by more than `iou`.
+    A box is removed if it overlaps a better one of its class by more than `iou`.
     """
     return batched_nms(xyxy, score, class_id, iou)

@@ -1,7 +1,8 @@
-"""Who does the work on many recordings: this process, others on this machine, or a cluster, behind one interface.
+"""Workers for many recordings: this process, other processes on this machine, or a cluster, behind one interface.
 
-Processes are started fresh, so that no thread of the parent is copied and no module of its is imported. They end when
-the parent does, even if it is killed. One that is killed itself costs the task it had, and another takes its place.
+Processes are started fresh: they copy no thread of the parent and import no module of its main program. They end when
+the parent ends, even if it is killed. If a worker is killed, only its current task fails, and another worker takes its
+place.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
 
 
 class WorkerDied(Exception):
-    """The process that did a task ended before the task did."""
+    """The process of a task ended before the task was complete."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A task that ended, by the key it was submitted with: with a result, or with an error."""
+    """A task that ended, with the key of its submission and either a result or an error."""
 
     key: Any
     result: Any = None
@@ -41,22 +42,22 @@ class Done:
 
 
 class Workers(Protocol):
-    """Tasks are functions and arguments that can be pickled. Close in any case, at best by `contextlib.closing`."""
+    """The interface of all workers. Functions and arguments of tasks must be picklable; always call `close`."""
 
     num_workers: int
 
     def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Begin a task; best not many more than `num_workers` at a time, since results wait in memory."""
+        """Start a task. Submit few more than `num_workers` at a time, because results wait in memory."""
 
     def wait(self) -> Done:
-        """The next task that ends, in any order; one must be under way."""
+        """Return the next task that ends, in any order. At least one task must be running."""
 
     def close(self) -> None:
-        """End what is under way at once, and the workers."""
+        """Stop all tasks and workers at once."""
 
 
 class SameProcess:
-    """Does a task when its result is asked for."""
+    """Runs tasks in this process, each when `wait` asks for a result."""
 
     num_workers = 1
 
@@ -76,7 +77,7 @@ class SameProcess:
 
 
 class Processes:
-    """Processes on this machine, each started when it is first needed."""
+    """Runs tasks in at most `num_workers` processes on this machine, each started when it is first needed."""
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
@@ -114,7 +115,7 @@ class Processes:
                 self._idle.pop().end(at_once=True)
             process = self._idle.pop() if self._idle else _Process()
             key, function, arguments = self._waiting.popleft()
-            # one that dies now is found dead in `wait`
+            # if the process ends now, `wait` notices it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 process.connection.send((function, arguments))
             self._busy[process.connection] = process, key
@@ -127,8 +128,8 @@ class _Process:
             self._popen = subprocess.Popen(
                 [sys.executable, "-c", _WORKER, str(there.fileno())],
                 pass_fds=(there.fileno(),),
-                process_group=0,  # Ctrl-C is for the parent, which decides
-                stdin=subprocess.PIPE,  # at its end the process knows that its parent is gone
+                process_group=0,  # Ctrl-C goes to the parent only, which decides what to do
+                stdin=subprocess.PIPE,  # closes when the parent ends, which ends the process
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         self.connection = Connection(here.detach())
@@ -141,7 +142,7 @@ class _Process:
         self.end(at_once=False)
         code = self._popen.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return WorkerDied(f"its worker process {how}, perhaps for lack of memory; run again, with fewer workers")
+        return WorkerDied(f"its worker process {how}, perhaps because memory was full; run again with fewer workers")
 
     def end(self, at_once: bool) -> None:
         self.connection.close()
@@ -154,14 +155,16 @@ class _Process:
 
 
 class DaskCluster:
-    """The workers of a dask cluster that is running already; they must see the same folders as this process."""
+    """Runs tasks on a dask cluster that is already running. Its workers must see the same folders as this process."""
 
     def __init__(self, address: str) -> None:
-        """ValueError where dask is not installed, or nothing answers at the address."""
+        """Connect to the scheduler; raise ValueError if dask is not installed or no scheduler answers."""
         try:
             from distributed import Client, as_completed
         except ImportError:
-            raise ValueError("executor=dask needs dask.distributed; pip install 'rvtssm[cluster]'") from None
+            raise ValueError(
+                "executor=dask needs dask.distributed; run `pip install -e '.[cluster]'` in the checkout"
+            ) from None
         try:
             self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
@@ -171,7 +174,7 @@ class DaskCluster:
         if not self.num_workers:
             self._client.close()
             raise ValueError(
-                f"the dask cluster at scheduler={address} has no workers; start some: dask worker {address}"
+                f"the dask cluster at scheduler={address} has no workers; start them with `dask worker {address}`"
             )
         self._keys: dict[str, Any] = {}
         self._done = as_completed(loop=self._client.loop)
@@ -197,29 +200,30 @@ class DaskCluster:
 
 
 def num_usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def finished(workers: Workers, next_task: Callable[[], Task | None]) -> Iterator[Done]:
-    """Do what `next_task` names, and yield each task as it ends.
+    """Run the tasks that `next_task` returns, and yield each task when it ends.
 
-    None says that there is nothing to begin now: it is asked again when a task has ended, and last when none is left.
+    If `next_task` returns None, there is nothing to start now. It is called again when a task has ended, until it
+    returns None and no task is running.
     """
-    under_way = 0
+    num_running = 0
     while True:
-        while under_way < 2 * workers.num_workers and (task := next_task()) is not None:
+        while num_running < 2 * workers.num_workers and (task := next_task()) is not None:
             workers.submit(*task)
-            under_way += 1
-        if not under_way:
+            num_running += 1
+        if not num_running:
             return
         done = workers.wait()
-        under_way -= 1
+        num_running -= 1
         yield done
 
 
 def serve(descriptor: int) -> None:
-    """The life of a worker process: tasks from a socket, one after another, until it closes."""
+    """Run the tasks from a socket one after another until it closes. This is the main function of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

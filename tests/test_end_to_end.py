@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -15,11 +17,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm import cli
-from rvtssm.datasets.sequence import CountedHistograms, RawSplit
-from rvtssm.events.histogram import count_windows
-from rvtssm.inference.stream import Streams
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
+from rvtssm.models.streams import Streams
 
 RATES = ("20", "40", "80", "100", "200")
 # every split of this seed has objects that stand still for 0.3 s
@@ -163,7 +166,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
         (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
         scores.append({name: value for name, value in row.items() if name != "seconds"})
     assert scores[0] == scores[1] and scores[0]["AP"] > 0
-    assert f"At {hz} Hz, as all below." in (tmp_path / "raw/report.html").read_text()
+    assert f"At {hz} Hz, like all below." in (tmp_path / "raw/report.html").read_text()
 
 
 def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
@@ -213,15 +216,26 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
         *where,
     )
     assert cli.main(["generate", *data]) == 0
+    for path in (tmp_path / "raw" / "train").iterdir():  # validation is on the same recording, so that AP is not 0
+        shutil.copy(path, tmp_path / "raw" / "val" / path.name)
     assert cli.main(["preprocess", *data, "splits=[train,val]"]) == 0
     as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
     fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
     assert cli.main(["train", *data, "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
-    weights = f"checkpoint={tmp_path / 'checkpoints' / 'best.ckpt'}"
+    weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
     out = f"out={tmp_path / 'evaluation'}"
     assert cli.main(["evaluate", weights, "split=train", "source=prepared", "ablate_memory=true", out]) == 0
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert report["rates"]["20"]["AP50"] > 0.5
+    # a validation and an evaluation of the same weights, however they are batched and whatever they read, agree
+    other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val")
+    assert cli.main(["evaluate", weights, *other, out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
+    with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["val/AP"]][-1]
+    assert int(last["step"]) == 59
+    for name in ("AP", "AP50", "AP75", "AP_small"):
+        assert np.float32(last[f"val/{name}"]) == np.float32(report[name]), name
 
 
 def test_several_weights_in_one_report(demo, tmp_path):
@@ -263,11 +277,10 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
     settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
     sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
     (sequence, *_) = sequences
-    assert isinstance(sequence.source, CountedHistograms)
     cut_us = int(np.unique(sequence.labels.t_us)[5])
 
     def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
-        events = sequence.source.recording.read()
+        events = open_recording(sequence.source.path).read()
         if is_perturbed:  # everything from the label time on is noise
             later = events.t >= cut_us
             rng = np.random.default_rng(0)

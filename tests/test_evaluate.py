@@ -89,7 +89,7 @@ def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw,
     prepared = prepare(raw, tmp_path / "prepared")
     capsys.readouterr()
     assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "frequencies_hz=[20,40]")
-    faster = prepare(raw, tmp_path / "faster", "preprocess.stride_ms=25")
+    faster = prepare(raw, tmp_path / "faster", "windows.stride_ms=25")
     capsys.readouterr()
     # without memory, the rate of training is scored as well
     assert "stride_us=25000 but the run asks for 50000" in refused(

@@ -42,7 +42,7 @@ STEPLESS = ("lstm", "lstm-rates")  # without a time step: scored once for each w
 
 
 def conditions_of(variant: str) -> list[tuple[str, bool]]:
-    """Those in which it is scored; all of them are one at the rate of training."""
+    """Return the conditions of the scores; at the rate of training all conditions are equal."""
     return [(window, is_rescaled) for window, is_rescaled in CONDITIONS if is_rescaled or variant not in STEPLESS]
 
 
@@ -55,7 +55,7 @@ class Study:
     overrides: tuple[str, ...] = ()
 
     def words(self, variant: str, seed: int) -> list[str]:
-        """What `rvtssm train` and `rvtssm evaluate` are told."""
+        """Return the arguments of `rvtssm train` and `rvtssm evaluate`."""
         return [
             "experiment=demo",
             f"dataset.raw_dir={self.folder / 'raw'}",
@@ -75,7 +75,7 @@ class Study:
 
 
 def read_result(path: Path, study: Study) -> dict[str, Any]:
-    """The trainings and rows of an earlier run; ValueError where the file holds another study."""
+    """Return the trainings and rows of an earlier run; raise ValueError if the file holds another study."""
     if not path.exists():
         return {"settings": study.settings, "trainings": [], "rows": []}
     result: dict[str, Any] = json.loads(path.read_text())
@@ -118,7 +118,7 @@ def run(study: Study, variants: Sequence[str], num_seeds: int, path: Path, facts
 def _evaluated(
     result: dict[str, Any], variant: str, seed: int, window: str, is_rescaled: bool, words: list[str], out: Path
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of one condition; at the rate of training all conditions are one."""
+    """Return the rows of one condition; at the rate of training all conditions are equal."""
     key = {"variant": variant, "seed": seed, "window": window, "is_rescaled": is_rescaled}
     done = {row["hz"] for row in result["rows"] if all(row[name] == value for name, value in key.items())}
     hz = [rate for rate in HZ if rate not in done and (rate != HZ[0] or (window, is_rescaled) == CONDITIONS[0])]

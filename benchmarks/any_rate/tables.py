@@ -17,7 +17,7 @@ Curve = dict[float, list[float]]  # AP in percent of every seed, by rate
 
 
 def curves(result: dict[str, Any], window: str, is_rescaled: bool) -> dict[str, Curve]:
-    """By variant, the seeds that have every rate; the rate of training, which all conditions share, comes with it.
+    """Return by variant the seeds that have all rates, including the rate of training, which all conditions share.
 
     What has no time step is the same whether that is rescaled or not.
     """
@@ -37,7 +37,7 @@ def curves(result: dict[str, Any], window: str, is_rescaled: bool) -> dict[str, 
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """One table per condition: AP in percent, mean and standard deviation over seeds."""
+    """Return one table per condition: AP in percent, mean and standard deviation over seeds."""
     lines = []
     for window, is_rescaled in CONDITIONS:
         found = curves(result, window, is_rescaled)
@@ -59,12 +59,12 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation; one value has none."""
+    """Return mean and standard deviation as text; a single value has no standard deviation."""
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def write_plot(result: dict[str, Any], path: Path) -> None:
-    """One panel per condition, one line per variant, as PNG."""
+    """Write a PNG with one panel per condition and one line per variant."""
     figure = Figure(figsize=(11, 7), dpi=120, layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for axes, (window, is_rescaled) in zip(panels.flat, CONDITIONS, strict=True):

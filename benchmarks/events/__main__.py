@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What a figure depends on besides the code."""
+    """Return what the numbers depend on besides the code."""
     return {
         "cpu": cpu_name(),
         "cores": num_usable_cores(),
@@ -73,7 +73,7 @@ def cpu_name() -> str:
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written per second by one thread that copies memory."""
+    """Return the bytes read and written per second by one thread that copies memory."""
     source, target = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
     seconds = []
     for _ in range(5):
@@ -84,7 +84,7 @@ def copy_bandwidth() -> float:
 
 
 def commit() -> str:
-    """The commit of this checkout, marked where files differ from it."""
+    """Return the commit of this checkout, with a mark if files differ from it."""
     folder = Path(__file__).parent
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -97,7 +97,7 @@ def commit() -> str:
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """One column per key, in the order in which rows name them."""
+    """Return a table with one column per key, in the order of the rows."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     found = Table(*keys, title=title, title_justify="left", box=SIMPLE)
     for row in rows:

@@ -37,7 +37,7 @@ Summary = tuple[int, int, int, int, int]
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per file and reader."""
+    """Return one row per file and reader."""
     logging.disable(logging.INFO)  # evlib tells of what it lacks
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def _verdict(whole: Callable[[Path, str], Any], path: Path, kind: str, wanted: S
 
 
 def _summary(blocks: Any) -> Summary:
-    """Events, and sums over the columns that change with any event and with their order."""
+    """Return the number of events and sums over the columns that depend on every event and on their order."""
     count = total_t = total_x = total_y = total_p = 0
     for block in blocks:
         place = np.arange(count, count + len(block), dtype=np.int64) % 1009

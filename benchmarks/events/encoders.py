@@ -19,7 +19,7 @@ _ECF_MASKED, _ECF_PACKED = 0, 2  # rows, columns and polarities in runs; or toge
 
 
 def readout(num_events: int, height: int, width: int, per_row: float, seed: int = 0) -> Events:
-    """Rows that are read out one after the other, each with about `per_row` neighbouring pixels; 10 events per us."""
+    """Return rows in order of readout, each with about `per_row` neighbouring pixels; 10 events per us."""
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.geometric(1 / per_row, int(num_events / per_row * 1.2) + 100), 30)
     group = np.repeat(np.arange(len(lengths)), lengths)[:num_events]
@@ -39,7 +39,7 @@ def readout(num_events: int, height: int, width: int, per_row: float, seed: int 
 
 
 def repeated(events: Events, num_events: int) -> Events:
-    """A recording played again and again until it has so many events."""
+    """Return a recording that is repeated until it has `num_events` events."""
     times = -(-num_events // len(events))
     span = int(events.t[-1] - events.t[0]) + 1
     t = (events.t - events.t[0] + np.arange(times)[:, None] * span).ravel()
@@ -47,7 +47,7 @@ def repeated(events: Events, num_events: int) -> Events:
 
 
 def write_dat_cd(path: Path, events: Events, height: int, width: int) -> None:
-    """DAT of type 0x0c, which more libraries read than Gen1's type 0."""
+    """Write DAT of type 0x0c, which more libraries can read than Gen1's type 0."""
     words = np.empty((len(events), 2), "<u4")
     words[:, 0] = events.t
     words[:, 1] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28
@@ -56,7 +56,7 @@ def write_dat_cd(path: Path, events: Events, height: int, width: int) -> None:
 
 
 def write_evt2(path: Path, events: Events, height: int, width: int) -> None:
-    """One word per event, and one whenever the upper bits of time change."""
+    """Write one word per event, and one whenever the upper bits of time change."""
     high = events.t >> 6
     is_new = np.diff(high, prepend=-1) != 0
     place = np.arange(len(events)) + np.cumsum(is_new)
@@ -68,19 +68,19 @@ def write_evt2(path: Path, events: Events, height: int, width: int) -> None:
 
 
 def write_evt21(path: Path, events: Events, height: int, width: int) -> None:
-    """Words of up to 32 pixels of a row."""
+    """Write words of up to 32 pixels of a row."""
     words = np.empty(2 * len(events) + 16, np.uint64)
     _write(path, _raw_header("2.1", "EVT21", height, width), words[: _evt21(*_columns(events), words)])
 
 
 def write_evt3(path: Path, events: Events, height: int, width: int) -> None:
-    """Single pixels, and vectors of 12 + 12 + 8 pixels where three or more of a row lie within 32."""
+    """Write single pixels, and vectors of 12 + 12 + 8 pixels for three or more pixels of a row within 32."""
     words = np.empty(6 * len(events) + int(events.t[-1] >> 12) + 16, np.uint16)
     _write(path, _raw_header("3.0", "EVT3", height, width), words[: _evt3(*_columns(events), words)])
 
 
 def write_ecf(path: Path, events: Events, height: int, width: int) -> None:
-    """Metavision's HDF5, its chunks in runs where every fifth event stays in its row, as the codec does."""
+    """Write Metavision's HDF5; like the codec, pack a chunk in runs if every fifth event stays in its row."""
     settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settings.set_chunk((_ECF_CHUNK,))
     settings.set_filter(_ECF_FILTER, h5py.h5z.FLAG_OPTIONAL)
@@ -122,7 +122,7 @@ def _columns(events: Events) -> tuple[np.ndarray, ...]:
 
 @jit
 def _row_end(t, x, y, p, i, reach):  # type: ignore[no-untyped-def]
-    """Where the pixels end that can share words with pixel i: equal but for x, which goes up within `reach`."""
+    """Return the end of the pixels that can share words with pixel i: only x differs, and increases within `reach`."""
     k = i + 1
     while k < len(t) and t[k] == t[i] and y[k] == y[i] and p[k] == p[i] and x[k - 1] < x[k] < x[i] + reach:
         k += 1

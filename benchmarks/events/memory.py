@@ -117,7 +117,7 @@ def memory_row(kind: str, num_bytes: int, folder: Path) -> dict[str, Any]:
 
 
 def write_recording(path: Path, kind: str, num_bytes: int) -> tuple[int, int]:
-    """Stream a recording of `num_bytes` or a little more that begins at 0 us; its events and its last time."""
+    """Write a recording of at least `num_bytes` that begins at 0 us; return its number of events and its last time."""
     events = readout(NUM_EVENTS, HEIGHT, WIDTH, PIXELS_PER_ROW)
     chunk = _CHUNK_EVENTS.get(kind, NUM_EVENTS)
     events = Events(events.t[:chunk], events.x[:chunk], events.y[:chunk], events.p[:chunk])
@@ -132,7 +132,7 @@ def write_recording(path: Path, kind: str, num_bytes: int) -> tuple[int, int]:
 
 
 def _repeat_words(path: Path, kind: str, events: Events, num_bytes: int) -> tuple[int, int]:
-    """Append a file's words to it with later times; times written and microseconds between them."""
+    """Append a file's words to it with later times; return the number of copies and the microseconds between them."""
     dtype, first_bit, num_bits, unit_us = _TIMES[kind]
     words = np.fromfile(path, dtype, offset=read_text_header(path).num_bytes + _DAT_TYPE_BYTES * (kind == "dat"))
     is_time = slice(None) if kind == "dat" else np.flatnonzero(words >> (first_bit + num_bits) == _TIME_HIGH)
@@ -149,7 +149,7 @@ def _repeat_words(path: Path, kind: str, events: Events, num_bytes: int) -> tupl
 
 
 def _repeat_chunk(path: Path, events: Events, num_bytes: int) -> tuple[int, int]:
-    """Append the only chunk of a Metavision file to it with later times, which a number at its start sets."""
+    """Append the only chunk of a Metavision file to it with later times, which a number at the chunk's start sets."""
     step_us = int(events.t[-1]) + 1
     with h5py.File(path, "r+") as file:
         table = file["CD/events"]
@@ -163,7 +163,7 @@ def _repeat_chunk(path: Path, events: Events, num_bytes: int) -> tuple[int, int]
 
 
 def _write_rvt(path: Path, events: Events, num_bytes: int) -> tuple[int, int]:
-    """The HDF5 layout that RVT reads, as `_repeat_words`; only the times are packed anew."""
+    """Write the HDF5 layout of RVT like `_repeat_words`; only the times are packed again."""
     step_us, size = int(events.t[-1]) + 1, len(events)
     with h5py.File(path, "w") as file:
         group = file.create_group("events")

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import prepare_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import open_sequence
-from rvtssm.records import DatasetSpec, Events
+from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
 from rvtssm.workers import Processes
 
@@ -63,12 +62,11 @@ PREPARE_AND_SAY_PEAK = """
 import sys
 from pathlib import Path
 from rvtssm.preparation.prepare_recording import prepare_recording
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.events.tree import RawRecording
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, WindowSettings
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 spec = DatasetSpec("any", height, width, ("car",), 50_000, 1, 1, 1, 1)
-prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, PreprocessConfig(labels="none"))
+prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, WindowSettings(), is_labelled=False)
 # not ru_maxrss, which begins with that of the process it was forked from
 (peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(int(peak) // 1000)
@@ -76,7 +74,7 @@ print(int(peak) // 1000)
 
 
 def rows() -> list[dict[str, Any]]:
-    """Seconds per window of both, sizes, and the codecs on the same frames."""
+    """Return the seconds per window of both, the sizes, and the codecs on the same frames."""
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
     for sensor, (height, width, downsample, seconds) in SENSORS.items():
@@ -95,7 +93,7 @@ def simulated(height: int, width: int, seconds: float) -> Events:
 
 
 def at_rate(scene: Events, rate: float, num_events: int) -> Iterator[Events]:
-    """The scene at a rate in million events per second, again and again until there are enough."""
+    """Return the scene at a rate in million events per second, repeated until there are enough events."""
     t = ((scene.t - scene.t[0]) * (len(scene) / rate / float(np.ptp(scene.t)))).astype(np.int64)
     for turn in range(-(-num_events // len(scene))):
         yield Events(t + turn * (int(t[-1]) + 1), scene.x, scene.y, scene.p)
@@ -113,7 +111,8 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
     config = PreprocessConfig(labels="none", splits=("train",))
     ours, theirs = folder / "out" / "train" / "a.h5", folder / "rvt.h5"
     # also builds the index and compiles the kernels
-    prepare_recording(RawRecording("a", raw, None), ours, spec, replace(config, convention="rvt"))
+    rvt = WindowSettings(WINDOW_US, WINDOW_US, "rvt")
+    prepare_recording(RawRecording("a", raw, None), ours, spec, rvt, is_labelled=False)
     sequence = open_sequence(ours)
     ends_us = sequence.windows.ends_us
     _rvt_preparation(converted, theirs, ends_us, spec)
@@ -123,11 +122,12 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
                 raise AssertionError(f"the frames differ ({spec.name}, {rate} Mev/s, windows from {i})")
 
     def one_core() -> None:
-        prepare_recording(RawRecording("a", raw, None), ours, spec, config)
+        prepare_recording(RawRecording("a", raw, None), ours, spec, WindowSettings(), is_labelled=False)
 
     def two_cores(workers: Processes) -> None:
         ours.unlink()
-        summary = preprocess_dataset(spec, folder / "raw", folder / "out", config, progress=False, workers=workers)
+        folders = folder / "raw", folder / "out"
+        summary = preprocess_dataset(spec, *folders, WindowSettings(), config, progress=False, workers=workers)
         assert summary.written == ["train/a"], summary
 
     one_core()
@@ -160,7 +160,7 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
 
 
 def _by_turns(*functions: Callable[[], object]) -> np.ndarray:
-    """Seconds (NUM_RUNS, functions) of functions that are run one after the other, again and again."""
+    """Return the seconds (NUM_RUNS, functions) of functions that run by turns."""
     seconds = np.empty((NUM_RUNS, len(functions)))
     for run in range(NUM_RUNS):
         for column, function in enumerate(functions):
@@ -176,7 +176,7 @@ def _shape(spec: DatasetSpec) -> str:
 
 
 def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[dict[str, Any]]:
-    """Every codec on the same frames, one at a time as a loader wants them, in memory."""
+    """Measure every codec on the same frames in memory, one frame at a time like a loader."""
     found = {name: _hdf5_codec(frames, packing) for name, packing in PACKINGS.items()}
     found["ours"] = _own_codec(frames)
     write, read, size = found["blosc zstd 1, byte shuffle (RVT)"]
@@ -197,7 +197,7 @@ def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[
 
 
 def _hdf5_codec(frames: np.ndarray, packing: dict[str, Any]) -> tuple[float, float, float]:
-    """Seconds to write and to read a frame, and its bytes."""
+    """Return the seconds to write and to read a frame, and its bytes."""
     writes, reads = [], []
     with h5py.File("codec", "w", driver="core", backing_store=False, rdcc_nbytes=0) as file:
         stored = file.create_dataset("data", frames.shape, np.uint8, chunks=(1, *frames.shape[1:]), **packing)
@@ -227,7 +227,7 @@ def _own_codec(frames: np.ndarray) -> tuple[float, float, float]:
 
 
 def _convert(path: Path, blocks: Iterator[Events], spec: DatasetSpec) -> None:
-    """A recording in the HDF5 layout that RVT reads."""
+    """Write a recording in the HDF5 layout of RVT."""
     with h5py.File(path, "w") as file:
         columns = {"t": np.uint32, "x": np.uint16, "y": np.uint16, "p": np.uint8}
         stored = {
@@ -271,7 +271,7 @@ def _rvt_preparation(source: Path, target: Path, ends_us: np.ndarray, spec: Data
 
 
 def memory_rows(gigabytes: float) -> list[dict[str, Any]]:
-    """Peak memory of a process that prepares a DAT file of so many GB, and a tenth of that."""
+    """Return the peak memory of a process that prepares a DAT file of this size, and of one with a tenth of it."""
     height, width, _, seconds = SENSORS["gen1"]
     scene, found = simulated(height, width, seconds), []
     for size in (gigabytes / 10, gigabytes):

@@ -27,12 +27,12 @@ INCREMENT = 0.0787  # root mean square of the change in one step, so that the ta
 
 
 def change(v: Any, w: Any) -> tuple[Any, Any]:
-    """(v', w') of the FitzHugh-Nagumo equations, for numbers or arrays."""
+    """Return (v', w') of the FitzHugh-Nagumo equations, for numbers or arrays."""
     return v - v**3 / 3 - w + CURRENT, EPSILON * (v + A - B * w)
 
 
 def trajectory(v: float) -> np.ndarray:
-    """v and w (2, NUM_STEPS + 1) at even times in [0, DURATION], from v and w = 0.
+    """Return v and w (2, NUM_STEPS + 1) at even times in [0, DURATION], starting at v and w = 0.
 
     The tolerance is that of the published data, solve_ivp's own, so the samples carry its error: see `solver_error`.
     """
@@ -41,7 +41,7 @@ def trajectory(v: float) -> np.ndarray:
 
 
 def solver_error(num_sequences: int = 20) -> float:
-    """How far the next value of v is from the one that the equations give for the current (v, w), root mean square."""
+    """Return the root mean square error of the next v against the equations at the current (v, w)."""
     squares = []
     for v in np.linspace(-1, 1, num_sequences):
         states = trajectory(v)
@@ -59,20 +59,20 @@ def solver_error(num_sequences: int = 20) -> float:
 
 
 def sample_split(num_sequences: int, rng: np.random.Generator) -> Split:
-    """v (L, N, 1) and what it changes by until the next step, in units of INCREMENT, (L, N, 1)."""
+    """Return v (L, N, 1) and its change until the next step in units of INCREMENT, (L, N, 1)."""
     values = np.stack([trajectory(v)[0] for v in rng.uniform(-1, 1, num_sequences)], axis=1)[:, :, None]
     to_tensor = torch.from_numpy
     return Split(to_tensor(values[:-1]).float(), to_tensor(np.diff(values, axis=0) / INCREMENT).float(), None)
 
 
 def build_data(num_sequences: tuple[int, int, int] = NUM_SEQUENCES, seed: int = 0) -> Data:
-    """The data of the study, always the same for the same arguments."""
+    """Return the data of the study, which are always the same for the same arguments."""
     rngs = np.random.default_rng(seed).spawn(3)
     return Data(*(sample_split(n, rng) for n, rng in zip(num_sequences, rngs, strict=True)))
 
 
 def build_model(layer: str, recipe: Recipe) -> SequenceModel:
-    """A model of one input and one output per step."""
+    """Return a model with one input and one output per step."""
     return SequenceModel(nn.Linear(1, recipe.dim), recipe.temporal(layer), recipe.dim, recipe.depth, num_outputs=1)
 
 

@@ -11,7 +11,7 @@ from rvtssm.ssm.block import GatedBlock
 
 
 def build_sequence_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
-    """The layer `config.name` in the block of its own paper.
+    """Return the layer `config.name` in the block of its paper.
 
     For S5 that is the gate, not the feed-forward part which the detector's release puts around it.
     """
@@ -39,7 +39,7 @@ class SequenceModel(nn.Module):
         return self.out(F.relu(self.hidden(self.norm(features))))
 
     def parameter_groups(self, lr: float, ssm_lr: float, weight_decay: float) -> list[dict[str, object]]:
-        """For the optimiser: the system's own parameters (all but C and D) learn slower and do not decay."""
+        """Return groups for the optimiser: the system's parameters (all but C and D) learn slower without decay."""
         of_system = [
             p
             for layer in self.layers
@@ -55,5 +55,5 @@ class SequenceModel(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Real numbers that are learned."""
+    """Return the number of learned real numbers."""
     return sum(p.numel() * (2 if torch.is_complex(p) else 1) for p in model.parameters())

@@ -31,7 +31,7 @@ WALK = 0.2  # largest change of the visibility in a frame
 
 
 def simulate(num_sequences: int, rng: np.random.Generator, kick: float = KICK) -> tuple[np.ndarray, np.ndarray]:
-    """Angle, 0 where the rod hangs, and velocity (N, NUM_FRAMES) of pendulums let go at any angle, in rad and rad/s."""
+    """Return angle (0 = down) and velocity (N, NUM_FRAMES) of pendulums from random angles, in rad and rad/s."""
     from_top = rng.uniform(0, 2 * np.pi, num_sequences)
     velocity = np.zeros(num_sequences)
     states = [(from_top, velocity)]
@@ -46,7 +46,7 @@ def simulate(num_sequences: int, rng: np.random.Generator, kick: float = KICK) -
 
 
 def draw(angle: float) -> np.ndarray:
-    """The rod as a frame (SIZE, SIZE) uint8: a line from the middle to (sin, cos) of the angle, y downward."""
+    """Draw the rod as a frame (SIZE, SIZE) uint8: a line from the centre to (sin, cos) of the angle, y downward."""
     middle = CANVAS / 2
     canvas = Image.new("F", (CANVAS, CANVAS), 0.0)
     end = (middle + ROD * np.sin(angle), middle + ROD * np.cos(angle))
@@ -56,7 +56,7 @@ def draw(angle: float) -> np.ndarray:
 
 
 def visibility(num_sequences: int, rng: np.random.Generator) -> np.ndarray:
-    """How much of each frame is signal, (N, NUM_FRAMES) in [0, 1]: a random walk, stretched until it often sticks."""
+    """Return the share of signal in each frame (N, NUM_FRAMES) in [0, 1], a random walk that is often at a limit."""
     walk = np.empty((num_sequences, NUM_FRAMES))
     walk[:, 0] = rng.uniform(0, 1, num_sequences)
     for frame in range(1, NUM_FRAMES):
@@ -91,7 +91,7 @@ def sample_split(num_sequences: int, rng: np.random.Generator) -> Split:
 
 
 def build_data(num_sequences: tuple[int, int, int] = NUM_SEQUENCES, seed: int = 0) -> Data:
-    """The data of the study, always the same for the same arguments."""
+    """Return the data of the study, which are always the same for the same arguments."""
     rngs = np.random.default_rng(seed).spawn(3)
     return Data(*(sample_split(n, rng) for n, rng in zip(num_sequences, rngs, strict=True)))
 
@@ -122,7 +122,7 @@ class FrameEncoder(nn.Module):
 
 
 def build_model(layer: str, recipe: Recipe) -> SequenceModel:
-    """A model over frames; its outputs are sin and cos of the angle."""
+    """Return a model over frames with the outputs sin and cos of the angle."""
     return SequenceModel(FrameEncoder(recipe.dim), recipe.temporal(layer), recipe.dim, recipe.depth, num_outputs=2)
 
 

@@ -65,7 +65,7 @@ class Recipe:
     validate_every: int = 5  # epochs
 
     def temporal(self, name: str) -> TemporalConfig:
-        """The configuration of the layer `name`; one that has no modes takes what applies to it."""
+        """Return the configuration of the layer `name`; a layer without modes takes only what applies to it."""
         blocks = self.num_blocks if name in ("s5", "s7") else 1
         return TemporalConfig(
             name=name,
@@ -92,7 +92,7 @@ class Study:
 
 
 def mean_squared_error(model: SequenceModel, split: Split) -> float:
-    """Over all sequences, steps and outputs."""
+    """Return the mean over all sequences, steps and outputs."""
     model.eval()
     total = 0.0
     with torch.no_grad():
@@ -157,7 +157,7 @@ def train(model: SequenceModel, data: Data, recipe: Recipe, say: Callable[[str],
 
 
 def read_rows(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The finished rows of an earlier run of the same study; ValueError where the file holds another one."""
+    """Return the finished rows of an earlier run; raise ValueError if the file holds another study."""
     if not path.exists():
         return []
     found = json.loads(path.read_text())
@@ -203,7 +203,7 @@ def _speaker(console: Console, prefix: str) -> Callable[[str], None]:
 
 
 def build_table(study: Study, rows: Sequence[dict[str, Any]]) -> Table:
-    """Ours, mean and spread over the seeds, beside the published numbers, which are marked; Markdown when printed."""
+    """Return a Markdown table of our mean and spread over seeds with the published numbers, which are marked."""
     table = Table(box=box.MARKDOWN)
     for name in ("model", *study.scores, "seeds", "parameters", "CPU minutes per seed"):
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -220,12 +220,12 @@ def build_table(study: Study, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation over seeds; one seed has no spread."""
+    """Return mean and standard deviation over seeds as text; a single seed has no spread."""
     return f"{mean(values):.3g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
 
 
 def main(study: Study, arguments: Sequence[str] | None = None) -> int:
-    """The command line of a study; a user's mistake is one line and status 2."""
+    """Run the command line of a study; a user's mistake gives one line and status 2."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.sequence.{study.name}")
     parser.add_argument("--seeds", type=int, default=3, help="models of each layer")
     parser.add_argument("--layers", nargs="+", default=["s5", "s7"], choices=sorted(TEMPORAL_LAYERS))

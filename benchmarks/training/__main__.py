@@ -52,7 +52,7 @@ BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step
 
 
 def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> None:
-    """Measure, print, and write the file if one was named; `shape` in place of the one of the options."""
+    """Measure, print, and write the file if one is given; `shape` replaces the shape in the options."""
     options = _options(arguments)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
 
 
 def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
-    """Every layer beside both baselines."""
+    """Measure every layer and both baselines."""
     say(f"{len(LAYERS) + len(BASELINES)} layers, {rounds} rounds")
     taken = take_turns(build_trainings([*BASELINES, *LAYERS], shape), shape, rounds)
     return [
@@ -102,7 +102,7 @@ def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
 
 
 def measure_memory(names: Sequence[str], shape: Shape, say: Say) -> list[dict[str, Any]]:
-    """Peak memory of a step of each, in a fresh process: what others left behind would hide it."""
+    """Measure the peak memory of a step of each in a fresh process, because memory of others would hide it."""
     rows = []
     for name in names:
         say(f"memory of {name}")
@@ -112,7 +112,7 @@ def measure_memory(names: Sequence[str], shape: Shape, say: Say) -> list[dict[st
 
 
 def measure_data(names: Sequence[str], shape: Shape, num_workers: int, steps: int, say: Say) -> list[dict[str, Any]]:
-    """The data-wait share of each, and that of s5 without workers, which is what prefetching saves."""
+    """Measure the share of waiting for data of each, and of s5 without workers, which shows what prefetching saves."""
     with tempfile.TemporaryDirectory() as folder:
         say("generating recordings")
         overrides = loading.prepare(Path(folder), shape, num_workers)
@@ -126,7 +126,7 @@ def measure_data(names: Sequence[str], shape: Shape, num_workers: int, steps: in
 
 
 def measure_options(names: Sequence[str], shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
-    """The s5 detector with each option, and how far its first loss is from that without."""
+    """Measure the s5 detector with each option, and the difference of its first loss from that without the option."""
     rows = []
     for name in (f"s5+{option}" for option in names):
         say(f"option {name}")
@@ -149,7 +149,7 @@ def _ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """What was asked for, what was found."""
+    """Return every goal with the measured value."""
     s5 = next((row for row in rows if row["name"] == "s5"), None)
     if s5 is None:
         return []

@@ -42,7 +42,7 @@ def prepare(folder: Path, shape: Shape, num_workers: int) -> list[str]:
 
 
 def measure_wait(name: str, shape: Shape, overrides: list[str], num_steps: int) -> dict[str, Any]:
-    """Seconds per step and the share of them spent waiting, over `num_steps` steps after the first."""
+    """Return the seconds per step and the share of waiting, over `num_steps` steps after the first."""
     config = compose(overrides)
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data)
     training, loader = build_training(name, shape), data.train_dataloader()

@@ -52,7 +52,7 @@ class SteppedLSTM(LSTM):
     """As RVT runs it: at each step one product with input and hidden state together, gates by gates."""
 
     def forward(self, x: Tensor, state: Any, step_scale: Any = 1.0, grid: Any = None) -> tuple[Tensor, Any]:
-        """See `LSTM.forward`, which multiplies the inputs of all steps at once; the numbers are the same."""
+        """Compute the same numbers as `LSTM.forward`, which multiplies the inputs of all steps at once."""
         hidden, cell = state
         outputs = []
         for x_l in x.unbind(0):
@@ -96,7 +96,7 @@ class Training:
         self.device, self.is_looped, self.dtype = device, is_looped, dtype
 
     def step(self, batch: SequenceBatch) -> float:
-        """One training step from the zero state; returns the loss."""
+        """Do one training step from the zero state and return the loss."""
         for stage, layer in zip(self.detector.backbone.stages, self.layers, strict=True):
             stage.temporal = layer
         with torch.autocast(self.device, self.dtype) if self.dtype else nullcontext():
@@ -114,7 +114,7 @@ class Training:
 
 
 def build_training(name: str, shape: Shape) -> Training:
-    """One of LAYERS or BASELINES by its name, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
+    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
     layer, plus, option = name.partition("+")
     if not plus:
         return build_trainings([layer], shape)[layer]
@@ -133,7 +133,7 @@ def build_training(name: str, shape: Shape) -> Training:
 
 
 def build_trainings(names: Sequence[str], shape: Shape) -> dict[str, Training]:
-    """Of LAYERS and BASELINES; they share all weights but those of their temporal layers."""
+    """Return trainings of LAYERS and BASELINES, which share all weights except those of their temporal layers."""
     detector = _detector(shape, LAYERS["lstm"])
     rooms = parameters_by_room(detector)
     shared = torch.optim.AdamW([*rooms["spatial"], *rooms["neck"], *rooms["head"]], lr=1e-5, fused=True)
@@ -156,7 +156,7 @@ def _detector(shape: Shape, temporal: TemporalConfig) -> Detector:
 
 
 def make_batch(shape: Shape) -> SequenceBatch:
-    """Random counts, sparse as events are, and two boxes in every fifth frame, the last one among them."""
+    """Return random counts, as sparse as events, and two boxes in every fifth frame, including the last."""
     generator = torch.Generator().manual_seed(0)
     size = (shape.length, shape.batch, 20, shape.height, shape.width)
     counts = torch.randint(1, 11, size, generator=generator, dtype=torch.uint8)
@@ -181,7 +181,7 @@ def make_batch(shape: Shape) -> SequenceBatch:
 
 
 def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int) -> dict[str, list[float]]:
-    """Seconds of each in each round; one round before does not count."""
+    """Return the seconds of each in each round, after one warm-up round."""
     batch = make_batch(shape)
     taken: dict[str, list[float]] = {name: [] for name in trainings}
     for round_ in range(-1, num_rounds):
@@ -196,7 +196,7 @@ def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int)
 
 
 def peak_bytes(name: str, shape: Shape, num_threads: int) -> int:
-    """What one training step takes above weights, optimiser and batch; on CPU it needs a process of its own, on Linux.
+    """Return the peak memory of a step above weights, optimiser and batch; a CPU needs a separate process on Linux.
 
     On a GPU it is allocated memory.
     """

@@ -1,4 +1,4 @@
-"""Where an average precision comes from: confusions, precision over recall, groups of objects, the worst frames."""
+"""Explains an average precision: confusions, precision over recall, groups of objects, the worst frames."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_de
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.records import DatasetSpec, Detections, Labels
 
-MIN_SCORE = 0.3  # of detections that count as such where one has to choose
+MIN_SCORE = 0.3  # of detections that count in confusions and worst frames
 MIN_IOU = 0.5
-_AREAS_PX = (0, 32**2, 96**2, math.inf)  # of COCO
+_AREAS_PX = (0, 32**2, 96**2, math.inf)  # the limits between sizes, as in COCO
 _STILL_S = {"moved within 0.3 s": (0, 0.3), "0.3 to 1 s ago": (0.3, 1), "1 s ago or longer": (1, math.inf)}
 _SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
-_LONGEST_GAP_US = 1_000_000  # between two boxes of a track that tell a speed
-_APART_US = 500_000  # worst frames of one recording: closer ones show the same
+_LONGEST_GAP_US = 1_000_000  # between two boxes of a track from which a speed is computed
+_MIN_DISTANCE_US = 500_000  # between worst frames of one recording, because close frames look alike
 
 
 @dataclass(frozen=True)
 class Group:
-    """Objects told apart by one property; all others are ignored while those of one part are scored."""
+    """Objects grouped by one property. While the objects of one part are scored, all others are ignored."""
 
     name: str
     meaning: str
-    num_boxes: Mapping[str, int]
-    ap: Mapping[str, float]
+    num_boxes: Mapping[str, int]  # by part
+    ap: Mapping[str, float]  # by part
 
 
 @dataclass(frozen=True)
 class WorstFrame:
-    """A frame with many faults; an object found as another class is missed and false."""
+    """A frame with many errors. An object that is detected as another class counts as missed and as false."""
 
     recording: str
     t_us: int
@@ -45,16 +45,18 @@ class WorstFrame:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Everything at one inference rate."""
+    """The breakdown at one inference rate."""
 
     class_names: tuple[str, ...]
-    curves: Mapping[str, np.ndarray]  # by class, precision (101,) over recall at MIN_IOU, NaN without ground truth
-    confusion: np.ndarray  # (K + 1, K + 1) int64: row what it is, column what was found, the last one: nothing
+    curves: Mapping[
+        str, np.ndarray
+    ]  # by class, precision (101,) over recall at an overlap of MIN_IOU; NaN without ground truth
+    confusion: np.ndarray  # (K + 1, K + 1) int64 by true and detected class; K is nothing
     groups: tuple[Group, ...]
-    worst: tuple[WorstFrame, ...]  # most faults first, half a second or more apart
+    worst: tuple[WorstFrame, ...]  # most errors first, at least half a second apart
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for json.dump, None where there was no ground truth."""
+        """Return plain values for json.dump; None means that there was no ground truth."""
         return {
             "min_score": MIN_SCORE,
             "min_iou": MIN_IOU,
@@ -83,16 +85,20 @@ def break_down(
     speeds: Mapping[str, np.ndarray] | None = None,
     num_worst: int = 6,
 ) -> Breakdown:
-    """`speeds` are those of `track_speeds`, by recording, aligned with its labels; a recording may be missing."""
+    """Break down the scores of recordings.
+
+    `speeds` are the results of `track_speeds` by recording; recordings may be missing. `num_worst` is the number of
+    worst frames.
+    """
     matched = match_detections(recordings, spec)
     confusion, frames = np.zeros((spec.num_classes + 1,) * 2, np.int64), []
     for name, labels, detections in recordings:
         kept = scored_labels(labels, spec)
         for frame in (scored_detections(frame, spec) for frame in detections):
             truth = kept[kept.t_us == frame.t_us]
-            if not len(truth):  # no image of the score either
+            if not len(truth):  # such a frame is not scored either
                 continue
-            pairs = _confused(truth, frame, spec.num_classes)
+            pairs = _confusions(truth, frame, spec.num_classes)
             np.add.at(confusion, tuple(pairs.T), 1)
             wrong = pairs[pairs[:, 0] != pairs[:, 1]]
             missed, false = (int((wrong[:, side] < spec.num_classes).sum()) for side in (0, 1))
@@ -103,11 +109,18 @@ def break_down(
     speed = {r.name: speeds.get(r.name, np.full(len(r.labels), np.nan)) for r in recordings}
     still_s = {r.name: np.where(r.labels.still_us < 0, np.nan, r.labels.still_us / 1e6) for r in recordings}
     groups += [
-        _group("time since last motion", "the object last moved over the image", _STILL_S, still_s, recordings, spec),
+        _group(
+            "time since last motion",
+            "time since the object last moved over the image",
+            _STILL_S,
+            still_s,
+            recordings,
+            spec,
+        ),
         _group(
             "speed",
-            "frame widths per second over the image: distance between the centres of this box and the one before of "
-            f"its track, at most {_LONGEST_GAP_US / 1e6:g} s ago; boxes cut by the edge of the frame move less",
+            "in frame widths per second: the distance between the centres of this box and the box before in its track, "
+            f"at most {_LONGEST_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower",
             _SPEEDS,
             speed,
             recordings,
@@ -124,10 +137,10 @@ def break_down(
 
 
 def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
-    """Frame widths per second of labels (N,), NaN where a track does not tell.
+    """Return the speed of labels (N,) in frame widths per second, NaN if the track does not give one.
 
-    boxes: all of the recording, with the fields t (us), x, y, w, h (sensor px), class_id (as on disk) and track_id;
-    where all track ids are 0 there are no tracks. The box of a label is the nearest one of its time and class.
+    `boxes` are all boxes of the recording, with the fields t (us), x, y, w, h (sensor px), class_id (as on disk) and
+    track_id. If all track ids are 0, there are no tracks. The box of a label is the nearest one of its time and class.
     """
     found = np.full(len(labels), np.nan)
     if not len(boxes) or not boxes["track_id"].any():
@@ -144,16 +157,20 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     edges = np.stack([boxes[name] for name in "xywh"], axis=1)
     for t_us in np.unique(labels.t_us):
         ours, theirs = np.flatnonzero(labels.t_us == t_us), np.flatnonzero(boxes["t"] == t_us)
-        apart = np.abs(labels.boxes_ltwh[ours, None] * spec.downsample - edges[theirs]).sum(-1)
-        apart[disk_class[ours, None] != boxes["class_id"][theirs]] = np.inf
+        distance = np.abs(labels.boxes_ltwh[ours, None] * spec.downsample - edges[theirs]).sum(-1)
+        distance[disk_class[ours, None] != boxes["class_id"][theirs]] = np.inf
         for row, label in enumerate(ours):
-            if len(theirs) and np.isfinite(apart[row].min()):
-                found[label] = speed[theirs[apart[row].argmin()]]
+            if len(theirs) and np.isfinite(distance[row].min()):
+                found[label] = speed[theirs[distance[row].argmin()]]
     return found
 
 
-def _confused(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
-    """Rows (what it is, what was found): every object and every detection once, best score first, class ignored."""
+def _confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
+    """Return rows (true class, detected class) with every object and every detection once.
+
+    Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the
+    class of a missing object or detection.
+    """
     chosen = np.flatnonzero(frame.score >= MIN_SCORE)
     chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
     iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
@@ -174,7 +191,7 @@ def _confused(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
 def _worst(frames: list[WorstFrame], count: int) -> tuple[WorstFrame, ...]:
     chosen: list[WorstFrame] = []
     for frame in sorted(frames, key=lambda f: (-f.num_missed - f.num_false, f.recording, f.t_us)):
-        near = (f for f in chosen if f.recording == frame.recording and abs(f.t_us - frame.t_us) < _APART_US)
+        near = (f for f in chosen if f.recording == frame.recording and abs(f.t_us - frame.t_us) < _MIN_DISTANCE_US)
         if len(chosen) < count and not any(near):
             chosen.append(frame)
     return tuple(chosen)
@@ -201,7 +218,7 @@ def _group(
     recordings: Sequence[ScoredRecording],
     spec: DatasetSpec,
 ) -> Group:
-    """AP of the objects whose value lies in [low, high) of each part."""
+    """Return the AP of the objects whose value is in [low, high) of each part."""
     counts, ap = {}, {}
     for part, (low, high) in parts.items():
         wanted = {key: (value >= low) & (value < high) for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Average precision of the detections of whole recordings, through pycocotools."""
+"""Average precision of the detections of whole recordings, computed by pycocotools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 
 
 class ScoredRecording(NamedTuple):
-    """What one recording brings to the score; a plain tuple will do."""
+    """The labels and detections of one recording; a plain tuple is accepted as well."""
 
     name: str
     labels: Labels  # pixels of the frame, ordered by time
@@ -29,10 +29,10 @@ class ScoredRecording(NamedTuple):
 
 
 class _BoxEval(COCOeval):
-    """COCOeval with ground truth that is ignored without being a crowd: ordinary overlap, one detection each."""
+    """COCOeval in which ignored ground truth is not a crowd: it has the usual overlap and matches one detection."""
 
     def _prepare(self) -> None:
-        super()._prepare()  # derives `ignore` from `iscrowd`
+        super()._prepare()  # sets `ignore` from `iscrowd`
         for boxes in self._gts.values():
             for box in boxes:
                 box["ignore"] = box["is_ignored"]
@@ -46,9 +46,9 @@ def evaluate_detections(
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
 ) -> dict[str, float]:
-    """AP over all recordings at once: {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1].
+    """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>} over all recordings, each in [0, 1].
 
-    See `match_detections`. A number that has no ground truth is NaN.
+    `match_detections` explains the arguments. A number without ground truth is NaN.
     """
     matched = match_detections(
         recordings, spec, only=only, is_filtered=is_filtered, time_tolerance_us=time_tolerance_us
@@ -64,12 +64,13 @@ def match_detections(
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
 ) -> COCOeval:
-    """Detections against labels at ten thresholds of overlap, over all recordings at once.
+    """Match detections with labels at ten thresholds of overlap, over all recordings.
 
-    The images are the label times that keep a box after filtering. A detection belongs to every image at most
-    `time_tolerance_us` away; with 0, detections are made exactly at label times. `only` maps labels (N,) to the
-    (N,) bool of those to find, or holds it by the name of the recording; the others are ignored: neither missed when
-    not found nor a fault when found. A recording handed in twice (samplers pad ranks by repeating) counts once.
+    The images are the label times with at least one box after filtering (`is_filtered`). A detection belongs to every
+    image at most `time_tolerance_us` away; with 0, there must be detections exactly at all label times. `only` selects
+    the labels to find, as a function from labels to (N,) bool, or as such arrays by recording. The other labels are
+    ignored: finding or missing them does not change the score. A recording that occurs twice (samplers repeat
+    recordings to pad ranks) counts once.
     """
     images: list[dict[str, int]] = []
     truths: list[dict[str, Any]] = []
@@ -107,7 +108,7 @@ def _check_times(name: str, labels: Labels, detections: Sequence[Detections], to
         if len(missing):
             raise ValueError(
                 f"{name}: no detections were made at label time {missing[0]} us ({len(missing)} of "
-                f"{len(np.unique(labels.t_us))} label times); hand in one Detections per label time, empty or not, "
+                f"{len(np.unique(labels.t_us))} label times); give one Detections per label time, empty or not, "
                 "or set time_tolerance_us"
             )
 
@@ -120,7 +121,7 @@ def _annotations(
     is_ignored: np.ndarray,
     score: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """Boxes as pycocotools wants them. Ids start at 1: it takes 0 for `not matched`."""
+    """Return boxes in the form of pycocotools. Ids start at 1, because 0 means `not matched` there."""
     return [
         {
             "id": count + i + 1,
@@ -137,7 +138,7 @@ def _annotations(
 
 
 def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]:
-    """The numbers of `evaluate_detections`."""
+    """Return the numbers of `evaluate_detections`."""
     metrics = dict(zip(METRICS, map(float, matched.stats), strict=False))
     precision = _all_sizes(matched)
     for k, name in enumerate(spec.class_names):
@@ -146,13 +147,13 @@ def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]
 
 
 def precision_curves(matched: COCOeval, spec: DatasetSpec) -> dict[str, np.ndarray]:
-    """By class, the precision (101,) at an overlap of 0.5 and a recall of 0, 0.01, ..., 1; NaN without ground truth."""
+    """Return by class the precision (101,) at overlap 0.5 and recall 0, 0.01, ..., 1; NaN without ground truth."""
     precision = _all_sizes(matched)[0]
     return {name: np.where(precision[:, k] < 0, np.nan, precision[:, k]) for k, name in enumerate(spec.class_names)}
 
 
 def _all_sizes(matched: COCOeval) -> np.ndarray:
-    """Precision by threshold, recall and class, of boxes of all sizes and the most detections."""
+    """Return the precision by threshold, recall and class, for boxes of all sizes and the most detections."""
     precision: np.ndarray = matched.eval["precision"][:, :, :, 0, -1]
     return precision
 

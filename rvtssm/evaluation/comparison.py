@@ -1,9 +1,8 @@
-"""Several evaluations side by side: average precision by weights and rate, the published rows below."""
+"""Compares several evaluations: average precision by weights and rate, with the published rows below."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -12,15 +11,15 @@ from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.page import document, figure, table
 from rvtssm.evaluation.plots import comparison_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
 
 _DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:
-    """Write `comparison.json`, `.md` and `.html` to a folder; reports by the name of their weights, at least one."""
+    """Write `comparison.json`, `.md` and `.html` to a folder. `reports` has one report per name of weights."""
     if not reports:
-        raise ValueError("a comparison needs at least one report")
+        raise ValueError("a comparison needs at least one report; got none, name some checkpoints")
     content = {
         "comparison.json": (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
         "comparison.md": comparison_markdown(reports).encode(),
@@ -30,10 +29,8 @@ def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | st
 
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
-    """A table of AP in percent over the rates that any of the reports has, and the performance drop of each."""
-    head, *rows = _table_by_rate(reports)
-    lines = ["## AP by inference rate", "", _line(head), "|---|" + "--:|" * (len(head) - 1)]
-    lines += [*map(_line, rows), "", _DROP, ""]
+    """Return a table of AP in percent over the rates of all reports, and the performance drop of each report."""
+    lines = ["## AP by inference rate", "", *markdown_table(_table_by_rate(reports), "|---|"), "", _DROP, ""]
     for key, values in _settings(reports).items():
         if len(set(values.values())) == 1:
             lines.append(f"- {key}: {next(iter(values.values()))}")
@@ -43,14 +40,14 @@ def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
 
 
 def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
-    """The same as one page that needs nothing else, with a plot and the numbers that AP is made of."""
+    """Return the same as a page, with a plot and with all metrics at one rate."""
     head, *rows = _table_by_rate(reports)
     ours = {name: {row.hz: row.metrics["AP"] for row in report.rows} for name, report in reports.items()}
     names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
     details = []
     for name, report in reports.items():
         row = next(row for row in report.rows if row.hz == report.breakdown_hz)
-        details.append([name, f"{row.hz:g}", *(percent(row.metrics.get(key, math.nan)) for key in names)])
+        details.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
     parts = [
         "<h2>Average precision by inference rate</h2>",
         table("rates", head, rows, f"AP in percent. {_DROP}"),
@@ -71,15 +68,15 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
 
 
 def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    """Rows of cells, the head first, the published ones last."""
+    """Return rows of cells, the head first, the published rows last."""
     rates = sorted({row.hz for report in reports.values() for row in report.rows})
     rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
     for name, report in reports.items():
         ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
-        rows.append(_cells(f"{name} ({report.title})", rates, ap_by_hz, report.performance_drop))
+        rows.append([f"{name} ({report.title})", *percents(ap_by_hz, rates), percent(report.performance_drop)])
     for name, published in _published(reports).items():
-        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # a drop over the columns, as ours
-        rows.append(_cells(name, rates, ap_by_hz, performance_drop(ap_by_hz)))
+        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop is over the same rates
+        rows.append([name, *percents(ap_by_hz, rates), percent(performance_drop(ap_by_hz))])
     return rows
 
 
@@ -92,14 +89,6 @@ def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float,
 
 
 def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, str]]:
-    """By setting, what it was for each of the weights."""
+    """Return by setting its value for each of the weights."""
     keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
     return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}
-
-
-def _cells(name: str, rates: list[float], ap_by_hz: Mapping[float, float], drop: float) -> list[str]:
-    return [name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates), percent(drop)]
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

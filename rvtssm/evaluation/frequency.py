@@ -1,4 +1,4 @@
-"""Accuracy over inference rates: one row per rate, the performance drop, and the published rows to hold it against."""
+"""Accuracy over inference rates: one row per rate, the performance drop, and published rows for comparison."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-REFERENCE_HZ = 20.0  # the rate that the published models are trained at
+REFERENCE_HZ = 20.0  # the rate at which the published models are trained
 
 # AP in percent at 20 / 40 / 80 / 100 / 200 Hz, trained at 20 Hz: Zubic et al., CVPR 2024, and the papers it cites
 PUBLISHED_HZ = (20.0, 40.0, 80.0, 100.0, 200.0)
@@ -26,7 +26,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What was measured at one inference rate."""
+    """The measurements at one inference rate."""
 
     hz: float
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
@@ -34,19 +34,19 @@ class RateRow:
 
 
 def is_same_rate(hz: float, other_hz: float) -> bool:
-    """Whether two rates are one: 30 Hz is a stride of 33333.3 us, which may have been stored as whole microseconds."""
+    """Return whether two rates are equal up to rounding: 30 Hz is 33333.3 us, possibly stored as 33333."""
     return math.isclose(hz, other_hz, rel_tol=1e-3)
 
 
 def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
-    """The rate that a report looks at more closely: the reference rate where it is among them, else the first."""
+    """Return the rate that a report describes in detail: the reference rate if it is given, otherwise the first one."""
     return next((hz for hz in rates_hz if is_same_rate(hz, reference_hz)), rates_hz[0])
 
 
 def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = REFERENCE_HZ) -> float:
-    """The value at `reference_hz` minus the mean at all other rates, in the unit of the values.
+    """Return the value at `reference_hz` minus the mean at all other rates, in the unit of the values.
 
-    NaN when the reference rate or every other rate is missing.
+    Return NaN if the reference rate or every other rate is missing.
     """
     reference = [value for hz, value in value_by_hz.items() if is_same_rate(hz, reference_hz)]
     others = [value for hz, value in value_by_hz.items() if not is_same_rate(hz, reference_hz)]
@@ -55,21 +55,8 @@ def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = R
     return reference[0] - sum(others) / len(others)
 
 
-def drop_of_rows(rows: Sequence[RateRow], metric: str = "AP", reference_hz: float = REFERENCE_HZ) -> float:
-    """`performance_drop` of one metric over measured rows."""
-    return performance_drop({row.hz: row.metrics[metric] for row in rows}, reference_hz)
-
-
-def published_sentences(dataset: str) -> list[str]:
-    """The published rows in words, one sentence per model; none for a dataset without published numbers."""
-    return [
-        f"Published, {model}: " + ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items()) + "."
-        for model, ap_by_hz in published_rows(dataset).items()
-    ]
-
-
 def published_rows(dataset: str) -> dict[str, dict[float, float]]:
-    """The published AP by model and rate, in [0, 1]; empty for a dataset without published numbers."""
+    """Return the published AP by model and rate, in [0, 1]; empty for a dataset without published numbers."""
     return {
         model: {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, values, strict=True)}
         for model, values in PUBLISHED.get(dataset, {}).items()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.live import StreamDetector
@@ -161,19 +161,8 @@ def cost_per_step(
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
         raise ValueError("there are no events to audit on; give a recording that holds some")
-    trained = checkpoint.windows
-    windows = free_grid(int(events.t[0]), int(events.t[-1]), trained.stride_us, trained.length_us)
-    counted = count_windows(
-        events,
-        windows,
-        *sensor_hw,
-        num_bins=trained.num_bins,
-        count_cutoff=trained.count_cutoff,
-        downsample=downsample,
-        convention=trained.convention,
-        representation=trained.representation,
-    )
-    return torch.from_numpy(counted)
+    windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
+    return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 
 
 def _held(frames: Tensor, num_steps: int) -> Tensor:

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.inference.stream import Streams
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.models.streams import Streams
 
 _HELD_STEPS = 4  # of training, over which an input is held
 

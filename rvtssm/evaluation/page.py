@@ -1,4 +1,4 @@
-"""The result of an evaluation as one HTML page that needs nothing else: tables, plots and pictures are inside."""
+"""The result of an evaluation as one HTML page that contains its tables, plots and pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.plots import precision_png, rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, percent, percents, to_json
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
@@ -27,14 +27,14 @@ dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem; overflow-wrap: anywhere }
 
 
 class Picture(NamedTuple):
-    """A PNG with its caption."""
+    """A PNG with a caption."""
 
     caption: str
     png: bytes
 
 
 def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
-    """The page; `pictures` are those of the worst frames. The numbers stand in it as JSON as well, id `metrics`."""
+    """Return the page of a report; `pictures` show the worst frames. The page has the numbers as JSON, too."""
     parts = [
         *_rates(report),
         *(_breakdown(report.breakdown, report.breakdown_hz) if report.breakdown else []),
@@ -48,8 +48,8 @@ def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
 
 
 def document(title: str, parts: Iterable[str], numbers: Any) -> str:
-    """A page of HTML parts under a title, with `numbers` as JSON, id `metrics`."""
-    metrics = json.dumps(numbers).replace("<", "\\u003c")  # a name must not end the script, nor hide its end
+    """Return a page of HTML parts under a title, with `numbers` as JSON in the element `metrics`."""
+    metrics = json.dumps(numbers).replace("<", "\\u003c")  # a name must not end or hide the end of the script
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
@@ -62,7 +62,7 @@ def document(title: str, parts: Iterable[str], numbers: Any) -> str:
 def _rates(report: EvaluationReport) -> list[str]:
     names = report.metric_names
     head = ["Hz", *(name.removeprefix("AP/") for name in names)]
-    rows = [[f"{row.hz:g}", *(percent(row.metrics[name]) for name in names)] for row in report.rows]
+    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows]
     parts = ["<h2>Average precision by inference rate</h2>", table("rates", head, rows, "percent")]
     if not math.isnan(report.performance_drop):
         parts.append(
@@ -77,24 +77,27 @@ def _rates(report: EvaluationReport) -> list[str]:
 
 
 def _published(report: EvaluationReport) -> list[str]:
-    """Ours and the published rows in one table, nothing where none are published."""
+    """Return this evaluation and the published rows in one table, or nothing if none are published."""
     published = published_rows(report.dataset)
     if not published:
         return []
     rows = {"this evaluation": {row.hz: row.metrics["AP"] for row in report.rows}}
     rows |= {f"{model} (published)": ap_by_hz for model, ap_by_hz in published.items()}
     rates = sorted({hz for ap_by_hz in rows.values() for hz in ap_by_hz})
-    cells = [[name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates)] for name, ap_by_hz in rows.items()]
-    caption = f"AP in percent; the published rows are of the test recordings of {report.dataset}; a dash: no number"
+    cells = [[name, *percents(ap_by_hz, rates)] for name, ap_by_hz in rows.items()]
+    caption = f"AP in percent; published rows are for the test recordings of {report.dataset}; a dash means no number"
     return [table("published", ["", *(f"{hz:g} Hz" for hz in rates)], cells, caption)]
 
 
 def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
-    parts = ["<h2>Precision over recall</h2>", figure(precision_png(breakdown.curves), f"At {hz:g} Hz, as all below.")]
+    parts = [
+        "<h2>Precision over recall</h2>",
+        figure(precision_png(breakdown.curves), f"At {hz:g} Hz, like all below."),
+    ]
     parts += [
         "<h2>Average precision by kind of object</h2>",
-        "<p>Objects of one kind are scored while all others are ignored; what is found where there is no object counts "
-        "against every kind, by size against its own.</p>",
+        "<p>Objects of one kind are scored while all others are ignored. A detection without an object is an error for "
+        "every kind; in the table of sizes, only for its own size.</p>",
     ]
     for group in breakdown.groups:
         rows = [[part, str(group.num_boxes[part]), percent(ap)] for part, ap in group.ap.items()]
@@ -110,13 +113,13 @@ def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
 
 def _rule() -> str:
     return (
-        f"Detections with a score from {MIN_SCORE:g}; each takes the free object of any class that it overlaps most, "
-        f"from an overlap of {MIN_IOU:g}, the best score first."
+        f"Detections with a score of at least {MIN_SCORE:g}. In the order of scores, each takes the free object of any "
+        f"class that it overlaps most, by at least {MIN_IOU:g}."
     )
 
 
 def table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
-    """A table of plain text with its id, wide ones scroll by themselves."""
+    """Return a table of plain text with the id `name`; a wide table can be scrolled."""
     cells = "".join(f"<th>{escape(text)}</th>" for text in head)
     lines = ("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     return (
@@ -126,7 +129,7 @@ def table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption
 
 
 def figure(png: bytes, caption: str) -> str:
-    """A picture within the page."""
+    """Return a picture that is embedded in the page."""
     data: Any = base64.b64encode(png).decode()
     text = escape(caption)
     return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

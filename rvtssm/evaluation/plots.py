@@ -1,4 +1,4 @@
-"""The plots of an evaluation, as PNG: average precision over rates, precision over recall."""
+"""The plots of an evaluation as PNG: average precision over rates, precision over recall."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rvtssm.evaluation.frequency import RateRow, published_rows
 
 
 def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
-    """AP and AP50 over the rate, with the published models in grey."""
+    """Draw AP and AP50 over the rate, with the published models in grey."""
     figure, axes = _figure((7.2, 4.4))
     _draw_published(axes, {f"{model} AP (published)": ap for model, ap in published_rows(dataset).items()})
     rows = sorted(rows, key=lambda row: row.hz)
@@ -25,7 +25,7 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
             axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
     _label_rates(axes, hz)
     axes.set_title(title, parse_math=False)
-    highest = axes.dataLim.ymax * 1.15  # infinite where there is no ground truth at all
+    highest = axes.dataLim.ymax * 1.15  # infinite if there is no ground truth at all
     axes.set_ylim(0, max(10.0, highest) if math.isfinite(highest) else 10.0)
     return _png(figure, axes)
 
@@ -33,7 +33,7 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
 def comparison_png(
     ap_by_name: Mapping[str, Mapping[float, float]], published: Mapping[str, Mapping[float, float]]
 ) -> bytes:
-    """AP over the rate, one line for each of several weights, the published models in grey."""
+    """Draw AP over the rate, one line for each of several weights, with the published models in grey."""
     drawing, axes = _figure((7.2, 4.4))
     _draw_published(axes, published)
     for name, ap_by_hz in ap_by_name.items():
@@ -45,7 +45,7 @@ def comparison_png(
 
 
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
-    """Precision (101,) over recall, one line per class that has ground truth."""
+    """Draw precision (101,) over recall, one line per class with ground truth."""
     figure, axes = _figure((5.4, 4.0))
     recall = np.linspace(0, 100, 101)
     for name, curve in curves.items():
@@ -63,7 +63,7 @@ def _label_rates(axes: Any, rates: Sequence[float]) -> None:
 
 
 def _draw_published(axes: Any, ap_by_name: Mapping[str, Mapping[float, float]]) -> None:
-    """Thin grey lines with their names at the end."""
+    """Draw thin grey lines with their names at the end."""
     at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
     for name, ap_by_hz in ap_by_name.items():
         hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
@@ -72,7 +72,7 @@ def _draw_published(axes: Any, ap_by_name: Mapping[str, Mapping[float, float]]) 
 
 
 def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # seconds to import, and only wanted here
+    from matplotlib.figure import Figure  # imported here because it takes seconds
 
     figure = Figure(figsize=size, dpi=144, layout="constrained")
     return figure, figure.add_subplot()
@@ -85,7 +85,7 @@ def _png(figure: Any, axes: Any) -> bytes:
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         for text in axes.legend(frameon=False, loc="best").get_texts():
-            text.set_parse_math(False)  # a class may be named after money
+            text.set_parse_math(False)  # the name of a class may contain a dollar sign
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

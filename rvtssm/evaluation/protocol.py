@@ -1,4 +1,4 @@
-"""Which boxes are scored: the rules of the Prophesee automotive datasets (Perot et al. 2020), and their wording."""
+"""The rules that decide which boxes are scored, those of Prophesee's automotive datasets (Perot et al. 2020)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.records import DatasetSpec, Detections, Labels
 
-STILL_US = 300_000  # an object that has not moved for so long emits almost no events
+STILL_US = 300_000  # an object that has not moved for this time emits almost no events
 
 
 def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec) -> np.ndarray:
-    """Which boxes count: later than `spec.skip_us` and not too small for the frame.
+    """Return which boxes are scored: those that are later than `spec.skip_us` and not too small.
 
     boxes_ltwh (N, 4) float32 pixels of the frame, t_us (N,) or one time -> (N,) bool. The limits of the spec are
-    pixels of the sensor and shrink with `downsample`. Ground truth and detections obey the same rule.
+    pixels of the sensor and are divided by `downsample`. The same rule applies to ground truth and detections.
     """
     w, h = boxes_ltwh[:, 2], boxes_ltwh[:, 3]
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
@@ -22,23 +22,23 @@ def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec)
 
 
 def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
-    """The labels that count, in the same order."""
+    """Return the labels that are scored, in the same order."""
     return labels[is_scored(labels.boxes_ltwh, labels.t_us, spec)]
 
 
 def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:
-    """The detections of one frame that count, in the same order."""
+    """Return the detections of one frame that are scored, in the same order."""
     keep = is_scored(xyxy_to_ltwh(detections.xyxy), detections.t_us, spec)
     return Detections(detections.xyxy[keep], detections.score[keep], detections.class_id[keep], detections.t_us)
 
 
 def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
-    """Objects that have not moved for at least `min_us`: (N,) bool, False where that is unknown."""
+    """Return which objects have not moved for at least `min_us`, (N,) bool; False if this is unknown."""
     return labels.still_us >= min_us
 
 
 def scoring_rules(spec: DatasetSpec) -> str:
-    """The rules of this file as one sentence for a report."""
+    """Return the rules of this file as one sentence for a report."""
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
     limits = [
         f"up to {spec.skip_us / 1e6:g} s" if spec.skip_us else "",
@@ -49,4 +49,4 @@ def scoring_rules(spec: DatasetSpec) -> str:
     frame = f"{spec.frame_width} x {spec.frame_height} frame"
     return (
         f"boxes and detections {named} ({frame}) are left out; " if named else f"all boxes ({frame}); "
-    ) + "only label times that keep a box are scored; of a frame, the best 100 detections of each class, as in COCO"
+    ) + "only label times with a remaining box are scored; per frame the best 100 detections of each class, as in COCO"

@@ -1,4 +1,4 @@
-"""The result of an evaluation for people and machines: console table, JSON, CSV, Markdown, plot, HTML page."""
+"""Writes the result of an evaluation: console table, JSON, CSV, Markdown, plot, HTML page."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from pathlib import Path
 from rich.table import Table
 
 from rvtssm.atomic_files import write_together
-from rvtssm.evaluation.frequency import published_sentences
+from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, to_json
+from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
 
 
 def console_table(report: EvaluationReport) -> Table:
-    """The report as a rich table, AP in percent, the published rows and the settings below it."""
-    table = Table(title=report.title, caption=_plain_settings(report), caption_justify="left", title_justify="left")
+    """Return the report as a rich table with AP in percent; published rows and settings are below it."""
+    lines = [*_published(report), *(f"{name}: {value}" for name, value in report.settings.items())]
+    lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
+    table = Table(title=report.title, caption="\n".join(lines), caption_justify="left", title_justify="left")
     table.add_column("Hz", justify="right", style="bold")
     for name in report.metric_names:
         table.add_column(name.replace("AP_", "AP ").replace("AP/", ""), justify="right")
     for row in report.rows:
-        table.add_row(f"{row.hz:g}", *(percent(row.metrics[name]) for name in report.metric_names))
+        table.add_row(f"{row.hz:g}", *percents(row.metrics, report.metric_names))
     if not math.isnan(report.performance_drop):
         table.add_section()
         table.add_row("drop", percent(report.performance_drop))
@@ -33,31 +35,26 @@ def console_table(report: EvaluationReport) -> Table:
 
 
 def to_csv(report: EvaluationReport) -> str:
-    """One line per rate; empty cells where there was no ground truth."""
+    """Return one line per rate; a cell is empty if there was no ground truth."""
     text = io.StringIO()
     extra = list(dict.fromkeys(name for row in report.rows for name in row.extra))
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["hz", *report.metric_names, *extra])
     for row in report.rows:
-        values = [
-            *(row.metrics[name] for name in report.metric_names),
-            *(row.extra.get(name, math.nan) for name in extra),
-        ]
+        values = [{**row.metrics, **row.extra}.get(name, math.nan) for name in (*report.metric_names, *extra)]
         writer.writerow([f"{row.hz:g}", *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
     return text.getvalue()
 
 
 def to_markdown(report: EvaluationReport) -> str:
-    """A section with the table, the drop, the published rows where there are some, and the settings."""
+    """Return a section with the table, the drop, the published rows if there are any, and the settings."""
     names = report.metric_names
-    lines = [f"## {report.title}", "", "| Hz | " + " | ".join(names) + " |", "|--:" * (len(names) + 1) + "|"]
-    lines += [
-        f"| {row.hz:g} | " + " | ".join(percent(row.metrics[name]) for name in names) + " |" for row in report.rows
-    ]
+    rows = [["Hz", *names], *([f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows)]
+    lines = [f"## {report.title}", "", *markdown_table(rows, "|--:|")]
     if not math.isnan(report.performance_drop):
         meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
-    for sentence in published_sentences(report.dataset):
+    for sentence in _published(report):
         lines += ["", sentence]
     if report.still_objects:
         values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
@@ -68,9 +65,9 @@ def to_markdown(report: EvaluationReport) -> str:
 def write_report(
     report: EvaluationReport, out_dir: Path | str, pictures: Sequence[Picture] = (), name: str = "evaluation"
 ) -> dict[str, Path]:
-    """Write `<name>.json`, `.csv`, `.md` and `.png` and the page `report.html`; returns their paths by kind.
+    """Write `<name>.json`, `.csv`, `.md` and `.png` and the page `report.html`; return their paths by kind.
 
-    `pictures` of the worst frames go into the page.
+    `pictures` show the worst frames in the page.
     """
     content = {
         f"{name}.json": (json.dumps(to_json(report), indent=2) + "\n").encode(),
@@ -82,7 +79,9 @@ def write_report(
     return {path.suffix[1:]: path for path in write_together(out_dir, content)}
 
 
-def _plain_settings(report: EvaluationReport) -> str:
-    lines = [*published_sentences(report.dataset), *(f"{name}: {value}" for name, value in report.settings.items())]
-    lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
-    return "\n".join(lines)
+def _published(report: EvaluationReport) -> list[str]:
+    """Return the published rows as sentences, one per model."""
+    return [
+        f"Published, {model}: " + ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items()) + "."
+        for model, ap_by_hz in published_rows(report.dataset).items()
+    ]

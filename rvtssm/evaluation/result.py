@@ -1,30 +1,30 @@
-"""What an evaluation found: a record without the model, and its numbers as plain values."""
+"""The result of an evaluation: a record that does not need the model, and its numbers as plain values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rvtssm.evaluation.breakdown import Breakdown
 from rvtssm.evaluation.coco import METRICS
-from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, drop_of_rows, nearest_reference
+from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
 
-NO_VALUE = "–"  # a number without ground truth
+NO_VALUE = "–"  # stands for a number without ground truth
 
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Everything an evaluation has to say; nothing in it needs the model any more."""
+    """The complete result of an evaluation."""
 
     title: str  # which weights on which recordings
     dataset: str
-    rows: tuple[RateRow, ...]  # by rate, at least one
-    settings: Mapping[str, str]  # what decides the numbers: score, thresholds, rules of filtering, windows, memory
-    reference_hz: float = REFERENCE_HZ  # the rate the drop is counted from
-    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by memory, such as carried and reset
-    breakdown: Breakdown | None = None  # at the reference rate, or at the first one
+    rows: tuple[RateRow, ...]  # one per rate, at least one
+    settings: Mapping[str, str]  # everything that influences the numbers: score, thresholds, filters, windows, memory
+    reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
+    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
+    breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -32,22 +32,22 @@ class EvaluationReport:
 
     @property
     def metric_names(self) -> list[str]:
-        """The common names first, then one per class."""
+        """The names of all metrics, the common ones first, then one per class."""
         return [*METRICS, *(name for name in self.rows[0].metrics if name not in METRICS)]
 
     @property
     def breakdown_hz(self) -> float:
-        """The rate that the breakdown is of."""
+        """The rate of the breakdown: the reference rate, or the first rate if that was not evaluated."""
         return nearest_reference([row.hz for row in self.rows], self.reference_hz)
 
     @property
     def performance_drop(self) -> float:
         """AP at the reference rate minus the mean AP at the other rates, in [-1, 1]; NaN with a single rate."""
-        return drop_of_rows(self.rows, "AP", self.reference_hz)
+        return performance_drop({row.hz: row.metrics["AP"] for row in self.rows}, self.reference_hz)
 
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
-    """Plain values for json.dump: fractions, None where there was no ground truth."""
+    """Return plain values for json.dump, as fractions; None means that there was no ground truth."""
     return {
         "title": report.title,
         "dataset": report.dataset,
@@ -64,8 +64,22 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
 
 
 def percent(value: float) -> str:
-    """A fraction as a person reads it, a dash where there was no ground truth."""
+    """Return a fraction as text in percent, or a dash if there was no ground truth."""
     return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
+    """Return `percent` of the values of some keys, with a dash for a missing one."""
+    return [percent(values.get(key, math.nan)) for key in keys]
+
+
+def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str]:
+    """Return the lines of a Markdown table with numbers right-aligned; the first row is the head.
+
+    `first_column` is "|---|" or "|--:|", the alignment of the first column.
+    """
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]
 
 
 def _json_number(value: float) -> float | None:

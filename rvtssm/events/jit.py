@@ -1,4 +1,4 @@
-"""The one way loops are compiled here: by numba, cached on disk, without the interpreter lock."""
+"""How the package compiles loops: with numba, cached on disk, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numba
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call; the cache lies beside the source, or in the user's cache if that is read-only."""
+    """Compile a function at its first call.
+
+    The cache is beside the source, or in the user's cache if that folder is read-only.
+    """
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     return compiled

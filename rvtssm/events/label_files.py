@@ -1,7 +1,7 @@
-"""Boxes from the files that people label with: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
+"""Boxes from the label files of common tools: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
 
-All become boxes of BOX_DTYPE with the class ids that the spec names, so that cleaning does not know where they came
-from. YOLO text has one box a line, `class cx cy w h` in parts of the sensor, after the time where it is known.
+All become boxes of BOX_DTYPE with the class ids of the dataset, so that cleaning is the same for all. YOLO text has one
+box per line, `class cx cy w h` as fractions of the sensor, optionally after a time.
 """
 
 from __future__ import annotations
@@ -18,34 +18,30 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
 from rvtssm.records import DatasetSpec
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_CLASSES = 9_999  # of YOLO text; larger numbers are times in a line that was cut
-_BEYOND_ANY_US = 1 << 61
-_ENCODING = "utf-8-sig"  # whatever the language of the machine; some editors put a mark in front
-_ROUNDING = 1e-3  # of numbers written with few digits
+_MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time in a line that was cut
+_LARGEST_TIME_US = 1 << 61
+_ENCODING = "utf-8-sig"  # on every machine; some editors write a byte order mark first
+_ROUNDING = 1e-3  # tolerance for numbers written with few digits
 
 Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
 
 
 def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
-    """All boxes of a file as (N,) of BOX_DTYPE ordered by time; what kind of file it is, its suffix tells.
+    """Return all boxes of a file as (N,) of BOX_DTYPE ordered by time. The suffix of the file decides its format.
 
-    `end_us` is the time of labels that carry none. ValueError for a file that is not what its suffix says.
+    `end_us` is the time of labels without a time. Raise ValueError if the content does not fit the suffix.
     """
     path = Path(path)
     if path.suffix not in LABEL_READERS:
-        raise ValueError(f"{path} is no kind of label file that can be read; choose from {', '.join(LABEL_READERS)}")
+        raise ValueError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; label files are needed there, put one in its place")
+        raise ValueError(f"{path} is a folder; label files are needed, put one in its place")
     boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
-def _read_prophesee(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    return read_boxes(path)
-
-
 def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """COCO JSON of one recording; every image carries the time of its labels as `t_us`."""
+    """Read COCO JSON of one recording, in which every image has the time of its labels as `t_us`."""
     try:
         content = json.loads(path.read_text(_ENCODING))
         times = {image["id"]: _whole(image["t_us"]) for image in content["images"]}
@@ -65,19 +61,19 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         _check_sensor(path, image.get("width"), image.get("height"), spec)
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
         raise ValueError(
-            f"{path} has the categories {', '.join(names.values())}, of which {spec.name} names none "
-            f"({', '.join(spec.class_names)}); name the classes as the labels do"
+            f"{path} has the categories {', '.join(names.values())}, of which {spec.name} has none "
+            f"({', '.join(spec.class_names)}); use the names of the labels as class names"
         )
     return boxes
 
 
 def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Text with `[t_us] class cx cy w h` in every line, coordinates in parts of the sensor."""
+    """Read text with `[t_us] class cx cy w h` in every line, coordinates as fractions of the sensor."""
     rows: list[Row] = []
     try:
         lines = path.read_text(_ENCODING).splitlines()
     except UnicodeDecodeError as error:
-        raise _damaged(path, f"text ({_said(error)})", "a box a line") from None
+        raise _damaged(path, f"text ({_said(error)})", "one box per line") from None
     num_columns = max([len(line.split()) for line in lines], default=0)
     for number, line in enumerate(lines, 1):
         words = line.split()
@@ -91,7 +87,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             class_id = int(words[0])
             if not 0 <= class_id <= _MOST_CLASSES:
                 raise ValueError(f"class {class_id}")
-            if abs(t_us) >= _BEYOND_ANY_US:
+            if abs(t_us) >= _LARGEST_TIME_US:
                 raise ValueError(f"time {t_us}")
             cx, cy, w, h = (float(word) for word in words[1:])
         except ValueError as error:
@@ -99,8 +95,8 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             raise _damaged(path, f"boxes as YOLO writes them (line {number}: {_said(error)})", form) from None
         if not (min(cx, cy, w, h) >= -_ROUNDING and max(cx, cy, w, h) <= 1 + _ROUNDING):
             raise ValueError(
-                f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, not within 0 to 1; "
-                "YOLO text counts in parts of the sensor, divide by its width and height"
+                f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, outside 0 to 1; "
+                "YOLO text has fractions of the sensor, divide by its width and height"
             )
         left, top = (cx - w / 2) * spec.width, (cy - h / 2) * spec.height
         rows.append((t_us, left, top, w * spec.width, h * spec.height, class_id))
@@ -108,7 +104,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 
 
 def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """XML of one labelled frame, which is the end of its recording; edges are as written, in pixels from 0."""
+    """Read XML of one labelled frame, the end of its recording; edges are pixels counted from 0."""
     rows: list[Row] = []
     try:
         root = ElementTree.parse(path).getroot()
@@ -118,7 +114,7 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
             if name in spec.class_names:
                 rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
         boxes = _to_boxes(rows)
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError means an unknown encoding
         wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
         raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
     _check_sensor(path, root.findtext("size/width"), root.findtext("size/height"), spec)
@@ -126,7 +122,7 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 
 
 LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
-    ".npy": _read_prophesee,
+    ".npy": lambda path, spec, end_us: read_boxes(path),
     ".json": _read_coco,
     ".txt": _read_yolo,
     ".xml": _read_voc,
@@ -134,7 +130,7 @@ LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
 
 
 def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> None:
-    """ValueError where labels name the size of their pictures and it is not that of the sensor; 0 names none."""
+    """Raise ValueError if the labels give a size of their pictures that is not the sensor's; 0 means no size."""
     try:
         size = float(width), float(height)
     except (TypeError, ValueError):
@@ -152,7 +148,7 @@ def _disk_id(name: str, spec: DatasetSpec) -> int:
 
 def _whole(t_us: Any) -> int:
     if isinstance(t_us, float) and not t_us.is_integer():
-        raise ValueError(f"t_us {t_us} is no whole number of microseconds")
+        raise ValueError(f"t_us {t_us} is not a whole number of microseconds")
     return int(t_us)
 
 
@@ -165,7 +161,7 @@ def _known(end_us: int | None) -> int:
 def _to_boxes(rows: list[Any]) -> Boxes:
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for name, column in zip(("t", "x", "y", "w", "h", "class_id"), zip(*rows, strict=True), strict=bool(rows)):
-        with np.errstate(over="ignore"):  # becomes infinite, which is found below
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, which is checked below
             boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
@@ -174,7 +170,7 @@ def _to_boxes(rows: list[Any]) -> Boxes:
 
 
 def _said(error: Exception) -> str:
-    """An error in the words of whoever raised it, on one line."""
+    """Return the message of an error on one line."""
     text = f"no {error}" if isinstance(error, KeyError) else str(error)
     return " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""Detections on disk: JSON lines for everyone, the box array of Prophesee's tools and ours, results for COCO's."""
+"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.records import Detections
 
-# as in the `_bbox.npy` of Gen1 and 1Mpx, so that detections can stand where ground truth does
+# as in the `_bbox.npy` of Gen1 and 1Mpx, so that detections can be used like ground truth
 DETECTION_DTYPE = np.dtype(
     {
         "names": ["t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence"],
@@ -31,11 +31,11 @@ Append = Callable[[Detections], None]
 def open_detection_files(
     folder: Path, formats: Sequence[str], class_names: Sequence[str], disk_class_ids: Sequence[int]
 ) -> Iterator[Append]:
-    """A function that appends the detections of one window to the files of DETECTION_FILES that are asked for.
+    """Yield a function that appends the detections of one window to all files; they are complete after the block.
 
-    A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}; a row of the array carries the class id that the
-    dataset has on disk, and so does a COCO result, whose `image_id` is the time of the window in microseconds. The
-    files are complete when the block ends.
+    `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the ids of the
+    classes in the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The
+    `image_id` of a COCO result is the time of the window in microseconds.
     """
     with ExitStack() as stack:
         writers = [
@@ -63,7 +63,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
 
 @contextmanager
 def _array(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
-    """The length stands before the rows: until it is known they are in a raw file beside."""
+    """Write the rows to a second file first, because the header of an array contains their number."""
     rows_path, disk_ids = path.with_suffix(".rows"), np.asarray(disk_class_ids, np.uint32)
     num_rows = 0
     with open(rows_path, "wb") as rows:

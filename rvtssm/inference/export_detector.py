@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file
-from rvtssm.events.representations import Counting
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
@@ -108,8 +107,7 @@ def export_detector(
 
 def frame_dtype(windows: WindowSettings) -> torch.dtype:
     """Of the frames that events become in such windows."""
-    counting = Counting(windows.num_bins, windows.count_cutoff, windows.convention, windows.representation)
-    return torch.from_numpy(np.empty(0, counting.dtype)).dtype
+    return torch.from_numpy(np.empty(0, windows.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
@@ -148,7 +146,9 @@ def _write_onnx(
 ) -> None:
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise ValueError(f"ONNX needs the packages {', '.join(missing)}; run `pip install rvtssm[export]`")
+        raise ValueError(
+            f"ONNX needs the packages {', '.join(missing)}; run `pip install -e '.[export]'` in the checkout"
+        )
     program = torch.onnx.export(
         step,
         example,

@@ -104,6 +104,7 @@ class ExportedDetector(nn.Module):
         state: tuple[Tensor, ...] | None = None,
         step_scale: float | Tensor = 1.0,
         frame_index: Tensor | None = None,
+        targets: None = None,
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run L steps as `Detector.forward` does, one at a time."""
         num_steps, num_streams = hist.shape[:2]
@@ -125,7 +126,7 @@ class ExportedDetector(nn.Module):
 
 def _open_onnx(path: Path) -> tuple[Run, str]:
     if find_spec("onnxruntime") is None:
-        raise ValueError(f"{path} needs the package onnxruntime; install it with `pip install rvtssm[export]`")
+        raise ValueError(f"{path} needs the package onnxruntime; run `pip install -e '.[export]'` in the checkout")
     import onnxruntime  # an optional package
 
     options = onnxruntime.SessionOptions()

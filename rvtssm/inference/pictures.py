@@ -1,4 +1,4 @@
-"""Video, stills and a strip of a recording while it is streamed; at high rates one picture shows several windows."""
+"""Writes video, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from rvtssm.records import Detections, Labels
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """What is drawn, and how often."""
+    """What is drawn, and how often.
+
+    `is_summed` is for windows that follow one another: a picture then shows the events of all its windows.
+    """
 
     class_names: Sequence[str]
     min_score: float
     hz: float  # windows per second
     windows_per_picture: int
-    is_summed: bool  # windows follow on one another: a picture shows the events of all its windows
+    is_summed: bool
     has_video: bool
     num_stills: int
     downsample: int  # sensor pixels per frame pixel, for the ground truth
-    scale: int | None = None
+    scale: int | None = None  # of the picture, see `draw_frame`
 
 
 @contextmanager
 def open_pictures(
     folder: Path, settings: PictureSettings, ground_truth: Labels | None = None, images: Images | None = None
 ) -> Iterator[Callable[[np.ndarray, Detections], None]]:
-    """A function that takes histogram (2 * bins, H, W) and detections (frame px) of each window in turn.
+    """Yield a function that takes the histogram (2 * bins, H, W) and the detections (frame px) of each window in turn.
 
-    Leaves `video.mp4`, `still_<seconds>s.png` and, of all stills side by side, `strip.png` in a folder. Time zero of
-    the captions is the start of the first window. `ground_truth` is in sensor px, ordered by time; `images` are drawn
-    under the events.
+    The folder receives `video.mp4`, `still_<seconds>s.png` and `strip.png`, which has all stills side by side. The time
+    in captions counts from the start of the first window. `ground_truth` is in sensor px, ordered by time. `images` are
+    drawn below the events.
     """
     period = settings.windows_per_picture
-    stills = _Spread(settings.num_stills)
+    stills = _StillChoice(settings.num_stills)
     start_us: int | None = None
     num_seen = 0
     summed: np.ndarray | None = None
@@ -55,15 +58,15 @@ def open_pictures(
             if last is None:
                 return
             hist, frame = last
-            if write or stills.takes_next:
+            is_still = stills.takes_next()
+            if write or is_still:
                 seconds = (frame.t_us - (start_us or 0)) / 1e6
                 behind = images.at(frame.t_us) if images else None
                 picture = _draw(hist if summed is None else summed, frame, seconds, settings, ground_truth, behind)
                 if write:
                     write(picture)
-                stills.offer(seconds, picture)
-            else:
-                stills.skip()
+                if is_still:
+                    stills.add(seconds, picture)
             summed, last = None, None
 
         def show(hist: np.ndarray, frame: Detections) -> None:
@@ -87,27 +90,23 @@ def open_pictures(
             write_png(folder / "strip.png", np.concatenate([picture for _, picture in chosen], axis=1))
 
 
-class _Spread:
-    """At most 4 * count pictures, evenly spread over however many come: one in `_step`, which doubles when it must."""
+class _StillChoice:
+    """Keeps at most 4 * count pictures that are spread evenly over an unknown number: one in `_step`, which doubles."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._kept: list[tuple[float, np.ndarray]] = []
         self._step, self._seen = 1, 0
 
-    @property
     def takes_next(self) -> bool:
-        return self._count > 0 and self._seen % self._step == 0
-
-    def skip(self) -> None:
+        """Count the next picture and return whether `add` wants it."""
         self._seen += 1
+        return self._count > 0 and (self._seen - 1) % self._step == 0
 
-    def offer(self, seconds: float, picture: np.ndarray) -> None:
-        if self.takes_next:
-            self._kept.append((seconds, picture))
-            if len(self._kept) > 4 * self._count:
-                self._kept, self._step = self._kept[::2], 2 * self._step
-        self._seen += 1
+    def add(self, seconds: float, picture: np.ndarray) -> None:
+        self._kept.append((seconds, picture))
+        if len(self._kept) > 4 * self._count:
+            self._kept, self._step = self._kept[::2], 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
         num_chosen = min(self._count, len(self._kept))
@@ -140,7 +139,7 @@ def _draw(
 
 
 def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:
-    """The labels of the last label time in (begin_us, end_us], none when there is no such time."""
+    """Return the labels of the last label time in (begin_us, end_us], or none if there is no such time."""
     last = int(np.searchsorted(labels.t_us, end_us, side="right"))
     if last == 0 or labels.t_us[last - 1] <= begin_us:
         return labels[:0]

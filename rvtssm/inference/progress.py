@@ -1,4 +1,4 @@
-"""One progress bar for everything that streams: on stderr, with the time left."""
+"""The progress bar of all streaming commands, on stderr and with the remaining time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def progress_bar(description: str | None, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A function that moves a bar on, which shows the time left; a silent one when there is no description.
+    """Yield a function that advances a bar by a number of steps; without a description, there is no bar.
 
-    An error takes the bar away, so that the line which tells it stands alone.
+    An error removes the bar, so that only the error message remains.
     """
     if description is None:
         yield lambda steps: None

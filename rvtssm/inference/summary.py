@@ -1,4 +1,4 @@
-"""What a prediction did: counted on the way, summed up for people and for `prediction.json`."""
+"""The summary of a prediction: counts during the run, sentences for the user and the record `prediction.json`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rvtssm.records import Detections, Events
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """What a prediction did, and where it wrote it; also written as `prediction.json`."""
+    """The numbers and files of one prediction, which are also written as `prediction.json`."""
 
     recording: str
     format: str
     sensor_hw: tuple[int, int]  # pixels
-    frame_hw: tuple[int, int]  # pixels the detector saw
+    frame_hw: tuple[int, int]  # pixels of the detector's input
     trained_frame_hw: tuple[int, int]
     downsample: int
     hz: float
@@ -28,18 +28,18 @@ class PredictionSummary:
     duration_s: float  # first to last event
     num_detections: int  # in the files
     written_min_score: float
-    num_drawn_detections: int  # with the score that is drawn, in all windows
+    num_drawn_detections: int  # with at least the score of drawn boxes, in all windows
     drawn_min_score: float
-    faults: dict[str, int]  # what had to be repaired in the events
-    broke_off: str  # why a stream ended before its end, if it did
+    faults: dict[str, int]  # numbers of repaired events by kind
+    broke_off: str  # why a stream ended early, empty if it did not
     wall_s: float
-    realtime_factor: float  # seconds of recording per second, everything included
+    realtime_factor: float  # seconds of recording per second of the whole run
     windows_per_call: int
-    step_ms: dict[str, float]  # detector and selection of boxes, per window: mean, p50, p90, p99
+    step_ms: dict[str, float]  # time of detector and selection of boxes per window: mean, p50, p90, p99
     files: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """The summary for a person."""
+        """Return the summary as sentences for the user."""
         (h, w), (trained_h, trained_w) = self.frame_hw, self.trained_frame_hw
         size = f"{w} x {h} pixels, {self.downsample} sensor pixels to one"
         if self.frame_hw != self.trained_frame_hw:
@@ -61,16 +61,17 @@ class PredictionSummary:
 
 
 class Tally:
-    """What is counted on the way."""
+    """Counts of a prediction while it runs; `drawn_min_score` is the score from which boxes are drawn."""
 
     def __init__(self, drawn_min_score: float) -> None:
         self.num_events = self.num_written = self.num_drawn = 0
-        self.seconds = array("f")  # per window; four bytes each, a stream may go on for days
+        self.seconds = array("f")  # per window; four bytes each, because a stream can last for days
         self._drawn_min_score = drawn_min_score
         self._first_us: int | None = None
         self._last_us = 0
 
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
+        """Yield the same blocks and count their events."""
         for block in blocks:
             self._first_us = int(block.t[0]) if self._first_us is None else self._first_us
             self._last_us = int(block.t[-1])
@@ -78,6 +79,7 @@ class Tally:
             yield block
 
     def add(self, frame: Detections, seconds: float) -> None:
+        """Count the detections of one window, which took `seconds`."""
         self.seconds.append(seconds)
         self.num_written += len(frame)
         self.num_drawn += int((frame.score >= self._drawn_min_score).sum())

@@ -1,9 +1,11 @@
-"""What a dataset contains, raw or prepared: recordings, time, events, labels by class and size, split by split."""
+"""What a raw or prepared dataset contains in each split: recordings, time, events, labels by class and size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +24,22 @@ from rvtssm.records import DatasetSpec
 
 SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
-_AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as COCO draws them
+_AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
 _FRAMES_AT_ONCE = 16
-_NOT_SHARED = ("source", "faults", "is_train")  # of what prepared files say about themselves
+_NOT_SHARED = ("source", "faults", "is_train")  # metadata that differs between the prepared files of a dataset
 
 
 @dataclass(frozen=True)
 class Part:
-    """One recording of a dataset in numbers; `error` says why there are none."""
+    """The numbers of one recording of a dataset; `error` says why they are missing, if they are."""
 
     split: str
     name: str
     num_bytes: int = 0
     duration_us: int = 0
-    num_events: int = 0  # in prepared files: as counted, so without those that saturated or are at other pixels
+    num_events: int = 0  # in prepared files the sum of the counts, which excludes saturated counts
     num_windows: int = 0
-    repaired: int = 0  # events that were moved in time or left out
+    repaired: int = 0  # number of events whose time was changed or that were dropped
     num_label_times: int = 0
     labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))  # (K, 3) class, size
     error: str = ""
@@ -50,14 +52,14 @@ class Part:
 
 @dataclass(frozen=True)
 class TreeInspection:
-    """A dataset in numbers, recording by recording."""
+    """The numbers of a dataset, recording by recording."""
 
     name: str
     kind: str  # raw or prepared
     dataset: str
     class_names: tuple[str, ...]
     parts: tuple[Part, ...]
-    settings: Meta  # what the frames of prepared files were made with
+    settings: Meta  # of preparation, which decided the frames; empty for raw datasets
 
     @property
     def splits(self) -> list[str]:
@@ -68,18 +70,18 @@ class TreeInspection:
         return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
-        """(K, 3) boxes by class and size."""
+        """Return the number of boxes (K, 3) by class and size."""
         tables = [part.labels for part in self.parts if part.split == split and len(part.labels)]
         return np.sum(tables, axis=0) if tables else np.zeros((len(self.class_names), 3), np.int64)
 
     def totals(self, split: str) -> dict[str, int]:
-        """Sums over the readable recordings of a split."""
+        """Return the sums over the readable recordings of a split."""
         parts = [part for part in self.parts if part.split == split and not part.error]
         names = ("num_bytes", "duration_us", "num_events", "num_windows", "repaired", "num_label_times")
         return {"recordings": len(parts), **{name: sum(getattr(part, name) for part in parts) for name in names}}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for json.dumps."""
+        """Return plain values for json.dumps."""
         splits = {
             split: {
                 **self.totals(split),
@@ -100,7 +102,7 @@ class TreeInspection:
 
 
 def is_sequence(path: Path) -> bool:
-    """Whether a file was written by `rvtssm preprocess`."""
+    """Return whether a file was written by `rvtssm preprocess`."""
     try:
         with h5py.File(path, "r") as file:
             return "meta" in file.attrs
@@ -109,7 +111,7 @@ def is_sequence(path: Path) -> bool:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder with splits holds prepared sequences, ours or RVT's."""
+    """Return whether a folder with splits holds prepared sequences, of this package or of RVT."""
     for split in SPLITS:
         if any((folder / split).glob(f"*/{RVT_FOLDER}")):
             return True
@@ -120,51 +122,55 @@ def is_prepared(folder: Path) -> bool:
 
 
 def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = False) -> TreeInspection:
-    """A prepared file, or a folder with splits of them, every frame read once.
+    """Inspect a prepared file, or a folder with splits of them, by reading every frame once.
 
-    `spec` is needed for folders that RVT prepared. ValueError where there is nothing to read; a file that is damaged
-    gets an error of its own.
+    `spec` is needed for folders that RVT prepared. Raise ValueError if there is nothing to read. A damaged file only
+    gets an `error` in its part.
     """
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
         raise ValueError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
-    settings, parts = _settings(entries, spec), []
-    for split, entry in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
-        try:
-            sequence = _opened(entry, spec)
-            parts.append(_prepared_part(split, sequence, len(settings["class_names"])))
-        except (ValueError, OSError) as error:
-            parts.append(Part(split, entry.stem, error=" ".join(str(error).split())))
+    settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
-    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, tuple(parts), settings)
+    todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
+    parts = _inspect_parts(todo, path.name, progress)
+    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
 
 
 def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
-    """The recordings of a raw tree, each streamed once, and all their labels as on disk.
+    """Inspect the recordings of a raw tree by streaming each once, and all their labels as they are on disk.
 
-    ValueError where there is nothing to read; a recording that is damaged gets an error of its own.
+    Raise ValueError if there is nothing to read. A damaged recording only gets an `error` in its part.
     """
-    entries: list[tuple[str, RawRecording]] = []
+    todo = []
     for split in SPLITS:
-        try:
-            entries += [(split, recording) for recording in find_recordings(path, split, spec)]
-        except ValueError:  # without this split
-            continue
-    if not entries:
+        with suppress(ValueError):  # the tree may not have this split
+            todo += [
+                (split, found.name, partial(_raw_part, split, found, spec))
+                for found in find_recordings(path, split, spec)
+            ]
+    if not todo:
         raise ValueError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
+
+
+def _inspect_parts(
+    todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str, progress: bool
+) -> tuple[Part, ...]:
+    """Inspect recordings given as split, name and function; an error becomes the `error` of the part."""
     parts = []
-    for split, recording in track(entries, console=Console(stderr=True), disable=not progress, description=path.name):
+    for split, name, measure in track(todo, description, console=Console(stderr=True), disable=not progress):
         try:
-            parts.append(_raw_part(split, recording, spec))
+            parts.append(measure())
         except (ValueError, OSError) as error:
-            parts.append(Part(split, recording.name, error=" ".join(str(error).split())))
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, tuple(parts), {})
+            parts.append(Part(split, name, error=" ".join(str(error).split())))
+    return tuple(parts)
 
 
 def count_labels(
     class_id: npt.NDArray[Any], w: npt.NDArray[Any], h: npt.NDArray[Any], num_classes: int
 ) -> npt.NDArray[np.int64]:
-    """(K, 3) boxes by class and size; sizes are areas in sensor pixels."""
+    """Return the number of boxes (K, 3) by class and size; sizes are areas in sensor pixels."""
     table = np.zeros((num_classes, len(SIZES)), np.int64)
     np.add.at(table, (class_id.astype(np.int64), np.searchsorted(_AREAS_PX, w * h, side="right")), 1)
     return table
@@ -180,12 +186,12 @@ def _opened(path: Path, spec: DatasetSpec | None) -> StoredSequence:
     if path.is_file():
         return open_sequence(path)
     if spec is None:
-        raise ValueError(f"{path} was prepared by RVT, which does not record its dataset; give dataset=NAME")
+        raise ValueError(f"{path} was prepared by RVT, which does not store the name of the dataset; give dataset=NAME")
     return open_rvt_sequence(path, spec)
 
 
 def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
-    """What the first file that can be read was made with."""
+    """Return the settings of the first file that can be read."""
     for _, path in entries:
         if path.is_dir():
             meta = _opened(path, spec).meta
@@ -198,7 +204,8 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
     raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 
 
-def _prepared_part(split: str, sequence: StoredSequence, num_classes: int) -> Part:
+def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
+    sequence = _opened(path, spec)
     num_windows, num_events = len(sequence.windows), 0
     try:
         for start in range(0, num_windows, _FRAMES_AT_ONCE):

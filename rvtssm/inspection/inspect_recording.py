@@ -1,4 +1,4 @@
-"""What one recording contains, measured while it streams by: rate, polarity, faults of time, pixels that never rest."""
+"""What one recording contains, measured in one pass: rate, polarity, repairs, hot pixels."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy.typing as npt
 from rvtssm.events.jit import jit
 from rvtssm.events.readers import ReadFaults, Recording
 
-_NUM_BINS = 2048  # of the rate over time, at most
+_NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
 _HOT_EVENTS, _HOT_FACTOR = 100, 10.0
-_MEMORY_BYTES = 1 << 26  # of each column while the checksum waits for the one before; the rest goes to disk
+_MEMORY_BYTES = 1 << 26  # per column that waits for the checksum of the column before; the rest is on disk
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class RecordingInspection:
-    """One recording in numbers. Times are microseconds and include first and last event."""
+    """The numbers of one recording. Times are microseconds; the first and the last event are included."""
 
     name: str
     format: str
@@ -34,12 +34,12 @@ class RecordingInspection:
     t_first_us: int
     t_last_us: int
     faults: ReadFaults
-    longest_gap_us: int  # without any event
-    longest_gap_at_us: int  # where it begins
+    longest_gap_us: int  # the longest time without events
+    longest_gap_at_us: int  # the time of the event before the gap
     bin_us: int  # length of the bins of `rate`
     rate: Counts  # (K, 2) events per bin, darker and brighter
     pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
-    sha256: str | None  # over t, x, y, p one after the other; None where it was not asked for
+    sha256: str | None  # over all t, then all x, all y and all p; None if it was not requested
 
     @property
     def num_events(self) -> int:
@@ -55,19 +55,19 @@ class RecordingInspection:
 
     @property
     def mean_rate(self) -> float:
-        """Events per second."""
+        """The mean number of events per second."""
         return self.num_events / max(self.duration_us, 1) * 1e6
 
     @property
     def peak_rate(self) -> float:
-        """Events per second in the busiest bin."""
+        """The number of events per second in the bin with the most events."""
         return float(self.rate.sum(1).max()) / self.bin_us * 1e6
 
     @property
     def hot_pixels(self) -> Counts:
-        """(N, 3) x, y and number of events of pixels that stand out from the eight around them, busiest first.
+        """The hot pixels as (N, 3): x, y and number of events, most events first.
 
-        They have at least 100 events, and more than ten times the mean of their neighbours.
+        A hot pixel has at least 100 events and more than ten times the mean of its eight neighbours.
         """
         counts = self.pixels.astype(np.float32)
         padded = np.pad(counts, 1)
@@ -80,7 +80,7 @@ class RecordingInspection:
         return found[np.argsort(-found[:, 2], kind="stable")]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for json.dumps: first the keys of a manifest of recordings, then the rest."""
+        """Return plain values for json.dumps: first the keys of a manifest of recordings, then the others."""
         hot = self.hot_pixels
         return {
             "num_events": self.num_events,
@@ -108,13 +108,14 @@ class RecordingInspection:
 
 
 def inspect_recording(recording: Recording, has_checksum: bool = False) -> RecordingInspection:
-    """Stream a recording once, in memory that does not grow with it; ValueError where it holds no events or is damaged.
+    """Inspect a recording in one pass, with memory that does not depend on its length.
 
-    The checksum takes x, y and p to a temporary file while t goes by, five bytes per event.
+    With `has_checksum`, x, y and p go to a temporary file of five bytes per event while t is hashed. Raise ValueError
+    if the recording has no events or is damaged.
     """
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
-    gap = np.zeros(3, np.int64)  # longest, where it begins, time of the last event
+    gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
     first_us = None
     with ExitStack() as stack:
         stack.enter_context(closing(recording))
@@ -152,7 +153,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
 
 
 class _Checksum:
-    """sha256 over all t, then all x, all y, all p, of events that come in blocks."""
+    """The sha256 over all t, then all x, all y, all p, of events that come in blocks."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._hash = hashlib.sha256()
@@ -174,6 +175,7 @@ class _Checksum:
 
 @jit
 def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-untyped-def]
+    """Add the events of one block to the counts, in place."""
     previous = gap[2]
     for i in range(len(t)):
         if t[i] - previous > gap[0]:

@@ -1,4 +1,4 @@
-"""A page of plots of what a recording or a dataset contains."""
+"""Plots of what a recording or a dataset contains, as one PNG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
 
 
 def recording_png(found: RecordingInspection) -> bytes:
-    """Rate over time by polarity, where the events are (hot pixels circled), and how many events pixels have."""
+    """Draw the rate over time by polarity, the events per pixel (hot pixels in circles) and their histogram."""
     figure, axes = _figure([["rate", "rate"], ["map", "pixels"]])
     seconds = np.arange(len(found.rate)) * found.bin_us / 1e6
     per_second = found.rate * (1e6 / found.bin_us) / 1e6
@@ -36,7 +36,7 @@ def recording_png(found: RecordingInspection) -> bytes:
 
 
 def tree_png(found: TreeInspection) -> bytes:
-    """Boxes by class and size, and every recording by its duration and mean rate, split by split."""
+    """Draw the boxes by class and size, and the duration and mean rate of every recording, by split."""
     figure, axes = _figure([["labels"], ["parts"]])
     below = np.zeros(len(found.splits) * len(found.class_names))
     ticks = [f"{name}\n{split}" for split in found.splits for name in found.class_names]
@@ -58,7 +58,7 @@ def tree_png(found: TreeInspection) -> bytes:
 
 
 def _figure(mosaic: Any) -> tuple[Any, dict[str, Any]]:
-    from matplotlib.figure import Figure  # a second to import, and only wanted here
+    from matplotlib.figure import Figure  # imported here because it takes a second
 
     figure = Figure(figsize=(11, 7.5), dpi=110, layout="constrained")
     return figure, figure.subplot_mosaic(mosaic)

@@ -24,6 +24,10 @@ class ModelConfig:
     freeze_spatial: bool = False  # of the backbone, train the temporal layers only
     timm_name: str | None = None  # a model of timm, such as resnet18
     timm_weights: str | None = None  # what its training starts from: a file, `pretrained` (timm's download), null
+    rtdetr_queries: int = 100  # boxes per frame
+    rtdetr_layers: int = 3  # of the decoder
+    rtdetr_dim: int | None = None  # channels, a multiple of 32; null: half of the widest map, at least 32
+    rtdetr_denoising: int = 50  # noisy copies of objects to restore per frame in training, as many to reject; 0: off
     embed_dim: int = 64  # channels of the first stage
     dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, in embed_dim
     mixer: str = "attention"  # one of rvtssm.models.mixers.SPATIAL_MIXERS
@@ -50,6 +54,13 @@ class ModelConfig:
                 f"model.embed_dim={self.embed_dim}, head_dim={self.head_dim} and dim_multiplier={self.dim_multiplier} "
                 f"must be at least 1, num_blocks={self.num_blocks} and fpn_blocks={self.fpn_blocks} at least 0"
             )
+        if min(self.rtdetr_queries, self.rtdetr_layers) < 1 or self.rtdetr_denoising < 0:
+            raise ValueError(
+                f"model.rtdetr_queries={self.rtdetr_queries} and rtdetr_layers={self.rtdetr_layers} must be at least "
+                f"1, rtdetr_denoising={self.rtdetr_denoising} at least 0"
+            )
+        if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
+            raise ValueError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
         if not 0 <= self.layer_scale < inf:
             raise ValueError(f"model.layer_scale={self.layer_scale:g} must be at least 0, and finite")
         if not 0 <= self.drop_path < 1:

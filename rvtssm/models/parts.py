@@ -8,6 +8,7 @@ from typing import TypeVar
 from rvtssm.models.contracts import Backbone, Head, Neck
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
+from rvtssm.models.rtdetr_head import RtdetrHead
 from rvtssm.models.rvt_backbone import RvtBackbone
 from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
@@ -15,7 +16,7 @@ from rvtssm.ssm import TemporalConfig
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
-HEADS: dict[str, type[Head]] = {"yolox": YoloxHead}
+HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
 
 Part = TypeVar("Part")
 

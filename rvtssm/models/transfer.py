@@ -159,7 +159,7 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
     Fewer bins hold more events each, so the response to the same events stays nearly as it was.
     """
     if before.representation != after.representation:
-        return None, "left", f"made for preprocess.representation={before.representation}"
+        return None, "left", f"made for windows.representation={before.representation}"
     if value.shape[0] != own.shape[0]:
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]

@@ -1,4 +1,4 @@
-"""What can be wrong with a training configuration and shows without data, so that it fails before they are touched."""
+"""Finds mistakes in a training configuration that show without data, so that a run fails before it reads them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _FRAME_HW = (32, 32)  # no weight depends on it
 
 
 def check(config: Config) -> None:
-    """ValueError for values that do not go together, or that only who uses them can judge; it names key and value."""
-    _check_memory(config)
+    """Raise ValueError, which names key and value, if sections of the configuration do not fit together."""
     config.sampling.check()
     config.augment.check()
     with torch.device("meta"):
@@ -24,7 +23,7 @@ def check(config: Config) -> None:
             config.temporal,
             *_FRAME_HW,
             num_classes=1,
-            in_channels=config.preprocess.counting.num_channels,
+            in_channels=config.windows.settings.num_channels,
         )
     detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
@@ -32,24 +31,9 @@ def check(config: Config) -> None:
 
 
 def _check_h2(config: Config, backbone: Backbone) -> None:
-    """Raise ValueError if the temporal layer has no norm, or none carries a state."""
+    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm, or none carries a state."""
     layer = build_temporal_layer(config.temporal, min(backbone.channels.values()))
     try:
         h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
     except ValueError as error:
         raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
-
-
-def _check_memory(config: Config) -> None:
-    """A model that forgets after n steps is trained and validated in chunks of n."""
-    chunk, training, validation = (
-        config.model.memory_chunk,
-        config.sampling.chunk_length,
-        config.data.eval_chunk_length,
-    )
-    if chunk is not None and (training, validation) != (chunk, chunk):
-        raise ValueError(
-            f"model.memory_chunk={chunk} with sampling.chunk_length={training} and "
-            f"data.eval_chunk_length={validation}; a model that forgets is trained and validated in chunks of "
-            "its memory, set all three alike"
-        )

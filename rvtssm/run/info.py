@@ -1,4 +1,4 @@
-"""`rvtssm info`: how many parameters a detector has, and where; of a configuration, or of weights."""
+"""`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.table import Table
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.console import console
@@ -63,6 +62,4 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
 
 
 def _configured(config: Config) -> CheckpointMeta:
-    return CheckpointMeta(
-        build_spec(config.dataset), config.model, config.temporal, to_window_settings(config.preprocess)
-    )
+    return CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)

@@ -1,4 +1,4 @@
-"""Training that starts from other weights: fills the detector, and says what was taken, resized or left."""
+"""Fills a detector with the weights that `training.init_from` names, and says which tensors were used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTCOMES = ("taken", "resized", "left")
 
 
 def read_start(path: str) -> TransferSource:
-    """The weights at `path`; ValueError where there are none."""
+    """Return the weights in `path`; raise ValueError if there are none."""
     try:
         return read_source(path)
     except ValueError as error:
@@ -28,7 +28,10 @@ def read_start(path: str) -> TransferSource:
 
 
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
-    """Fill the detector from the weights read at `path`; show a table, and write each tensor to `out`, unless None."""
+    """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
+
+    With `out` None nothing is shown or written. Raise ValueError if none of the weights fits.
+    """
     try:
         report = transfer(source, detector, meta)
     except ValueError as error:
@@ -44,7 +47,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
 
 
 def _table(path: str, report: Sequence[Transferred]) -> Table:
-    """Tensors by part of the detector and outcome, and the reasons why some were not taken as they are."""
+    """Count tensors by part of the detector and outcome, and give the reasons why some were not taken unchanged."""
     table = Table(title=f"weights of {path}", title_justify="left")
     table.add_column("part")
     for outcome in OUTCOMES:

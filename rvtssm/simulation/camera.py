@@ -1,9 +1,9 @@
-"""An event camera in software: rendered frames and their times become events.
+"""A simulated event camera: it turns rendered frames and their times into events.
 
-Every pixel fires when its log intensity has moved by a threshold since it last fired, at the time found by
-linear interpolation of the log intensity between two frames (Rebecq et al., ESIM, CoRL 2018). Thresholds
-differ from pixel to pixel; noise comes from all pixels rarely and from hot pixels often; and a pixel that
-fired is blind for the refractory time: it goes on tracking the intensity, but what it would say is lost.
+A pixel emits an event if its log intensity has changed by a threshold since its last event. The time of the event
+follows from linear interpolation between two frames (Rebecq et al., ESIM, CoRL 2018). Thresholds differ between pixels.
+All pixels emit rare noise events, and hot pixels emit many. Events of a pixel within the refractory time after its
+last event are dropped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.records import Events
 
-MIN_THRESHOLD = 0.02  # of the log intensity; thresholds drawn below it are raised to it
-BLOCK_US = 200_000  # events are handed out in blocks of at least this length
+MIN_THRESHOLD = 0.02  # of the log intensity; smaller random thresholds are raised to it
+BLOCK_US = 200_000  # minimum length of a block of events
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the types of Events
 
 
 @dataclass
 class CameraConfig:
-    """One camera; its contrast thresholds are steps of the natural logarithm of the intensity."""
+    """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity."""
 
     threshold: float = 0.2
     threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
@@ -32,22 +32,22 @@ class CameraConfig:
     background_rate_hz: float = 0.2  # noise events per pixel
     hot_pixel_share: float = 2e-4
     hot_pixel_rate_hz: float = 40.0
-    dark_intensity: float = 0.02  # added before the logarithm: what a pixel sees in full darkness
+    dark_intensity: float = 0.02  # added before the logarithm; the intensity of full darkness
 
 
 def simulate_events(
     frames: Iterable[tuple[int, np.ndarray]], config: CameraConfig, rng: np.random.Generator
 ) -> Iterator[Events]:
-    """The events of a camera that sees these frames, in blocks that follow each other in time.
+    """Yield the events of a camera that sees these frames, in consecutive blocks.
 
-    frames: (t_us, intensity (H, W) in [0, 1]), times increasing; all pixels start settled on the first frame.
-    Between frames the logarithm of the intensity moves linearly. Events lie between the first and the last
-    frame time; the same frames, config and generator state give the same events.
+    `frames` are pairs of t_us and intensity (H, W) in [0, 1], with increasing times. At the first frame all pixels are
+    at rest. Between frames the logarithm of the intensity is linear. Events lie between the first and the last frame
+    time. The same frames, config and generator state give the same events.
     """
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise ValueError("simulate_events got no frames; it needs at least one")
+        raise ValueError("simulate_events received no frames; give at least one")
     before_us, image = first
     before = _log_intensity(image, config)
     threshold_off, threshold_on = _thresholds(before.shape, config, rng)
@@ -67,7 +67,9 @@ def simulate_events(
     block_start_us = before_us
     for t_us, image in stream:
         if t_us <= before_us:
-            raise ValueError(f"a frame at {t_us} us follows one at {before_us} us; frame times must increase")
+            raise ValueError(
+                f"a frame at {t_us} us follows one at {before_us} us; frame times must increase, sort them"
+            )
         after = _log_intensity(image, config)
         parts.append(_crossings(before, after, level, threshold_off, threshold_on, before_us, t_us))
         before_us, before = t_us, after
@@ -102,7 +104,7 @@ def _crossings(
     start_us: int,
     end_us: int,
 ) -> Columns:
-    """Where and when each pixel crosses its next thresholds; `level` (H, W) moves along with it, in place."""
+    """Return the events of all crossings of thresholds; update `level` (H, W), the last crossed level, in place."""
     height, width = before.shape
     room = 0
     for y in range(height):
@@ -139,7 +141,7 @@ def _noise(
     config: CameraConfig,
     rng: np.random.Generator,
 ) -> Columns:
-    """Events without a cause: a Poisson process in every pixel, a faster one of one polarity in the `hot` ones."""
+    """Return noise: a Poisson process in every pixel, and a faster one of one polarity in the `hot` pixels."""
     num_pixels, seconds = shape[0] * shape[1], (end_us - start_us) * 1e-6
     background = rng.integers(num_pixels, size=rng.poisson(config.background_rate_hz * num_pixels * seconds))
     repeated = np.repeat(hot, rng.poisson(config.hot_pixel_rate_hz * seconds, len(hot)))
@@ -154,7 +156,7 @@ def _noise(
 def _outside_refractory(
     t: np.ndarray, x: np.ndarray, y: np.ndarray, free_from_us: np.ndarray, refractory_us: int
 ) -> np.ndarray:
-    """Which of the sorted events find their pixel ready; `free_from_us` (H, W) moves along, in place."""
+    """Return which of the sorted events are after the refractory time; update `free_from_us` (H, W) in place."""
     keep = np.empty(len(t), np.bool_)
     for i in range(len(t)):
         keep[i] = t[i] >= free_from_us[y[i], x[i]]

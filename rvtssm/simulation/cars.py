@@ -1,4 +1,4 @@
-"""What cars look like: makes of car with windows, wheels, lamps and plates, in random greys and proportions."""
+"""The look of cars: bodies with windows, wheels, lamps and plates, in random greys and proportions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, blotches, paint_capsules, paint_picture
+from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, blotches, paint_capsules, paint_picture
 
-SUPERSAMPLING = 4  # cars are drawn this much finer, then averaged
+SUPERSAMPLING = 4  # cars are drawn at this multiple of the resolution, then averaged
 LENS_BLUR_PX = 0.5  # standard deviation
 
 Polygon = Sequence[tuple[float, float]]
@@ -19,7 +19,7 @@ Polygon = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Make:
-    """Outlines in metres, from the rear bumper at x = 0 to the front: body, windows, middles of the wheels."""
+    """The outline of a kind of car in metres, x from the rear bumper; `wheels` are the x of their centres."""
 
     body: Polygon
     windows: tuple[Polygon, ...]
@@ -62,7 +62,7 @@ END_VIEW = Make(  # from the front or the rear, x from the left
 
 @dataclass(frozen=True)
 class Car:
-    """A car from one side, as pictures of halving resolution: its grey weighed by its opacity, and the opacity."""
+    """One view of a car, as pairs of pictures (grey times opacity, opacity) with the resolution halved each time."""
 
     size_m: tuple[float, float]  # width, height
     margin_m: float  # around the car in its pictures
@@ -72,12 +72,7 @@ class Car:
         return -self.size_m[0] / 2, 0.0, self.size_m[0] / 2, self.size_m[1]
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
         (x, y), (width_m, height_m) = ground_px, self.size_m
         if not is_silhouette:
@@ -88,15 +83,15 @@ class Car:
         paint_picture(canvas, opacity if is_silhouette else grey, opacity, x - across, y - above, x + across, y + below)
 
     def _picture(self, px_per_m: float) -> tuple[np.ndarray, np.ndarray]:
-        """The coarsest picture that is not enlarged by more than a tenth; a finer one would alias."""
+        """Return the coarsest picture that is enlarged by at most a tenth; a finer one would cause aliasing."""
         wanted = 0.9 * px_per_m * (self.size_m[0] + 2 * self.margin_m)
         return next((pair for pair in reversed(self.pictures) if pair[0].shape[1] >= wanted), self.pictures[0])
 
 
 def build_car(view: str, max_px_per_m: float, rng: np.random.Generator) -> Car:
-    """A car of random make, lacquer and texture, to be painted at up to about `max_px_per_m`.
+    """Return a car of random make, paint and texture that can be painted at up to about `max_px_per_m`.
 
-    view: "left" or "right", where it heads, or "front" or "rear", what is seen of it.
+    `view` is "left" or "right", the direction of travel, or "front" or "rear", the visible end.
     """
     is_side = view in ("left", "right")
     make = SIDE_VIEWS[rng.integers(len(SIDE_VIEWS))] if is_side else END_VIEW
@@ -149,7 +144,7 @@ def _rectangle(left: float, bottom: float, right: float, top: float) -> Polygon:
 
 
 def _pictures(grey: np.ndarray, opacity: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Both at the painted resolution and at ever coarser ones, each averaged and blurred as by a lens."""
+    """Return both pictures at the painted resolution and at coarser ones, each averaged and blurred like by a lens."""
     pictures: list[tuple[np.ndarray, np.ndarray]] = []
     shrink = SUPERSAMPLING
     while not pictures or min(pictures[-1][0].shape) > 12:

@@ -1,4 +1,4 @@
-"""Generates the recordings of the synthetic dataset: traffic seen by a simulated camera, with boxes, in parallel."""
+"""Generates the synthetic dataset in parallel: recordings of simulated traffic with boxes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rvtssm.simulation.scene import build_scene
 from rvtssm.workers import Processes, SameProcess, WorkerDied, finished, num_usable_cores
 
 SPLITS = ("train", "val", "test")
-RECIPE = 1  # raise it when the same settings begin to give other recordings
+RECIPE = 1  # raise it if a change makes the same settings give other recordings
 FIRST_LABEL_US = 100_000
 _SETTINGS_FILE = "synthetic.json"
 
 
 @dataclass
 class SyntheticConfig:
-    """What to generate. A recording depends on the seed, its split, its index and the settings, not on the counts."""
+    """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
 
     seed: int = 0
     num_train: int = 60
@@ -41,24 +41,25 @@ class SyntheticConfig:
     height: int = SPEC.height
     width: int = SPEC.width
     label_interval_us: int = SPEC.label_interval_us
-    ego_motion_share: float = 0.3  # of the recordings, those in which the camera moves
+    ego_motion_share: float = 0.3  # of the recordings; in these the camera moves
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)
-    workers: int | None = None  # None: one per core
+    workers: int | None = None  # None means one per core
 
     def num_recordings(self, split: str) -> int:
-        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
+        count: int = getattr(self, f"num_{split}")
+        return count
 
     def is_ego_moving(self, index: int) -> bool:
-        """Spread evenly, so that every split has its share."""
+        """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices."""
         return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
 
     def check(self) -> None:
-        """ValueError for what cannot be generated."""
+        """Raise ValueError for settings that cannot be generated."""
         if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
             raise ValueError(
-                f"synthetic.duration_s={self.duration_s:g} must be a time that does not end before the first label at "
-                f"{FIRST_LABEL_US / 1e6:g} s"
+                f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
+                "the time of the first label"
             )
         camera, scene = self.camera, self.scene
         _check_values("synthetic", self, 0, math.inf, "seed", "num_train", "num_val", "num_test")
@@ -74,7 +75,7 @@ class SyntheticConfig:
 
 
 def _check_values(section: str, config: object, least: float, most: float, *names: str) -> None:
-    """ValueError for the first of the keys whose value is a number outside [least, most]; infinite is none."""
+    """Raise ValueError for the first of the keys whose value is outside [least, most] or infinite."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not (least <= value <= most and value < math.inf):
@@ -84,7 +85,7 @@ def _check_values(section: str, config: object, least: float, most: float, *name
 
 @dataclass
 class SyntheticSummary:
-    """Names `split/name` of the recordings made now and of those that were complete already."""
+    """Names `split/name` of the recordings that were written now and of those that existed."""
 
     written: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -93,20 +94,19 @@ class SyntheticSummary:
 def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> SyntheticSummary:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    Complete recordings are skipped. ValueError where the folder holds recordings of other settings, or others, and
-    once all others are made where a worker process was killed.
+    Complete recordings are skipped. Raise ValueError if the folder holds recordings of other settings. If a worker
+    process was killed, raise it after all other recordings are written.
     """
     config.check()
     raw_dir = Path(raw_dir)
-    _claim(raw_dir, config)
+    _check_folder(raw_dir, config)
     remove_abandoned(raw_dir)
     summary, tasks = SyntheticSummary(), []
     for split in SPLITS:
         (raw_dir / split).mkdir(exist_ok=True)
         for index in range(config.num_recordings(split)):
-            is_complete = _boxes_path(raw_dir, split, index).exists()  # it is written last
-            if is_complete:
-                summary.skipped.append(_full_name(split, index))
+            if _boxes_path(raw_dir, split, index).exists():  # boxes are written last
+                summary.skipped.append(f"{split}/{_name(split, index)}")
             else:
                 tasks.append((split, index))
     num_workers = min(config.workers or num_usable_cores(), len(tasks))
@@ -120,7 +120,7 @@ def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: b
         ):
             bar_id = bar.add_task("generating", total=len(tasks))
             for done in finished(workers, lambda: next(todo, None)):
-                name = _full_name(*done.key)
+                name = f"{done.key[0]}/{_name(*done.key)}"
                 bar.update(bar_id, advance=1, description=name)
                 if isinstance(done.error, WorkerDied):
                     failed.append(f"{name}: {done.error}")
@@ -129,22 +129,23 @@ def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: b
                 else:
                     summary.written.append(name)
     finally:
-        remove_abandoned(raw_dir)  # of workers that were killed
+        remove_abandoned(raw_dir)  # files of workers that were killed
     summary.written.sort()
     if failed:
-        raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not made; {'; '.join(sorted(failed))}")
+        raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not written; {'; '.join(sorted(failed))}")
     return summary
 
 
 def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
-    """The events, in blocks, and the boxes of one recording: the same for the same settings, split and index.
+    """Return the events, in blocks, and the boxes of one recording, which depend on settings, split and index only.
 
-    Boxes hold the whole object at exactly their time, clipped to the frame; the first is at 100 ms or just after.
+    A box contains the whole object at exactly its time, clipped to the frame. The first label is at 100 ms or just
+    after.
     """
     duration_us = round(config.duration_s * 1e6)
     seeds = np.random.SeedSequence((config.seed, SPLITS.index(split), index)).spawn(2)
-    for_scene, for_camera = (np.random.default_rng(seed) for seed in seeds)
-    scene = build_scene(config.height, config.width, duration_us, config.scene, for_scene, config.is_ego_moving(index))
+    scene_rng, camera_rng = (np.random.default_rng(seed) for seed in seeds)
+    scene = build_scene(config.height, config.width, duration_us, config.scene, scene_rng, config.is_ego_moving(index))
     first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
     found = np.concatenate(
         [
@@ -152,14 +153,14 @@ def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tupl
             for t_us in range(first_us, duration_us + 1, config.label_interval_us)
         ]
     )
-    boxes = np.zeros(len(found), BOX_DTYPE)  # the gaps between fields as well: equal boxes make equal files
+    boxes = np.zeros(len(found), BOX_DTYPE)  # also clears the gaps between fields, so that equal boxes give equal files
     for name in BOX_DTYPE.names or ():
         boxes[name] = found[name]
-    return simulate_events(scene.frames(), config.camera, for_camera), boxes
+    return simulate_events(scene.frames(), config.camera, camera_rng), boxes
 
 
-def _claim(raw_dir: Path, config: SyntheticConfig) -> None:
-    """Note the settings in a new folder, or compare them with those noted."""
+def _check_folder(raw_dir: Path, config: SyntheticConfig) -> None:
+    """Write the settings into a new folder, or compare them with those of an existing folder."""
     settings = {"recipe": RECIPE, **asdict(config)}
     del settings["workers"]
     path = raw_dir / _SETTINGS_FILE
@@ -183,10 +184,6 @@ def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int) -> No
 
 def _name(split: str, index: int) -> str:
     return f"{split}_{index:04d}"
-
-
-def _full_name(split: str, index: int) -> str:
-    return f"{split}/{_name(split, index)}"
 
 
 def _boxes_path(raw_dir: Path, split: str, index: int) -> Path:

@@ -1,4 +1,4 @@
-"""How figures get on a canvas: soft edges at sub-pixel places, since a jump by whole pixels would make events."""
+"""Painting of figures with soft edges at sub-pixel positions, because jumps by whole pixels would cause events."""
 
 from __future__ import annotations
 
@@ -12,34 +12,30 @@ from rvtssm.events.jit import jit
 
 SHADOW_OPACITY = 0.4
 
-Extent = tuple[float, float, float, float]
+Point = tuple[float, float]  # x, y
+Extent = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 class Figure(Protocol):
-    """Something that stands on the ground, in metres from there: x to the right, y upwards.
+    """Something that stands on the ground. Lengths are metres from its ground point, x to the right, y upwards.
 
-    `gait_m` is the way it has gone, which moves its limbs.
+    `gait_m` is the distance it has moved, which decides the position of its limbs.
     """
 
     def extent_m(self, gait_m: float) -> Extent:
-        """The smallest (left, bottom, right, top) around all of it but its shadow."""
+        """Return the smallest (left, bottom, right, top) around the figure without its shadow."""
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
-        """Paint over `canvas` (H, W) float32, ground point at `ground_px` (x, y); may reach outside.
+        """Paint on `canvas` (H, W) float32 with the ground point at `ground_px` (x, y); parts may be outside.
 
-        A silhouette is white and has no shadow: on black, it is the covered part of each pixel.
+        A silhouette is white without shadow. On a black canvas it is the covered share of each pixel.
         """
 
 
 def blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) -> np.ndarray:
-    """A smooth random texture (rows, columns) float32 with spots of about `size_px`, mean 0, deviation 1."""
+    """Return a smooth random texture (rows, columns) float32 with spots of about `size_px`, mean 0, deviation 1."""
     coarse = rng.standard_normal((max(2, math.ceil(rows / size_px)), max(2, math.ceil(columns / size_px))))
     texture: np.ndarray = cv2.resize(coarse.astype(np.float32), (columns, rows), interpolation=cv2.INTER_CUBIC)
     texture -= texture.mean()
@@ -49,7 +45,7 @@ def blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) 
 
 @jit
 def paint_capsules(canvas: np.ndarray, parts: np.ndarray) -> None:
-    """Segments with a radius; parts (K, 7): x0, y0, x1, y1, radius in px, grey, opacity, one over the other."""
+    """Paint segments with a radius in order. parts (K, 7): x0, y0, x1, y1, radius in px, grey, opacity."""
     height, width = canvas.shape
     for k in range(len(parts)):
         x0, y0, x1, y1, radius, grey, opacity = parts[k]
@@ -70,7 +66,7 @@ def paint_capsules(canvas: np.ndarray, parts: np.ndarray) -> None:
 def paint_picture(
     canvas: np.ndarray, grey: np.ndarray, opacity: np.ndarray, left: float, top: float, right: float, bottom: float
 ) -> None:
-    """Lay a picture (its grey already weighed by its opacity) over a rectangle in px, with bilinear sampling."""
+    """Paint a picture into a rectangle in px with bilinear sampling; `grey` is already multiplied by `opacity`."""
     height, width = canvas.shape
     rows, columns = grey.shape
     zoom_x, zoom_y = columns / (right - left), rows / (bottom - top)

@@ -1,4 +1,4 @@
-"""What pedestrians look like: bodies made of capsules whose arms and legs swing with the way they have gone."""
+"""The look of pedestrians: bodies made of capsules (segments with a radius) with arms and legs that swing."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.events.jit import jit
-from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, paint_capsules
+from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, paint_capsules
 
-WALKER_M = 1.8  # the height for which the parts are given
+WALKER_M = 1.8  # the body height for which the parts are given
 SHADOW_M = (-0.22, 0.0, 0.22, 0.0, 0.06, 0.0, SHADOW_OPACITY)
 
 
 @dataclass(frozen=True)
 class Pedestrian:
-    """A walking person made of capsules (segments with a radius), legs and arms swinging with the way gone."""
+    """A walking person; the distance walked decides the angle of arms and legs."""
 
     height_m: float
-    stride_m: float  # two steps
-    facing: int  # 1 walks right, -1 left, 0 along the line of sight
+    stride_m: float  # length of two steps
+    facing: int  # 1 walks to the right, -1 to the left, 0 along the line of sight
     girth: float  # 1 = slim
-    shirt: float  # greys
+    shirt: float  # grey, as the next three
     trousers: float
     skin: float
     hair: float
-    bag: float  # a backpack, below 0: none
+    bag: float  # grey of a backpack; below 0 means no backpack
     phase: float
 
     def extent_m(self, gait_m: float) -> Extent:
@@ -34,12 +34,7 @@ class Pedestrian:
         return extent
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
         parts = self._capsules_m(gait_m)
         if is_silhouette:
@@ -51,7 +46,7 @@ class Pedestrian:
         paint_capsules(canvas, parts)
 
     def _capsules_m(self, gait_m: float) -> np.ndarray:
-        """(15, 7): x0, y0, x1, y1, radius in metres, grey, opacity; farther parts first, the lowest at y = 0."""
+        """Return (15, 7): x0, y0, x1, y1, radius in metres, grey, opacity; far parts first, the lowest at y = 0."""
         greys = (self.shirt, self.trousers, self.skin, self.hair, self.bag)
         angle = self.phase + 2 * math.pi * gait_m / self.stride_m
         parts: np.ndarray = _walking_capsules(angle, self.facing, self.girth, greys, self.height_m / WALKER_M)
@@ -59,7 +54,7 @@ class Pedestrian:
 
 
 def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
-    """A person of random stature and clothes."""
+    """Return a person of random stature and clothes."""
     height_m = rng.uniform(1.5, 1.95)
     dark_top = rng.random() < 0.5
     return Pedestrian(
@@ -80,7 +75,7 @@ def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
 def _walking_capsules(
     angle: float, facing: int, girth: float, greys: tuple[float, float, float, float, float], scale: float
 ) -> np.ndarray:
-    """The parts of a pedestrian at one angle of its gait, for a person of WALKER_M times `scale`."""
+    """Return the parts of a pedestrian of height WALKER_M times `scale` at one angle of its walk."""
     shirt, trousers, skin, hair, bag = greys
     swing = 0.5 if facing else 0.12
     ahead = facing if facing else 1
@@ -90,7 +85,7 @@ def _walking_capsules(
         dark = 0.8 if side < 0 else 1.0
         x = 0.0 if facing else 0.1 * side
         thigh = swing * math.sin(angle) * side
-        shin = thigh - 1.1 * swing * max(0.0, math.cos(angle) * side)  # the leg that comes forward bends its knee
+        shin = thigh - 1.1 * swing * max(0.0, math.cos(angle) * side)  # the leg that moves forward bends its knee
         knee_x, knee_y = x + ahead * 0.44 * math.sin(thigh), hip - 0.44 * math.cos(thigh)
         ankle_x, ankle_y = knee_x + ahead * 0.42 * math.sin(shin), knee_y - 0.42 * math.cos(shin)
         arm = -0.8 * thigh
@@ -102,7 +97,7 @@ def _walking_capsules(
         parts[leg + 2, :6] = np.array((ankle_x, ankle_y, ankle_x + 0.14 * facing, ankle_y, 0.05, 0.05))
         parts[sleeve, :6] = np.array((2.3 * x, shoulder, elbow_x, elbow_y, 0.065 * girth, 0.85 * dark * shirt))
         parts[sleeve + 1, :6] = np.array((elbow_x, elbow_y, hand_x, hand_y, 0.05, dark * skin))
-    back = -0.2 * ahead if bag >= 0 else 0.0  # without a backpack that part hides in the trunk
+    back = -0.2 * ahead if bag >= 0 else 0.0  # without a backpack this part is hidden in the trunk
     parts[8, :6] = np.array((back, 1.12, 0.85 * back, 1.34, 0.13, max(bag, 0.0)))
     parts[9, :6] = np.array((0.0, 0.98, lean, 1.36, 0.17 * girth, shirt))
     parts[10, :6] = np.array((lean, 1.5, lean, 1.62, 0.06, skin))  # neck, hair, face
@@ -119,7 +114,7 @@ def _walking_capsules(
 
 @jit
 def _extent(parts: np.ndarray) -> Extent:
-    """Left, bottom (0), right, top of capsules."""
+    """Return left, bottom (0), right and top of capsules."""
     left, right, top = np.inf, -np.inf, 0.0
     for k in range(len(parts)):
         radius = parts[k, 4]

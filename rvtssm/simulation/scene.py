@@ -1,4 +1,4 @@
-"""A street with its users at any microsecond: what a camera sees of it, and the boxes."""
+"""A street with cars and pedestrians: the image that a camera sees at any microsecond, and the boxes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.simulation.actors import PEDESTRIAN, Actor, SceneConfig, Sighting, build_actors
 from rvtssm.simulation.street import Street, View, build_street, build_view
 
-MIN_VISIBLE = 0.4  # a box is labelled when this share of the figure is in the frame and not hidden
+MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden
 MAX_MOTION_PX = 0.7  # between two frames
 FRAME_STEP_US = (1_000, 10_000)  # shortest and longest time between two frames
-LIMBS = 2.0  # hands and feet are faster than the box of a pedestrian by this factor
+LIMB_SPEED = 2.0  # of hands and feet, relative to the box of a pedestrian
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A street and its users for some time."""
+    """A street and its actors over `duration_us`."""
 
     duration_us: int
     street: Street
@@ -30,17 +30,17 @@ class Scene:
         return self.street.view
 
     def image(self, t_us: int) -> np.ndarray:
-        """The light at time `t_us`, (H, W) float32 in [0, 1]."""
+        """Return the intensity at time `t_us`, (H, W) float32 in [0, 1]."""
         return self._with_actors(self._backdrop(t_us), t_us)
 
     def frames(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Times in us and images, dense enough for the camera: see `frame_times_us`."""
+        """Yield times in us and images at `frame_times_us`, which are dense enough for the camera."""
         backdrop = self._backdrop(0)
         for t_us in self.frame_times_us():
             yield t_us, self._with_actors(self._backdrop(t_us) if self.view.is_moving else backdrop.copy(), t_us)
 
     def frame_times_us(self) -> Iterator[int]:
-        """From 0 to the end, so close that nothing moves by much more than MAX_MOTION_PX between two."""
+        """Yield times from 0 to the end, so close that nothing moves much more than MAX_MOTION_PX in between."""
         t_us = 0
         yield t_us
         while t_us < self.duration_us:
@@ -50,10 +50,10 @@ class Scene:
             yield t_us
 
     def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
-        """The labels at `t_us`, nearest first: whole extents, also where hidden, clipped to the frame.
+        """Return the labels at `t_us`, nearest first. Boxes include hidden parts and are clipped to the frame.
 
-        Left out are figures of which less than MIN_VISIBLE is seen and boxes smaller than the limits. `still_us` is
-        the time since the figure last moved over the sensor, so always 0 under a moving camera.
+        Figures with a visible share below MIN_VISIBLE and boxes below the limits are left out. `still_us` is the time
+        since the figure last moved over the sensor, so it is always 0 for a moving camera.
         """
         height, width = self.view.height, self.view.width
         unhidden = np.ones((height, width), np.float32)
@@ -74,9 +74,12 @@ class Scene:
         return np.array(found, BOX_DTYPE)
 
     def _visible(self, t_us: int) -> list[tuple[int, Actor, Sighting]]:
-        """Track id, actor and how it is seen, of those in the frame, nearest first."""
-        seen = ((track_id, actor, actor.seen(t_us * 1e-6)) for track_id, actor in enumerate(self.actors))
-        found = [(track_id, actor, sighting) for track_id, actor, sighting in seen if sighting is not None]
+        """Return track id, actor and sighting of the actors in the frame, nearest first."""
+        found = [
+            (track_id, actor, sighting)
+            for track_id, actor in enumerate(self.actors)
+            if (sighting := actor.sighting(t_us * 1e-6)) is not None
+        ]
         return sorted(found, key=lambda entry: -entry[2].px_per_m)
 
     def _backdrop(self, t_us: int) -> np.ndarray:
@@ -90,26 +93,28 @@ class Scene:
         return canvas
 
     def _max_speed_px_per_s(self, t_us: int) -> float:
-        """Of anything in the frame, as the mean over the longest step that follows."""
+        """Return the largest speed of anything in the frame, as the mean over the longest step after `t_us`."""
         speed = self.view.max_speed_px_per_s()
         for actor in self.actors:
-            now, later = actor.seen(t_us * 1e-6), actor.seen((t_us + FRAME_STEP_US[1]) * 1e-6)
+            now, later = actor.sighting(t_us * 1e-6), actor.sighting((t_us + FRAME_STEP_US[1]) * 1e-6)
             if now is not None and later is not None:
                 moved_px = max(abs(b - a) for a, b in zip(now.box_ltrb, later.box_ltrb, strict=True))
-                limbs = LIMBS if actor.class_id == PEDESTRIAN else 1.0
-                speed = max(speed, limbs * moved_px / (FRAME_STEP_US[1] * 1e-6))
+                factor = LIMB_SPEED if actor.class_id == PEDESTRIAN else 1.0
+                speed = max(speed, factor * moved_px / (FRAME_STEP_US[1] * 1e-6))
         return speed
 
 
 def build_scene(
     height: int, width: int, duration_us: int, config: SceneConfig, rng: np.random.Generator, is_ego_moving: bool
 ) -> Scene:
-    """A random scene on a sensor of that size; the same arguments and generator state give the same scene.
+    """Return a random scene; the same arguments and generator state give the same scene.
 
-    On sensors of the same shape but another size it is the same scene but for its textures.
+    A sensor of the same shape but another size sees the same scene with other textures.
     """
     if duration_us <= 0 or min(height, width) < 16:
-        raise ValueError(f"a scene of {height}x{width} px and {duration_us} us; it needs at least 16x16 px and 1 us")
+        raise ValueError(
+            f"a scene of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
+        )
     view = build_view(height, width, is_ego_moving, rng)
     street = build_street(view, rng.spawn(1)[0])
     return Scene(duration_us, street, build_actors(view, duration_us * 1e-6, config, rng))

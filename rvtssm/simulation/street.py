@@ -1,7 +1,7 @@
-"""A street without its users: the camera that looks along it, how that camera moves, and the ground and houses.
+"""The background of a scene: a camera that may move, the ground and the houses of a street.
 
-A pinhole camera stands at some height over flat ground; houses stand on a plane across the street. Depth is
-given as the size of a metre in pixels, so the row of the ground at a depth is horizon + camera height * size.
+A pinhole camera stands at some height over flat ground, and houses stand on a plane across the street. Depth is given
+as the size of a metre in pixels (`px_per_m`). The ground at a depth is at row horizon + camera height * px_per_m.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.simulation.painting import blotches
 
-REFERENCE_HW = (120, 160)  # lengths in pixels below are meant for this sensor
-FOCAL_PX = 160.0  # of the reference sensor: it sees 53 degrees
+REFERENCE_HW = (120, 160)  # lengths in pixels below are for this sensor
+FOCAL_PX = 160.0  # of the reference sensor, whose field of view is 53 degrees
 HOUSES_PX_PER_M = 5.0
 
 Swing = tuple[float, float, float]  # amplitude px, frequency Hz, phase
@@ -24,27 +24,27 @@ Swing = tuple[float, float, float]  # amplitude px, frequency Hz, phase
 
 @dataclass(frozen=True)
 class View:
-    """Where the camera is, where it looks, and how it moves; without any motion it stands still."""
+    """Position, direction and motion of the camera. By default it stands still."""
 
     height: int
     width: int
     unit: float  # pixels of this sensor per pixel of the reference
     horizon_px: float
-    camera_m: float  # height over the ground
-    swings: tuple[Swing, ...] = ()  # turning left and right
-    nods: tuple[Swing, ...] = ()  # up and down
-    speed_m_per_s: float = 0.0  # driving to the right
+    camera_m: float  # height above the ground
+    swings: tuple[Swing, ...] = ()  # rotation left and right
+    nods: tuple[Swing, ...] = ()  # rotation up and down
+    speed_m_per_s: float = 0.0  # motion to the right
 
     @property
     def is_moving(self) -> bool:
         return bool(self.swings or self.nods or self.speed_m_per_s)
 
     def pose(self, t_s: float) -> tuple[float, float, float]:
-        """Shift of everything to the right and down in pixels, way driven in metres."""
+        """Return the shift of the image to the right and down in pixels, and the distance driven in metres."""
         return _swung(self.swings, t_s), _swung(self.nods, t_s), self.speed_m_per_s * t_s
 
     def project(self, x_m: float, px_per_m: float, t_s: float) -> tuple[float, float]:
-        """Pixel (x, y) of the point of the ground `x_m` to the right of where the camera was at time 0."""
+        """Return the pixel (x, y) of the ground point `x_m` to the right of the camera's position at time 0."""
         right, down, driven = self.pose(t_s)
         return (
             self.width / 2 + right + px_per_m * (x_m - driven),
@@ -52,12 +52,12 @@ class View:
         )
 
     def metres_right(self, x_px: float, px_per_m: float, t_s: float) -> float:
-        """The inverse of `project` for x."""
+        """Invert `project` for x."""
         right, _, driven = self.pose(t_s)
         return (x_px - right - self.width / 2) / px_per_m + driven
 
     def max_speed_px_per_s(self) -> float:
-        """No point of the street moves faster over the sensor."""
+        """Return an upper bound of the speed of the background over the sensor."""
         turning = sum(2 * math.pi * abs(a * hz) for a, hz, _ in (*self.swings, *self.nods))
         nearest_px_per_m = (self.height - self.horizon_px) / self.camera_m
         return turning + abs(self.speed_m_per_s) * nearest_px_per_m
@@ -68,7 +68,7 @@ def _swung(swings: tuple[Swing, ...], t_s: float) -> float:
 
 
 def build_view(height: int, width: int, is_moving: bool, rng: np.random.Generator) -> View:
-    """A camera at the height of a person or a car roof; when moving, it either turns or drives past the scene."""
+    """Return a camera at the height of a person or a car roof. If it moves, it either turns or drives by."""
     unit = min(height / REFERENCE_HW[0], width / REFERENCE_HW[1])
     swings: tuple[Swing, ...] = ()
     nods: tuple[Swing, ...] = ()
@@ -88,14 +88,14 @@ def build_view(height: int, width: int, is_moving: bool, rng: np.random.Generato
 
 @dataclass(frozen=True)
 class Street:
-    """Two pictures that the camera moves over: the houses by one shift, the ground by a shear. x is periodic."""
+    """Two pictures, periodic in x. Motion of the camera shifts the houses and shears the ground."""
 
     view: View
     houses: np.ndarray  # (H, 2 * W) float32
     ground: np.ndarray  # (H, 2 * W) float32
 
     def paint(self, canvas: np.ndarray, t_s: float) -> None:
-        """Paint over all of `canvas` (H, W) float32."""
+        """Paint the whole of `canvas` (H, W) float32."""
         right, down, driven = self.view.pose(t_s)
         _paint_street(
             canvas, self.houses, self.ground, right, down, driven, self.view.horizon_px, self.view.camera_m,
@@ -104,7 +104,7 @@ class Street:
 
 
 def build_street(view: View, rng: np.random.Generator) -> Street:
-    """Houses with windows, trees and sky over pavements and a road with lane marks, all of random greys."""
+    """Return a street with houses, windows, trees, sky, pavements and a road with lane marks, in random greys."""
     rows, columns, unit = view.height, 2 * view.width, view.unit
     foot = view.horizon_px + view.camera_m * HOUSES_PX_PER_M * unit
     sky = np.linspace(0.9, 0.75, rows, dtype=np.float32)[:, None]
@@ -176,7 +176,7 @@ def _paint_street(
     camera_m: float,
     houses_px_per_m: float,
 ) -> None:
-    """Bilinear look-up in both pictures, blended over one row where the houses stand on the ground."""
+    """Sample both pictures bilinearly and blend them over one row where houses and ground meet."""
     height, width = canvas.shape
     rows, columns = houses.shape
     foot = horizon + camera_m * houses_px_per_m
@@ -185,7 +185,7 @@ def _paint_street(
         v = min(max(row - down, 0.0), rows - 1.001)
         j = int(v)
         b = v - j
-        share = min(1.0, max(0.0, v + 0.5 - foot + 0.5))  # of the ground in this row
+        share = min(1.0, max(0.0, v + 0.5 - foot + 0.5))  # share of the ground in this row
         for layer in range(2):
             weight = share if layer else 1 - share
             if weight == 0:

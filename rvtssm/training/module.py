@@ -15,10 +15,10 @@ from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
 from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.regularize import h2_term
-from rvtssm.training.state_bank import StateBank
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModuleSettings:
     num_steps: int  # optimiser steps of the whole run
     batch_size: int  # sequences per optimiser step, over all processes
     trained_stride_us: float
-    carries_state: bool  # False: every chunk starts from zero (`memory: chunk`)
+    memory_chunk: int | None  # steps after which streams forget, None: never; see `Streams`
     postprocess: PostprocessConfig
     freeze_batchnorm: bool = False
     fused: bool = True  # see `TrainingConfig`
@@ -60,7 +60,9 @@ class DetectionModule(L.LightningModule):
         self.val_labels = val_labels
         if settings.optim.h2_weight:
             self._h2()  # a layer without such a norm is refused before anything is trained
-        self.states = {"train": StateBank(), "val": StateBank()}
+        memory = (settings.trained_stride_us, settings.memory_chunk)
+        self.train_streams = Streams(detector, *memory, with_gradients=True)
+        self.val_streams = Streams(detector, *memory)
         self.latest_losses: dict[str, Tensor] = {}  # of the latest training batch
         self._random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
@@ -77,18 +79,6 @@ class DetectionModule(L.LightningModule):
                     part.eval()
         return self
 
-    def advance(self, batch: SequenceBatch, bank: StateBank) -> Any:
-        """Run the chunks of a batch from their stored states; returns the predictions for the labelled frames."""
-        state = self.detector.init_state(len(batch.slot))
-        if self.settings.carries_state:
-            state = bank.read(state, batch.slot, batch.is_first)
-        step_scale = batch.dt_us / self.settings.trained_stride_us
-        targets = (batch.targets, batch.num_targets) if self.training else None
-        predictions, state = self.detector(batch.hist, state, step_scale, batch.frame_index, targets)
-        if self.settings.carries_state:
-            bank.write(batch.slot, state)
-        return predictions
-
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         losses = self.losses_of(batch)
         self.latest_losses = self._over_processes(losses)
@@ -99,7 +89,7 @@ class DetectionModule(L.LightningModule):
 
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """The terms of the loss of a training batch and their `total`; the stored states move on."""
-        predictions = self.advance(batch, self.states["train"])
+        predictions = self.train_streams.push_batch(batch)
         losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
@@ -155,14 +145,14 @@ class DetectionModule(L.LightningModule):
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
         # compiled parts run as they are written: chunks of so many shapes would each be compiled, up to an error
         with torch.compiler.set_stance("force_eager"):
-            predictions = self.advance(batch, self.states["val"])
+            predictions = self.val_streams.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         times = batch.t_us.tolist()
         frames = self.detector.head.decode(predictions, times, self.settings.postprocess)
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:
-        self.states["val"].clear()  # each recording has begun anew; what is left would only fill memory
+        self.val_streams.clear()  # each recording has begun anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
         for (recording, _), frame in sorted(self._gathered().items(), key=_by_key):
             frames[recording].append(frame)
@@ -198,7 +188,7 @@ class DetectionModule(L.LightningModule):
         checkpoint["rvtssm"] = self.checkpoint_meta
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
-        own = {"streams": self.states["train"].state_dict(), "random": self.random_generator().get_state()}
+        own = {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
         checkpoint["processes"] = self.of_all_processes(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -215,7 +205,7 @@ class DetectionModule(L.LightningModule):
             )
         self.train_seconds = checkpoint["train_seconds"]
         own = checkpoint["processes"][self.trainer.global_rank]
-        self.states["train"].load_state_dict(own["streams"])
+        self.train_streams.load_state_dict(own["streams"])
         self._random_state = own["random"]
 
     def on_train_start(self) -> None:

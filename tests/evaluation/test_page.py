@@ -113,9 +113,9 @@ def test_no_name_hides_the_end_of_the_script():
 
 
 def test_the_breakdown_says_of_which_rate_it_is(report):
-    assert "At 20 Hz, as all below." in to_html(report)
+    assert "At 20 Hz, like all below." in to_html(report)
     others = replace(report, rows=report.rows[1:])
-    assert "At 40 Hz, as all below." in to_html(others)
+    assert "At 40 Hz, like all below." in to_html(others)
 
 
 def test_published_rows_stand_beside_ours_and_are_marked():

@@ -11,7 +11,6 @@ from rvtssm.evaluation.frequency import (
     PUBLISHED,
     PUBLISHED_HZ,
     RateRow,
-    drop_of_rows,
     is_same_rate,
     nearest_reference,
     performance_drop,
@@ -46,7 +45,7 @@ def test_the_drop_is_the_reference_minus_the_mean_of_the_others():
     assert performance_drop({20: 0.5, 40: 0.4, 80: 0.2}) == pytest.approx(0.2)
     assert performance_drop({20: 0.5, 40: 0.4}, reference_hz=40) == pytest.approx(-0.1)
     assert math.isnan(performance_drop({20: 0.5})) and math.isnan(performance_drop({40: 0.5, 80: 0.4}))
-    assert drop_of_rows(make_report().rows) == pytest.approx(0.1)
+    assert make_report().performance_drop == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

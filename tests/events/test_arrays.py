@@ -67,7 +67,7 @@ def test_a_name_may_carry_the_unit(tmp_path, name, per_us):
     rows[name] = (events.t * int(per_us)) if per_us >= 1 else events.t * per_us
     np.save(tmp_path / "a.npy", rows)
     assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="requested"):
         open_npy(tmp_path / "a.npy", *SIZE, time_unit="ms" if per_us != 1e-3 else "s")
 
 
@@ -99,7 +99,7 @@ def test_another_order_is_asked_for(tmp_path):
     with pytest.raises(ValueError, match="its columns have no names"):
         open_recording(tmp_path / "a.npy", *SIZE).read()
     np.save(tmp_path / "b.npy", rows_of(events)[:, [1, 2, 3, 0]])
-    with pytest.raises(ValueError, match="another order"):
+    with pytest.raises(ValueError, match="check the order"):
         open_recording(tmp_path / "b.npy", *SIZE).read()
     with pytest.raises(ValueError, match="must name each"):
         open_npy(tmp_path / "a.npy", *SIZE, columns="xyt")
@@ -234,5 +234,5 @@ def test_sizes_that_are_only_announced(tmp_path, shape):
 def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (200 << 20).to_bytes(4, "little") + bytes(200 << 20))
-    with pytest.raises(ValueError, match=r"t\.npy, byte 0: this is no array"):
+    with pytest.raises(ValueError, match=r"t\.npy, byte 0: this is not an array"):
         open_recording(tmp_path / "a.npz", *SIZE)

@@ -1,4 +1,4 @@
-"""DSEC: absolute times, seeking through `ms_to_idx` where it is right, both frames."""
+"""DSEC: absolute times, slices found through `ms_to_idx` if it is right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.dsec_hdf5 import DsecRecording, open_dsec
+from rvtssm.events.readers.dsec_hdf5 import DsecRecording
 
 OFFSET_US = 49_599_300_523  # real sequences have such: more than 32 bits
 SIZE_HW = (480, 640)
@@ -28,7 +28,7 @@ def test_round_trip_in_absolute_time(scratch, events, offset_us):
     events = shifted(events, offset_us)
     recording = open_recording(write_dsec(scratch / "events.h5", events, offset_us))
     assert isinstance(recording, DsecRecording)
-    assert (recording.height, recording.width, recording.frame) == (*SIZE_HW, "distorted")
+    assert (recording.height, recording.width) == SIZE_HW
     assert_same(recording.read(), events)
 
 
@@ -75,42 +75,6 @@ def test_a_slice_with_time_running_backwards_is_repaired_from_the_start(tmp_path
     assert_same(recording.between(4_000, 6_000), to_events([5_000, 5_000], [2, 3], [1, 1], [1, 0]))
 
 
-def rectify_file(path, change):
-    columns, rows = np.meshgrid(np.arange(640.0), np.arange(480.0))
-    rectified = np.stack(change(columns, rows), axis=-1).astype(np.float32)
-    with h5py.File(path, "w") as file:
-        file["rectify_map"] = rectified
-    return path
-
-
-def test_the_rectified_frame_is_that_of_the_map(tmp_path):
-    events = to_events([1, 2, 3, 4], [0, 639, 10, 700], [0, 479, 20, 5], [0, 1, 1, 1])
-    path = write_dsec(tmp_path / "events.h5", events)
-    rectify_map = rectify_file(tmp_path / "rectify_map.h5", lambda x, y: (x + 1.4, y - 0.6 * (y > 0)))
-    recording = open_dsec(path, None, None, rectify_map)
-    assert recording.frame == "rectified"
-    # x = 639 leaves the frame, x = 700 was never on the sensor: only that is a fault
-    assert_same(recording.read(), to_events([1, 3], [1, 11], [0, 19], [0, 1]))
-    assert_same(recording.between(0, 3), to_events([1], [1], [0], [0]))
-    assert recording.faults.out_of_frame == 1
-
-
-def test_pixels_that_the_map_does_not_know_are_left_out(tmp_path):
-    path = write_dsec(tmp_path / "events.h5", to_events([1, 2], [5, 6], [7, 7], [1, 1]))
-    rectify_map = rectify_file(tmp_path / "rectify_map.h5", lambda x, y: (np.where(x == 5, np.nan, x), y))
-    assert open_dsec(path, None, None, rectify_map).read().x.tolist() == [6]
-
-
-@pytest.mark.parametrize("found", [np.zeros((480, 640)), np.zeros((2, 480, 640)), None])
-def test_another_map_is_refused(tmp_path, found):
-    path = write_dsec(tmp_path / "events.h5", random_events(5))
-    with h5py.File(tmp_path / "map.h5", "w") as file:
-        if found is not None:
-            file["rectify_map"] = found
-    with pytest.raises(ValueError, match=r"map\.h5"):
-        open_dsec(path, None, None, tmp_path / "map.h5")
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -131,7 +95,7 @@ def test_another_layout_is_refused(tmp_path, changed, message):
 
 def test_times_that_cannot_be_name_their_events(tmp_path):
     path = write_dsec(tmp_path / "events.h5", random_events(3), **{"events/t": np.array([1, 2, 1 << 63], np.uint64)})
-    with pytest.raises(ValueError, match="events 0 to 3: times that cannot be"):
+    with pytest.raises(ValueError, match="events 0 to 3: impossible times"):
         open_recording(path).read()
 
 

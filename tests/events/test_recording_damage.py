@@ -131,7 +131,7 @@ def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
 def test_a_size_that_no_sensor_has_is_refused(tmp_path, side):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3,1\n")
-    with pytest.raises(ValueError, match=rf"height=48 width={side} was asked for .*1 to 16384 pixels a side"):
+    with pytest.raises(ValueError, match=rf"height=48 width={side} was requested for .*1 to 16384 pixels a side"):
         open_recording(path, 48, side)
 
 

@@ -136,6 +136,19 @@ def test_an_exported_detector_streams(onnx_files, live_checkpoint):
         np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
 
 
+def test_a_head_with_queries_is_exported(live_checkpoint, tmp_path):
+    pytest.importorskip("onnxscript")
+    checkpoint = live_checkpoint(head="rtdetr", rtdetr_queries=12, rtdetr_layers=1)
+    path = tmp_path / "model.onnx"
+    description = export_detector(checkpoint, path, 32, 32)
+    assert description["predictions"] == {"boxes": [12, 4], "logits": [12, 2]}
+    exported = read_exported(path)
+    for num_streams in (1, 3):
+        boxes, scores = largest_difference(checkpoint, exported, 20, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+    assert exported.detector.empty().boxes.shape == (0, 12, 4)
+
+
 @pytest.mark.parametrize("suffix", [".pt2", ".aot.pt2"])
 def test_other_formats_equal_pytorch(live_checkpoint, tmp_path, suffix):
     if suffix == ".aot.pt2" and shutil.which(os.environ.get("CXX", "g++")) is None:

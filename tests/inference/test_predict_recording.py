@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
@@ -127,7 +127,7 @@ def test_the_array_says_the_same_with_the_class_ids_of_the_dataset(predicted):
 def test_the_result_is_that_of_one_pass_with_carried_state(checkpoint, predicted):
     path, out, _ = predicted
     recording = open_recording(path)
-    windows = free_grid(*recording.time_range_us, 50_000, None)
+    windows = free_grid(*recording.time_range_us, WindowSettings())
     hist = torch.from_numpy(count_windows(recording.read(), windows, HEIGHT, WIDTH))
     with torch.inference_mode():
         predictions, _ = checkpoint.detector(hist[:, None])

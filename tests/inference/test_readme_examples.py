@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.export_detector import export_detector
 from rvtssm.models.checkpoint import write_checkpoint

@@ -9,12 +9,14 @@ from torch.utils.data import DataLoader
 
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.inference.stream import Streams, stream
+from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.streams import Streams
 from rvtssm.models.yolox_head import YoloxHead, YoloxPredictions
 from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -45,7 +47,7 @@ class Leaky(torch.nn.Module):
     def empty(self):
         return YoloxPredictions(torch.zeros(0, 1, 6))
 
-    def forward(self, hist, state=None, step_scale=1.0, frame_index=None):
+    def forward(self, hist, state=None, step_scale=1.0, frame_index=None, targets=None):
         num_steps, num_streams = hist.shape[:2]
         self.calls.append((num_steps, num_streams, step_scale))
         wide, (narrow,) = self.init_state(num_streams) if state is None else state
@@ -256,8 +258,8 @@ class Stored:
     def __init__(self, hist):
         self.hist = hist
 
-    def histograms(self, start, stop):
-        return self.hist[start:stop]
+    def frames(self, start, stop, placement=None):
+        return DenseFrames(self.hist[start:stop])
 
     def close(self):
         pass
@@ -289,7 +291,8 @@ def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
         batch_sampler=EvalBatchSampler(lengths, chunk_length=4, batch_size=batch_size),
         collate_fn=Collate(None, STRIDE_US),
     )
-    results = stream(detector, loader, trained_stride_us=STRIDE_US)
+    batches = [batch.counted() for batch in loader]
+    results = stream(detector, batches, trained_stride_us=STRIDE_US)
     assert [result.recording for result in results] == [0, 1, 3]  # the third one is too short for a label
     for result in results:
         sequence = sequences[result.recording]

@@ -7,14 +7,13 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from rvtssm.inference.stream import Streams
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.step import DetectorStep
+from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
-from rvtssm.training.state_bank import StateBank
 
 L, B = 3, 2
 STRIDES = 4, 8, 16, 32
@@ -71,23 +70,17 @@ def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, n
 
 @SOME
 @torch.no_grad()
-def test_streams_and_the_state_bank_carry_what_is_left(build_small, draw_counts, strides):
+def test_streams_carry_what_is_left(build_small, draw_counts, strides):
     detector, hist = build_small(strides=strides), draw_counts(L, B)
     (whole,), _ = detector(hist)
     whole = whole.unflatten(0, (L, B))
-    streams, bank = Streams(detector, 50_000), StateBank()
-    slot, dt_us = torch.tensor([0, 1]), torch.full((1, B), 50_000)
+    streams, dt_us = Streams(detector, 50_000), torch.full((1, B), 50_000)
     every = torch.tensor([(0, 0), (0, 1)])
     for step in range(L):
-        is_first = torch.tensor([step == 0] * B)
         if step == 2:  # another process goes on
             stored, streams = streams.state_dict(), Streams(detector, 50_000)
             streams.load_state_dict(stored)
-        (found,) = streams.push(hist[step : step + 1], dt_us, every, [0, 1], is_first.tolist())
-        assert_near(found, whole[step])
-        state = bank.read(detector.init_state(B), slot, is_first)
-        (found,), state = detector(hist[step : step + 1], state)
-        bank.write(slot, state)
+        (found,) = streams.push(hist[step : step + 1], dt_us, every, [0, 1], [step == 0] * B)
         assert_near(found, whole[step])
 
 

@@ -125,7 +125,7 @@ def test_who_enters_is_labelled_from_the_visible_share_on_and_clipped():
     scene = scene_with(car)
     length_px = car.figure.extent_m(0)[2] * 2 * 10
     for t_us in range(0, 3_000_000, 20_000):
-        sighting = car.seen(t_us * 1e-6)
+        sighting = car.sighting(t_us * 1e-6)
         share = 0.0 if sighting is None else min(1.0, sighting.box_ltrb[2] / length_px)
         boxes = scene.boxes(t_us, 1, 1)
         if abs(share - MIN_VISIBLE) > 0.01 and (sighting is None or sighting.box_ltrb[2] < 160):
@@ -205,7 +205,7 @@ def test_nothing_jumps_between_two_frames(seed, is_ego_moving):
     assert np.diff(times).min() > 0 and np.diff(times).max() <= 10_000
     for before, after in pairwise(times):
         for who in scene.actors:
-            one, two = who.seen(before * 1e-6), who.seen(after * 1e-6)
+            one, two = who.sighting(before * 1e-6), who.sighting(after * 1e-6)
             if one and two and one.px_per_m < 35:
                 (x, y), (x2, y2) = one.ground_px, two.ground_px
                 assert max(abs(x - x2), abs(y - y2)) < 1.0

@@ -14,6 +14,7 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.run.train import train
@@ -38,7 +39,7 @@ SPEC = DatasetSpec(
 )
 
 
-def build_module(temporal: str = "s5", carries_state: bool = True, **memory) -> DetectionModule:
+def build_module(temporal: str = "s5", memory_chunk: int | None = None, **memory) -> DetectionModule:
     """A module of a small detector whose memory lasts, and whose losses are kept in `module.logged`."""
     torch.manual_seed(0)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)
@@ -53,7 +54,7 @@ def build_module(temporal: str = "s5", carries_state: bool = True, **memory) -> 
         num_steps=10,
         batch_size=2,
         trained_stride_us=STRIDE_US,
-        carries_state=carries_state,
+        memory_chunk=memory_chunk,
         postprocess=PostprocessConfig(),
     )
     module = DetectionModule(detector, settings, {}, {}, [])
@@ -113,8 +114,8 @@ def test_chunks_in_a_row_are_the_whole_recording(temporal):
 def test_streams_may_change_places():
     module, hist = build_module(), draw_counts(6, 2)
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
-    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
-    (found,) = module.advance(make_batch(hist[4:].flip(1), [1, 0], [False, False]), module.states["train"])
+    module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:].flip(1), [1, 0], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)).flip(1), whole[4:], rtol=1e-5, atol=1e-4)
 
 
@@ -122,8 +123,8 @@ def test_a_new_recording_starts_from_zero():
     module, hist = build_module(), draw_counts(6, 2)
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
     fresh = module.detector(hist[4:])[0].rows.unflatten(0, (2, 2))
-    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
-    (found,) = module.advance(make_batch(hist[4:], [0, 1], [False, True]), module.states["train"])
+    module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, True]))
     found = found.unflatten(0, (2, 2))
     torch.testing.assert_close(found[:, 0], whole[4:, 0], rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(found[:, 1], fresh[:, 1], rtol=1e-5, atol=1e-4)
@@ -135,28 +136,29 @@ def test_random_chunks_know_of_no_stream_and_no_stream_of_them():
     fresh = module.detector(hist[3:])[0].rows.unflatten(0, (3, 3))
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 3))
     for _ in range(2):
-        module.advance(make_batch(hist[:3], [-1, 4, -1], [True, True, True]), module.states["train"])
-        (found,) = module.advance(make_batch(hist[3:], [-1, 4, -1], [True, False, True]), module.states["train"])
+        module.train_streams.push_batch(make_batch(hist[:3], [-1, 4, -1], [True, True, True]))
+        (found,) = module.train_streams.push_batch(make_batch(hist[3:], [-1, 4, -1], [True, False, True]))
         found = found.unflatten(0, (3, 3))
         torch.testing.assert_close(found[:, ::2], fresh[:, ::2], rtol=1e-5, atol=1e-4)
         torch.testing.assert_close(found[:, 1], whole[3:, 1], rtol=1e-5, atol=1e-4)
-    assert list(module.states["train"].slots) == [4]
+    assert module.train_streams.states()["steps"] == {4: 6}
 
 
-def test_a_model_without_memory_never_carries():
-    module, hist = build_module(carries_state=False), draw_counts(6, 2)
+def test_a_model_that_forgets_by_the_chunk_is_trained_so():
+    module, hist = build_module(memory_chunk=3), draw_counts(6, 2)
     for start in (0, 3):
         batch = make_batch(hist[start : start + 3], [0, 1], [start == 0] * 2)
-        (found,) = module.advance(batch, module.states["train"])
+        (found,) = module.train_streams.push_batch(batch)
         torch.testing.assert_close(found, module.detector(batch.hist)[0].rows, rtol=1e-5, atol=1e-4)
-    assert not module.states["train"].slots
+    whole = module.train_streams.push_batch(make_batch(hist, [0, 1], [True, True])).rows.unflatten(0, (6, 2))
+    torch.testing.assert_close(whole[3:].flatten(0, 1), found, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.5])
 def test_the_step_is_the_one_of_the_data(factor):
     module, hist = build_module(), draw_counts(4, 2)
     batch = make_batch(hist, [0, 1], [True, True], dt_us=round(factor * STRIDE_US))
-    (found,) = module.advance(batch, module.states["train"])
+    (found,) = module.train_streams.push_batch(batch)
     torch.testing.assert_close(found, module.detector(hist, None, factor)[0].rows, rtol=1e-5, atol=1e-4)
     assert not torch.allclose(found, module.detector(hist)[0].rows, rtol=1e-3)
 
@@ -165,7 +167,7 @@ def test_each_chunk_of_a_batch_has_its_own_step():
     module, hist = build_module(), draw_counts(4, 2)
     batch = make_batch(hist, [-1, 0], [True, True])
     batch = replace(batch, dt_us=batch.dt_us // torch.tensor([1, 5]))
-    found = module.advance(batch, module.states["train"]).rows.unflatten(0, (4, 2))
+    found = module.train_streams.push_batch(batch).rows.unflatten(0, (4, 2))
     for stream, factor in enumerate((1.0, 0.2)):
         alone = module.detector(hist[:, stream : stream + 1], None, factor)[0].rows
         torch.testing.assert_close(found[:, stream], alone, rtol=1e-5, atol=1e-4)
@@ -195,7 +197,7 @@ def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     loss.backward()
     # processes that train together wait for the gradient of every parameter
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
-    (found,) = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
 
 
@@ -216,13 +218,15 @@ def test_two_processes_with_equal_batches_have_the_losses_of_one(monkeypatch):
 
 def test_a_process_goes_on_with_its_own_streams_and_random_numbers():
     """The first one of the second node: number 0 there, number 1 of all."""
-    module, states = build_module(), [torch.zeros(1), torch.ones(1)]
+    module = build_module()
+    states = [map_state(lambda leaf, v=v: leaf + v, module.detector.init_state(1)) for v in (0, 1)]
     randoms = [torch.Generator().manual_seed(seed).get_state() for seed in (0, 1)]
-    parts = [{"streams": {0: state}, "random": random} for state, random in zip(states, randoms, strict=True)]
+    stored = [{"steps": {0: 1}, "state": state} for state in states]
+    parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
     module._trainer = type("Second", (), {"world_size": 2, "global_rank": 1, "local_rank": 0})()
     module.on_load_checkpoint({"decisive": {}, "train_seconds": 60.0, "processes": parts})
     assert module.train_seconds == 60
-    assert module.states["train"].slots == {0: states[1]} and torch.equal(module._random_state, randoms[1])
+    assert module.train_streams.states()["state"] is states[1] and torch.equal(module._random_state, randoms[1])
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
@@ -283,7 +287,7 @@ def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str,
         for index, batch in enumerate(batches):
             module.validation_step(batch, index)
     module.on_validation_epoch_end()
-    assert not module.states["val"].slots
+    assert not module.val_streams.states()["steps"]
     return dict(module.logged)
 
 
@@ -341,10 +345,10 @@ def test_validation_starts_anew_and_leaves_training_alone():
     module, hist = build_module(), draw_counts(6, 2)
     module.val_labels = labels_near(module, hist)
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
-    module.advance(make_batch(hist[:4], [0, 1], [True, True]), module.states["train"])
+    module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
     batches = [make_batch(draw_counts(6, 2, seed=1), [0, 1], [True, True])]
     assert validate(module, batches) == pytest.approx(validate(module, batches), nan_ok=True)
-    (found,) = module.advance(make_batch(hist[4:], [0, 1], [False, False]), module.states["train"])
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
 
 
@@ -381,12 +385,9 @@ def test_gradients_are_clipped_by_value(toy_config, tmp_path, monkeypatch, clip_
         assert min(gradients.largest) > 1e-2
 
 
-def test_a_model_that_forgets_is_trained_in_chunks_of_its_memory(toy_config, tmp_path):
-    settings = ("training.steps=2", "model.memory=chunk", "model.memory_chunk=4")
-    with pytest.raises(ValueError, match=r"memory_chunk=4 with .*chunk_length=4 and .*eval_chunk_length=21"):
-        train(toy_config(tmp_path, *settings))
-    train(toy_config(tmp_path, *settings, "data.eval_chunk_length=4"))
-    assert load_file(last_checkpoint(tmp_path))["rvtssm"]["model"]["memory_chunk"] == 4
+def test_a_model_that_forgets_needs_no_chunks_of_its_memory(toy_config, tmp_path):
+    train(toy_config(tmp_path, "training.steps=2", "model.memory=chunk", "model.memory_chunk=3"))
+    assert load_file(last_checkpoint(tmp_path))["rvtssm"]["model"]["memory_chunk"] == 3
 
 
 def test_lower_precision_trains(toy_config, tmp_path, logged):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import math
 import sys
 from dataclasses import replace
@@ -62,7 +63,8 @@ def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_
     trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}
     monkeypatch.setattr(callbacks, "shows_images", lambda trainer: True)
     monkeypatch.setattr(callbacks, "show_image", lambda trainer, name, image: shown.update({name: image}))
-    images = callbacks.DetectionImages(num_images=1, min_score=0.2)
+    monkeypatch.setattr(callbacks, "draw_frame", functools.partial(draw_frame, min_score=0.2))
+    images = callbacks.DetectionImages(num_images=1)
     for batch_idx in range(3):
         images.on_validation_batch_end(trainer, module, None, batch, batch_idx)
     if not is_first_process:  # whose loggers are the only ones
@@ -237,7 +239,7 @@ def test_a_wrong_choice_of_loggers_fails_at_once(names, arguments, told):
     [
         ("nowhere.at.AllLogger", {}, r"there is no nowhere.at.AllLogger \(No module"),
         ("lightning.pytorch.loggers.WandLogger", {}, "there is no lightning.pytorch.loggers.WandLogger"),
-        ("lightning.pytorch.Trainer", {}, "is no logger of Lightning"),
+        ("lightning.pytorch.Trainer", {}, "is not a logger of Lightning"),
         (f"{__name__}.Notebook", {"projekt": "toy"}, r"logger_args=.*'projekt': 'toy'.* do not fit"),
     ],
 )

@@ -1,7 +1,7 @@
 """Recordings of any supported format behind one function, recognised by their content.
 
-A new format is one file with a class derived from `Recording`, whose docstring says what it owes, and a function that
-opens it; a line in READERS; and what tells the format apart, in `recording_format`.
+To add a format, write one file with a class derived from `Recording` (its docstring lists what the class must provide)
+and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rvtssm.events.readers.csv_text import is_csv, open_csv
 from rvtssm.events.readers.dat import open_dat
 from rvtssm.events.readers.dsec_hdf5 import is_dsec, open_dsec
 from rvtssm.events.readers.ecf import is_ecf, open_ecf
-from rvtssm.events.readers.evt2 import open_evt2
-from rvtssm.events.readers.evt3 import open_evt3
-from rvtssm.events.readers.evt21 import open_evt21
+from rvtssm.events.readers.evt2 import Evt2Recording
+from rvtssm.events.readers.evt3 import Evt3Recording
+from rvtssm.events.readers.evt21 import Evt21Recording
 from rvtssm.events.readers.hdf5 import reading
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
@@ -30,9 +30,9 @@ __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_fo
 
 READERS: dict[str, Callable[[Path, int | None, int | None], Recording]] = {
     "dat": open_dat,
-    "evt2": open_evt2,
-    "evt21": open_evt21,
-    "evt3": open_evt3,
+    "evt2": Evt2Recording.open_raw,
+    "evt21": Evt21Recording.open_raw,
+    "evt3": Evt3Recording.open_raw,
     "ecf": open_ecf,
     "rvt_hdf5": open_rvt_hdf5,
     "dsec": open_dsec,
@@ -47,10 +47,10 @@ _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: 
 
 
 def open_recording(path: Path | str, height: int | None = None, width: int | None = None) -> Recording:
-    """Open an event file of any format in READERS; sizes are sensor pixels.
+    """Open an event file of any format in READERS. `height` and `width` are sensor pixels.
 
-    ValueError for an empty file, a format that is not supported, a size that neither file nor caller gives,
-    and a size that contradicts the file.
+    Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
+    or if the caller contradicts the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -61,7 +61,7 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
 
 
 def recording_format(path: Path) -> str:
-    """The key in READERS that fits the first bytes of a file; ValueError where none does."""
+    """Return the key of READERS that fits the first bytes of a file; raise ValueError if none does."""
     with open(path, "rb") as file:
         head = file.read(max(map(len, _SIGNATURES)))
     if head.startswith(_HDF5_SIGNATURE):
@@ -72,7 +72,7 @@ def recording_format(path: Path) -> str:
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
-            raise ValueError(f"{path} is encoded as {header.encoding}; choose from {', '.join(READERS)}")
+            raise ValueError(f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}")
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"

@@ -1,8 +1,8 @@
-"""AEDAT4 files of iniVation cameras (DV software): packets of many streams, of which the events are read.
+"""AEDAT4 files of iniVation cameras (DV software): packets of several streams, of which the events are read.
 
-Layout: `#!AER-DAT4.0`, a flatbuffer IOHE (compression, place of the data table, streams as XML), then packets of
-i32 stream, i32 size and a compressed, size-prefixed flatbuffer; events are structs of 16 bytes. The library that
-reads them without a camera's software, `aedat`, cannot seek and is no faster.
+A file begins with `#!AER-DAT4.0` and a flatbuffer IOHE (compression, position of the data table, streams as XML).
+Packets follow: i32 stream, i32 size and a compressed, size-prefixed flatbuffer. Events are structs of 16 bytes. The
+library `aedat` reads such files as well, but it cannot seek and is not faster.
 Source: the schemas of dv-processing; the byte layout as described by faery and the `aedat` package.
 """
 
@@ -21,33 +21,34 @@ import zstandard
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, keep_events
 from rvtssm.events.readers.header import sensor_size
-from rvtssm.events.readers.recording import NUM_COMMON, POSITION, EventBuffer, Recording, State, new_state
+from rvtssm.events.readers.recording import NUM_COMMON, POSITION, EventBuffer, Recording, State
 
 SIGNATURE = b"#!AER-DAT4.0\r\n"
 _EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unused", "V3")])
 _CODECS = {0: "none", 1: "lz4", 2: "lz4", 3: "zstd", 4: "zstd"}
 _PACKET_HEADER = struct.Struct("<ii")
 _MAX_HEADER_BYTES = 1 << 20
-_MAX_PACKET_BYTES = 1 << 27  # unpacked: cameras write packets of 10 ms; more is a damaged size, not a recording
-_DONE = NUM_COMMON  # events of the packet at POSITION that are read already
+_MAX_PACKET_BYTES = 1 << 27  # unpacked; cameras write packets of 10 ms, so a larger size is damaged
+_DONE = NUM_COMMON  # number of events in the packet at POSITION that are already read
 
 
 class _DamagedError(Exception):
-    """What is wrong within a header or packet; the reader adds file and place."""
+    """A header or packet is damaged; the reader adds the file and the place to the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     num_bytes: int  # from the start of the file to the first packet
     codec: str
-    table_position: int  # where the packets end, -1 where the recorder was interrupted
+    table_position: int  # where the packets end, -1 if the recorder was interrupted
     event_streams: dict[int, tuple[int, int]]  # height and width by stream id
 
 
 class Aedat4Recording(Recording):
-    """The events of one stream of an AEDAT4 file; times are as in the file, usually microseconds since 1970."""
+    """The events of one stream of an AEDAT4 file, with the times of the file (usually microseconds since 1970)."""
 
     format = "aedat4"
+    own_state = (0,)
 
     def __init__(self, path: Path, height: int, width: int, header: _Header, stream: int) -> None:
         end, num_bytes = header.table_position, path.stat().st_size
@@ -58,13 +59,10 @@ class Aedat4Recording(Recording):
         super().__init__(path, height, width, end - header.num_bytes, truncated_bytes)
         self._header = header
         self._stream = stream
-        self._packet = (-1, np.empty(0, _EVENT))  # the last one unpacked, and where it starts
+        self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was unpacked last
 
     def _open(self) -> Any:
         return open(self.path, "rb")
-
-    def _start(self) -> State:
-        return new_state(1)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         kept = 0
@@ -76,7 +74,7 @@ class Aedat4Recording(Recording):
                 events = self._events_at(position, size)
                 part = events[done : done + len(buffer.t) - kept]
                 columns = (part["t"], part["x"], part["y"], part["p"])
-                kept += keep_events(*columns, state, (self.height, self.width), buffer.after(kept))
+                kept += keep_events(columns, state, (self.height, self.width), buffer.after(kept))
                 if done + len(part) < len(events):
                     state[_DONE] = done + len(part)
                     continue
@@ -90,7 +88,7 @@ class Aedat4Recording(Recording):
         head = file.read(_PACKET_HEADER.size)
         end = self._header.num_bytes + self._num_units
         if len(head) < _PACKET_HEADER.size or position + len(head) > end:
-            raise ValueError(f"{self.path}, byte {position}: a packet begins where the packets end; copy it again")
+            raise ValueError(f"{self.path}, byte {position}: a packet starts after the last packet; copy it again")
         stream, size = _PACKET_HEADER.unpack(head)
         if size < 0 or position + len(head) + size > end:
             raise ValueError(
@@ -115,10 +113,10 @@ class Aedat4Recording(Recording):
 
 
 def open_aedat4(path: Path, height: int | None, width: int | None, stream: int | None = None) -> Aedat4Recording:
-    """Open the event stream of an AEDAT4 file; `stream` is needed where there are several, as in stereo recordings.
+    """Open an event stream of an AEDAT4 file; give `stream` if there are several, as in stereo recordings.
 
-    ValueError for a damaged or incomplete file, and for one without events. A file that its recorder could not
-    close is read up to its last whole packet.
+    Raise ValueError if the file is damaged, incomplete or without events. A file that its recorder could not close is
+    read up to its last whole packet.
     """
     num_bytes = path.stat().st_size
     try:
@@ -133,7 +131,7 @@ def open_aedat4(path: Path, height: int | None, width: int | None, stream: int |
         )
     streams = header.event_streams
     if not streams:
-        raise ValueError(f"{path} holds no stream of events; record it again with events switched on")
+        raise ValueError(f"{path} holds no stream of events; record it again with events enabled")
     if stream is None and len(streams) > 1:
         raise ValueError(
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
@@ -157,11 +155,11 @@ def _read_header(file: BinaryIO) -> _Header:
     body = file.read(size)
     if len(body) < size:
         raise _DamagedError(f"it ends at byte {len(head) + len(body)}, within its header of {size} bytes")
-    data = head[-4:] + body  # like a packet: its own size first
+    data = head[-4:] + body  # begins with its own size, like a packet
     fields = _root_fields(data, b"IOHE")
     compression = _number(data, "<i", fields[0]) if fields[0] else 0
     if compression not in _CODECS:
-        raise _DamagedError(f"its header names the compression {compression}, which DV does not have")
+        raise _DamagedError(f"its header names the compression {compression}, which DV does not define")
     table_position = _number(data, "<q", fields[1]) if fields[1] else -1
     streams = _event_streams(_text(data, fields[2]) if fields[2] else b"")
     return _Header(len(head) + size, _CODECS[compression], table_position, streams)
@@ -169,7 +167,7 @@ def _read_header(file: BinaryIO) -> _Header:
 
 def _event_streams(xml: bytes) -> dict[int, tuple[int, int]]:
     try:
-        if b"<!" in xml:  # entities, which DV does not write, can make a short text endless
+        if b"<!" in xml:  # entities, which DV does not write, can make a short text very long
             raise _DamagedError("its description of the streams is not plain XML")
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
         streams = {}
@@ -197,11 +195,11 @@ def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
 
 
 def _unpacked(data: bytes, codec: str) -> bytes:
-    """The flatbuffer in a packet, never more than _MAX_PACKET_BYTES."""
+    """Return the unpacked flatbuffer of a packet, at most _MAX_PACKET_BYTES."""
     try:
         if codec == "lz4":
             decoder = lz4.frame.LZ4FrameDecompressor()
-            # a byte of LZ4 becomes 255 at most: the slower, limited call is for packets that could become too long
+            # A byte of LZ4 becomes at most 255 bytes; only packets that could become too long need the slower limit.
             limit = -1 if 255 * len(data) <= _MAX_PACKET_BYTES else _MAX_PACKET_BYTES
             if lz4.frame.get_frame_info(data)["content_size"] > _MAX_PACKET_BYTES:
                 raise _DamagedError("it announces more bytes than a packet can have")
@@ -223,7 +221,7 @@ def _unpacked(data: bytes, codec: str) -> bytes:
 
 
 def _events_of(data: bytes) -> npt.NDArray[np.void]:
-    """The events in an unpacked packet, a view."""
+    """Return the events in an unpacked packet as a view."""
     (vector,) = _root_fields(data, b"EVTS")[:1]
     if vector == 0:
         return np.empty(0, _EVENT)
@@ -233,12 +231,12 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
         raise _DamagedError(f"it announces {count} events but holds {len(data)} bytes")
     events = np.frombuffer(data, _EVENT, count, vector + 4)
     if np.any((events["t"] < 0) | (events["t"] >= LATEST_POSSIBLE_US)):
-        raise _DamagedError("it has events at times that cannot be")
+        raise _DamagedError("it has events at impossible times")
     return events
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
-    """Where the first three fields of the root table of a size-prefixed flatbuffer stand, 0 for one left out."""
+    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer, 0 if left out."""
     if data[8:12] != identifier:
         raise _DamagedError(f"it should hold {identifier.decode()} and holds {data[8:12]!r}")
     if _number(data, "<I", 0) + 4 > len(data):

@@ -1,14 +1,15 @@
-"""Events in numpy files: a structured array, one of shape (N, 4), or an `.npz` with one array per column.
+"""Events in numpy files: a structured array, an array of shape (N, 4), or an `.npz` with one array per column.
 
-Columns go by name where the file has names; an array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
-unless another order is asked for. Rows are read as they are needed: `.npy` from any place, `.npz` from the start.
-Source: numpy.lib.format.
+Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
+unless the caller gives another order. Only the rows in use are read: from any place of an `.npy`, from the start of an
+`.npz`. Source: numpy.lib.format.
 """
 
 from __future__ import annotations
 
 import io
 import lzma
+import math
 import tokenize
 import zipfile
 import zlib
@@ -33,7 +34,7 @@ _NO_HEADER = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError,
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """One array on disk: in the file itself, or in a member of an archive."""
+    """One array on disk, in the file itself or in a member of an archive."""
 
     member: str | None
     offset: int  # of the first row
@@ -45,7 +46,7 @@ class _Array:
 
 @dataclass(frozen=True, slots=True)
 class _Stripe:
-    """Rows of one dtype, one after the other: a column, or all of them."""
+    """Consecutive rows of one dtype: one column or all columns."""
 
     member: str | None
     offset: int
@@ -53,7 +54,7 @@ class _Stripe:
 
 
 class ArraysRecording(Recording):
-    """A numpy file of `num_rows` events, in one stripe of rows or one stripe per column."""
+    """A numpy file of `num_rows` events, in one stripe with all columns or one stripe per column."""
 
     def __init__(self, path: Path, stripes: list[_Stripe], num_rows: int, events: EventColumns) -> None:
         super().__init__(path, events.height, events.width, num_rows)
@@ -122,10 +123,10 @@ class _OpenStripes:
 def open_npy(
     path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
 ) -> ArraysRecording:
-    """Open an `.npy` file of events: structured, or of shape (N, 4).
+    """Open an `.npy` file of events, a structured array or one of shape (N, 4).
 
-    `columns` gives the order of an array without names, such as "xytp"; `time_unit` (s, ms, us, ns) is needed for
-    times with decimals. ValueError for what is neither, and without a size.
+    `columns` is the order of columns without names, such as "xytp". `time_unit` (s, ms, us, ns) is needed for times
+    with decimals whose column does not name it. Raise ValueError for other arrays, or if the size is not known.
     """
     with open(path, "rb") as file:
         array = _read_array(path, None, file, path.stat().st_size)
@@ -135,7 +136,7 @@ def open_npy(
 def open_npz(
     path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
 ) -> ArraysRecording:
-    """Open an `.npz` file: arrays t, x, y, p (and numbers `height`, `width`), or one array as in an `.npy` file."""
+    """Open an `.npz` file with arrays t, x, y, p (and numbers `height`, `width`), or one array as in an `.npy` file."""
     arrays, in_file = {}, {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -170,7 +171,7 @@ def _opened(
     order: str | None,
     time_unit: str | None,
 ) -> ArraysRecording:
-    """A recording of one array with all columns (`names` None), or of one array per column."""
+    """Return the recording of one array with all columns (`names` is None) or of one array per column."""
     if names is None:
         (array,) = arrays
         if array.dtype.names and len(array.shape) == 1:
@@ -180,8 +181,8 @@ def _opened(
             kinds = [array.dtype] * 4
         else:
             raise ValueError(
-                f"{path} holds an array of {array.dtype} of shape {array.shape}; events are a structured array with "
-                "t, x, y, p or an array of shape (N, 4): save it so"
+                f"{path} holds an array of {array.dtype} of shape {array.shape}; save events as a structured array "
+                "with t, x, y, p or as an array of shape (N, 4)"
             )
         found = find_columns(path, names, order, time_unit)
         stripes = _stripes(array)
@@ -192,7 +193,7 @@ def _opened(
         kinds = [array.dtype for array in arrays]
         stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
     if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
-        raise ValueError(f"{path} has columns of {', '.join(unreadable)}; events are integers or floats: save them so")
+        raise ValueError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
     lengths = {array.shape[0] for array in arrays}
     if len(lengths) > 1:
         raise ValueError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
@@ -209,31 +210,30 @@ def _stripes(array: _Array) -> list[_Stripe]:
 
 
 def _split(rows: npt.NDArray[Any]) -> list[Column]:
-    """The columns of a stripe."""
+    """Return the columns in the rows of a stripe."""
     if rows.dtype.names:
         return [rows[name] for name in rows.dtype.names]
     return [rows] if rows.ndim == 1 else list(rows.T)
 
 
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
-    """Where an array lies and what it is; ValueError where its header is damaged or does not fit its bytes."""
+    """Read the header of an array; raise ValueError if it is damaged or does not fit the number of bytes."""
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(head)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(head)
     except _NO_HEADER as error:
-        raise ValueError(f"{path}, {_place(member, 0)}: this is no array ({error}); save it again") from None
+        raise ValueError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
     if not all(isinstance(side, int) and side >= 0 for side in shape) or dtype.hasobject:
-        raise ValueError(f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} is not of numbers")
-    offset = head.tell()
-    wanted = dtype.itemsize
-    for side in shape:
-        wanted *= side
+        raise ValueError(
+            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not hold numbers; save numbers"
+        )
+    offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
     if offset + wanted != num_bytes:
         raise ValueError(
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
-            f"{num_bytes - offset} are there; it is cut or damaged, copy it again"
+            f"but there are {num_bytes - offset}; the file is cut or damaged, copy it again"
         )
     return _Array(member, offset, num_bytes, dtype, shape, is_fortran)
 

@@ -1,7 +1,7 @@
-"""Events that come as columns of numbers: what a column is called, what unit its time has, which values are allowed.
+"""Events stored as columns of numbers: the names of the columns, the unit of time and the allowed values.
 
-Integer times are microseconds. Times with decimals need a unit, in the column's name (`t_s`, `timestamp_us`) or from
-the caller: seconds and microseconds are never told apart by looking at the numbers.
+Integer times are microseconds. Times with decimals need a unit, in the name of the column (`t_s`, `timestamp_us`) or
+from the caller. The unit is never guessed from the numbers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rvtssm.events.jit import jit
 from rvtssm.events.readers.recording import BACKWARD, LATEST_US, OUTSIDE, EventBuffer, State
 
 NAMES = ("t", "x", "y", "p")
-_BLOCK = 2048  # events that are either all in order or looked at one by one
-TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one
-LATEST_POSSIBLE_US = 1 << 61  # later times, and the sums of two of them, would not fit
-_FROM_ZERO = "; save times that count up from 0, in the unit the column names"
+_BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
+TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds per unit
+LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int64
+_FROM_ZERO = "; save times that count up from 0, in the unit that the column names"
 _ALIASES = {
     "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
     "x": ("x", "xs"),
@@ -30,25 +30,25 @@ _ALIASES = {
     "p": ("p", "ps", "pol", "polarity", "polarities"),
 }
 _MEANINGS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
-_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # up to here floats of so many bytes tell all integers apart
+_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to here
 
 Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which of the columns of a file are t, x, y and p, and how the time is counted."""
+    """Which columns of a file are t, x, y and p, and the unit of time."""
 
     index: tuple[int, int, int, int]  # of t, x, y, p in the file
-    time_unit: str | None  # a key of TIME_UNITS_US, None where neither the file nor the caller names one
-    are_named: bool  # false: the order is a convention, and checked harder
+    time_unit: str | None  # a key of TIME_UNITS_US, or None if neither the file nor the caller names one
+    are_named: bool  # if false, the order is only a convention and is checked more strictly
 
 
 def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, time_unit: str | None) -> Columns:
-    """Tell which column is what.
+    """Find the columns t, x, y and p.
 
-    `names` as in the file, None for columns without; `asked` an order such as "xytp" for these, by default "txyp".
-    ValueError where a column is missing or there twice, or the caller contradicts the file.
+    `names` are those in the file, or None if the columns have no names. Then `asked` is their order, such as "xytp" (by
+    default "txyp"). Raise ValueError if a column is missing or exists twice, or if the caller contradicts the file.
     """
     if time_unit not in (None, *TIME_UNITS_US):
         raise ValueError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
@@ -69,12 +69,14 @@ def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, tim
             raise ValueError(f"{path} has two columns for {meaning}: {names[found[meaning]]} and {name}; rename one")
         found[meaning] = i
         if unit and time_unit not in (None, unit):
-            raise ValueError(f"{path} counts time in {unit} ({name}) but time_unit={time_unit!r} was asked for")
+            raise ValueError(
+                f"{path} has times in {unit} (column {name}) but time_unit={time_unit!r} was requested; leave it out"
+            )
         time_unit = unit or time_unit
     if missing := [name for name in NAMES if name not in found]:
         raise ValueError(
             f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
-            "name them t, x, y, p, the time with its unit if it has decimals (t_s, t_us)"
+            "name the columns t, x, y, p, and times with decimals with their unit (t_s, t_us)"
         )
     return Columns((found["t"], found["x"], found["y"], found["p"]), time_unit, True)
 
@@ -87,7 +89,7 @@ def _word_and_unit(name: str) -> tuple[str, str | None]:
 
 
 class EventColumns:
-    """Raw columns to events, block by block, under the rules of one file."""
+    """Converts blocks of raw columns of one file to events, with checks of every value."""
 
     def __init__(self, path: Path, columns: Columns, height: int, width: int) -> None:
         self.path = path
@@ -96,27 +98,19 @@ class EventColumns:
         self.width = width
 
     def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
-        """Write the events of raw t, x, y, p (as many as fit) into the buffer, return how many were kept.
+        """Write the events of raw t, x, y, p into the buffer and return the number kept; see `keep_events`.
 
-        Time is repaired and out-of-frame events are counted as in every reader. ValueError, with `where` the block
-        came from, for values that are no time, no pixel or no polarity.
+        Raise ValueError, which names the place `where`, if a value is not a valid time, pixel or polarity.
         """
         t, x, y, p = raw
         outside = int(state[OUTSIDE])
-        kept = keep_events(
-            self._microseconds(t, where),
-            self._whole(x, "x", where),
-            self._whole(y, "y", where),
-            self._polarity(p, where),
-            state,
-            (self.height, self.width),
-            buffer,
-        )
+        t, x, y = self._microseconds(t, where), self._whole(x, "x", where), self._whole(y, "y", where)
+        kept = keep_events((t, x, y, self._polarity(p, where)), state, (self.height, self.width), buffer)
         if not self.columns.are_named and state[OUTSIDE] > outside:
             raise ValueError(
                 f"{self.path} has x or y outside {self.height}x{self.width} (height x width) {where}; its columns "
-                "have no names and were read as asked (t, x, y, p unless told otherwise): name them, or give the "
-                "size that fits"
+                "have no names and were read in the order t, x, y, p unless another was given: name the columns, or "
+                "give the size that fits"
             )
         return kept
 
@@ -126,15 +120,15 @@ class EventColumns:
             if unit is None:
                 raise ValueError(
                     f"{self.path} has times of {t.dtype} and does not say their unit; name the column t_s, t_ms, t_us "
-                    "or t_ns, or read it in Python with time_unit="
+                    "or t_ns, or read the file in Python with time_unit="
                 )
             _check_all(np.isfinite(t), self.path, f"time is not a number {where}")
             exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
-            with np.errstate(over="ignore"):  # too late, which is found below
+            with np.errstate(over="ignore"):  # an overflow gives a time that is too late, which is checked below
                 in_us = t.astype(np.float64) * TIME_UNITS_US[unit]
             if t.dtype.itemsize < 8 and len(t) and in_us.max() > exact_us:
                 raise ValueError(
-                    f"{self.path} has times of {t.dtype}, too coarse for the {in_us.max():.0f} us they reach {where}; "
+                    f"{self.path} has times of {t.dtype}, too coarse for the {in_us.max():.0f} us reached {where}; "
                     "save them as float64 or as integer microseconds"
                 )
             is_possible = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)
@@ -147,10 +141,10 @@ class EventColumns:
         return whole * int(factor) if factor >= 1 else whole // round(1 / factor)
 
     def _whole(self, values: Column, name: str, where: str) -> npt.NDArray[np.int64]:
-        """Coordinates as integers; those that cannot be on any sensor become -1, which is outside."""
+        """Return coordinates as integers. Coordinates outside any possible sensor become -1."""
         if values.dtype.kind == "f":
-            is_whole = values == np.rint(values)  # false for what is not a number
-            _check_all(is_whole, self.path, f"{name} is not a whole pixel {where}; round it, or leave the event out")
+            is_whole = values == np.rint(values)  # false for NaN
+            _check_all(is_whole, self.path, f"{name} is not a whole pixel {where}; round it or remove the event")
         is_possible = (values >= 0) & (values < 1 << 16)
         return np.where(is_possible, values, np.zeros((), values.dtype)).astype(np.int64) - ~is_possible
 
@@ -158,7 +152,7 @@ class EventColumns:
         is_valid = (p == 0) | (p == 1)
         if p.dtype.kind in "if":
             is_valid |= p == -1
-        _check_all(is_valid, self.path, f"polarity is none of -1, 0, 1 {where}; are the columns in another order?")
+        _check_all(is_valid, self.path, f"polarity is none of -1, 0, 1 {where}; check the order of the columns")
         return p > 0
 
 
@@ -167,27 +161,22 @@ def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str, advice: 
         raise ValueError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those){advice}")
 
 
-def keep_events(
-    t: Column,
-    x: Column,
-    y: Column,
-    p: Column,
-    state: State,
-    size_hw: tuple[int, int],
-    buffer: EventBuffer,
-) -> int:
-    """Copy raw events into the buffer with the rules every reader follows; return how many were kept.
+def keep_events(columns: Sequence[Column], state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+    """Copy raw events (t, x, y, p) into the buffer by the rules of all readers and return the number of events kept.
 
-    Earlier times are moved up to the latest so far and counted, events outside the sensor are dropped and counted,
-    polarity is 1 where p is positive.
+    An event that is earlier than one before it gets the latest time so far; an event outside the sensor is dropped;
+    both are counted in the state. Polarity is 1 if p is positive.
     """
-    kept: int = _keep(t, x, y, p, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+    kept: int = _keep(*columns, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
     return kept
 
 
 @jit
 def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """One simple loop per column, which compile to vector instructions, then the few blocks with a fault again."""
+    """Copy block by block, with one simple loop per column, which compiles to vector instructions.
+
+    The few blocks with a fault are copied event by event.
+    """
     kept = 0
     for start in range(0, len(raw_t), _BLOCK):
         block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
@@ -221,7 +210,7 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type
 
 @jit
 def _keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write event by event, with every repair, into t, x, y, p from `kept` on; return the number kept in all."""
+    """Write event by event, with every repair, into t, x, y, p from `kept` on; return the total number kept."""
     latest = state[LATEST_US]
     for i in range(len(raw_t)):
         column, row = np.int64(raw_x[i]), np.int64(raw_y[i])

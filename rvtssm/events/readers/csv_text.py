@@ -1,8 +1,8 @@
-"""Events as text: one per line, columns separated by comma, semicolon, tab or spaces, named in the first line or not.
+"""Events as text: one per line, with columns separated by comma, semicolon, tab or spaces.
 
-The names may stand behind a `#`. Without names the columns are t, x, y, p. Lines with `#` may come first and give the
-sensor (`# height=260 width=346`). The lines are parsed by numpy's loadtxt, which needs no further package and names the
-row of an error; pandas is 1.4 times as fast.
+The first line may name the columns, also behind a `#`. Without names they are t, x, y, p. Lines with `#` may come first
+and give the sensor (`# height=260 width=346`). numpy's loadtxt parses the lines: it needs no further package and names
+the row of an error. pandas is 1.4 times as fast.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 
 _HEAD_BYTES = 1 << 16
-_BYTES_PER_LINE = 24  # a guess, for how much to read at once
+_BYTES_PER_LINE = 24  # an estimate that decides how much is read at once
 _MAX_LINE_BYTES = 1 << 12
 _NEWLINE = ord("\n")
-_POLARITIES = ("0", "1", "-1")  # no one of them begins another
+_POLARITIES = ("0", "1", "-1")  # none of them is the beginning of another, so a complete one was not cut
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the first lines of a file say."""
+    """What the first lines of a file contain."""
 
-    offset: int  # of the first line of numbers
-    delimiter: str | None  # None: spaces
+    offset: int  # of the first line of numbers, in bytes
+    delimiter: str | None  # None means spaces
     names: tuple[str, ...] | None
-    first_row: tuple[str, ...]  # empty in a file without events
+    first_row: tuple[str, ...]  # empty if the file has no events
     size_hw: tuple[int, int] | None
 
 
 class CsvRecording(Recording):
-    """A text file whose lines of numbers start at byte `offset`.
+    """A text file of events in the given layout.
 
-    A last line without a newline is read where it cannot have been cut: where it ends with a polarity.
+    A last line without a newline may have been cut. It is read only if it ends with a complete polarity.
     """
 
     format = "csv"
@@ -83,7 +83,7 @@ class CsvRecording(Recording):
         return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
 
     def _lines(self, start: int, max_lines: int) -> bytes:
-        """Whole lines from `start` on, at most so many; the last of all may lack its newline."""
+        """Return at most `max_lines` whole lines from `start` on; the last line of the file may lack its newline."""
         file = self._file()
         file.seek(self._layout.offset + start)
         wanted = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
@@ -94,7 +94,7 @@ class CsvRecording(Recording):
         if not len(ends):
             raise ValueError(
                 f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
-                "this is no file of events, or it became shorter"
+                "this is not a file of events, or it became shorter; copy it again"
             )
         return data[: ends[-1] + 1]
 
@@ -104,8 +104,8 @@ def open_csv(
 ) -> CsvRecording:
     """Open a text file of events.
 
-    `columns` gives the order where the first line does not name them, such as "xytp"; `time_unit` (s, ms, us, ns) is
-    needed for times with decimals. ValueError without t, x, y, p or a size.
+    `columns` is the order of columns without names, such as "xytp". `time_unit` (s, ms, us, ns) is needed for times
+    with decimals whose column does not name it. Raise ValueError if t, x, y, p or the size of the sensor is missing.
     """
     layout = _read_layout(path)
     if layout is None:
@@ -117,7 +117,7 @@ def open_csv(
     found = find_columns(path, layout.names, columns, time_unit)
     texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
     kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
-    if found.time_unit in ("s", "ms"):  # also where the first of them is a plain 0
+    if found.time_unit in ("s", "ms"):  # later times may have decimals even if the first one is a plain 0
         kinds[0] = np.float64
     dtype = np.dtype(list(zip("txyp", kinds, strict=True)))
     height, width = sensor_size(path, layout.size_hw, (height, width))
@@ -125,7 +125,7 @@ def open_csv(
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file starts with lines of numbers, with or without names above them."""
+    """Return whether a file starts with lines of numbers, with or without names above them."""
     try:
         return _read_layout(path) is not None
     except ValueError:
@@ -133,7 +133,7 @@ def is_csv(path: Path) -> bool:
 
 
 def _read_layout(path: Path) -> _Layout | None:
-    """None where the file does not start like text of this form."""
+    """Return the layout of a text file, or None if the file does not start like text of this form."""
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     position = len(_BOM) if head.startswith(_BOM) else 0
@@ -172,7 +172,7 @@ def _read_layout(path: Path) -> _Layout | None:
 
 
 def _names_in(note: str) -> tuple[str, ...] | None:
-    """The columns that a line with `#` names, as numpy.savetxt writes its header; None where it says something else."""
+    """Return the columns that a line with `#` names (numpy.savetxt writes such a header), or None if it names none."""
     text = note.lstrip("# ")
     fields = tuple(field.strip() for field in text.split(_delimiter(text)))
     try:
@@ -195,7 +195,7 @@ def _is_number(text: str) -> bool:
 
 
 def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
-    """Bytes from the offset up to the last newline, and what comes after it: a line that may have been cut."""
+    """Return the number of bytes from the offset to the last newline, and the bytes after it, which may be cut."""
     num_bytes = path.stat().st_size
     with open(path, "rb") as file:
         start = max(offset, num_bytes - _MAX_LINE_BYTES)
@@ -203,5 +203,5 @@ def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
         tail = file.read()
     end = start + tail.rfind(b"\n") + 1
     if end == start and start > offset:
-        raise ValueError(f"{path}, byte {start}: no line ends here; this is no file of events")
+        raise ValueError(f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file")
     return end - offset, tail[end - start :]

@@ -1,6 +1,6 @@
 """Prophesee DAT files (Gen1, N-CARS): a text header, then one 64-bit word per event.
 
-Layout: header lines starting with `% `, two bytes (event type, event size), then per event a u32 time in
+The header lines start with `% `. Two bytes follow (event type, event size). Then every event is a u32 time in
 microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian.
 Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
 """
@@ -25,24 +25,21 @@ from rvtssm.events.readers.recording import (
     ByteRecording,
     EventBuffer,
     State,
-    new_state,
 )
 from rvtssm.records import Events
 
-_CD_TYPES = (0x00, 0x0C)  # "2D" of the automotive sets, "CD" of newer software: the same eight bytes
+_CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
-_BLOCK = 2048  # events that are either all in order or looked at one by one
-_PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time; microseconds added by wraps of the 32-bit clock
+_BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
+_PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
 
 
 class DatRecording(ByteRecording):
-    """A DAT file whose first event lies at byte `data_offset`."""
+    """A Prophesee DAT file."""
 
     format = "dat"
     unit_bytes = 8
-
-    def _start(self) -> State:
-        return new_state(2)
+    own_state = (0, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         words = self._read_units(state, len(buffer.t)).view("<u8")
@@ -53,7 +50,7 @@ class DatRecording(ByteRecording):
 def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
     """Open a DAT file, with or without a header.
 
-    ValueError where the file holds something else than events, or no size is known.
+    Raise ValueError if the file does not hold events or if its size is not known.
     """
     header = read_text_header(path)
     data_offset = header.num_bytes
@@ -66,7 +63,7 @@ def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
         if kind[0] not in _CD_TYPES or kind[1] != DatRecording.unit_bytes:
             raise ValueError(
                 f"{path} holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes; "
-                f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read"
+                f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
             )
         data_offset += 2
     height, width = sensor_size(path, header.size_hw, (height, width))
@@ -74,9 +71,9 @@ def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
 
 
 def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
-    """Write events, whole or in blocks, as a DAT file of type 0x00 (as Gen1); the file appears when it is complete.
+    """Write events, at once or in blocks, as a DAT file of type 0x00 (like Gen1); the file appears when complete.
 
-    ValueError for times that a 32-bit clock starting at 0 cannot hold and for coordinates outside the sensor.
+    Raise ValueError for times outside a 32-bit clock that starts at 0 and for coordinates outside the sensor.
     """
     header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
     with atomic_file(path) as staged, open(staged, "wb") as file:
@@ -102,8 +99,8 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
 def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
     """Decode the u64 in `words` into t, x, y, p (each at least as long); return the number of events kept.
 
-    Faults are only looked for, without a branch, which compiles to vector instructions; a block that has one is decoded
-    again.
+    The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault is
+    decoded again, event by event.
     """
     kept = 0
     for start in range(0, len(words), _BLOCK):
@@ -137,7 +134,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
 
 @jit
 def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Decode word by word, with every repair, into t, x, y, p from `kept` on; return the number kept in all."""
+    """Decode word by word, with every repair, into t, x, y, p from `kept` on; return the total number kept."""
     latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
     for word in words:
         raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))

@@ -1,7 +1,7 @@
 """Metavision HDF5 files: a table `CD/events` in chunks that are packed with Prophesee's codec ECF.
 
-The codec's filter is in no package, so the chunks are read as they are stored and decoded here. Tables that are stored
-in another way are read through the library. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
+No package contains the filter of this codec, so the stored chunks are read and decoded here. Tables that are stored in
+another way are read through h5py. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _Parts = tuple[Column, Column, Column, Column]
 
 
 class EcfRecording(Recording):
-    """A table of `num_events` events in chunks of `chunk_events`; `is_packed` where ECF is its only filter."""
+    """A table of `num_events` events in chunks of `chunk_events`; `is_packed` says that ECF is its only filter."""
 
     format = "ecf"
-    index_events = 1 << 14  # one chunk, as cameras write it
+    index_events = 1 << 14  # one chunk of the files that cameras write
 
     def __init__(
         self, path: Path, height: int, width: int, num_events: int, chunk_events: int, is_packed: bool
@@ -37,7 +37,7 @@ class EcfRecording(Recording):
         super().__init__(path, height, width, num_events)
         self._chunk_events = chunk_events
         self._is_packed = is_packed
-        self._chunk: tuple[int, _Parts] | None = None  # the last chunk that was read: its number, its columns
+        self._chunk: tuple[int, _Parts] | None = None  # number and columns of the last chunk that was read
         self._decoded: EventBuffer | None = None
 
     def _open(self) -> OpenDatasets:
@@ -49,14 +49,14 @@ class EcfRecording(Recording):
             number, start = divmod(int(state[POSITION]), self._chunk_events)
             columns = self._columns(number)
             stop = min(len(columns[0]), start + len(buffer.t) - filled)
-            t, x, y, p = (column[start:stop] for column in columns)
-            kept += keep_events(t, x, y, p, state, (self.height, self.width), buffer.after(kept))
+            part = [column[start:stop] for column in columns]
+            kept += keep_events(part, state, (self.height, self.width), buffer.after(kept))
             state[POSITION] += stop - start
             filled += stop - start
         return kept
 
     def _columns(self, number: int) -> _Parts:
-        """t, x, y, p of one chunk, in arrays that are used again."""
+        """Return t, x, y, p of one chunk, in arrays that the next chunk overwrites."""
         if self._chunk is None or self._chunk[0] != number:
             self._chunk = None
             start = number * self._chunk_events
@@ -70,14 +70,14 @@ class EcfRecording(Recording):
     def _unpacked(self, table: h5py.Dataset, start: int, stop: int) -> _Parts:
         filter_mask, stored = table.id.read_direct_chunk((start,))
         data = np.frombuffer(stored, np.uint8)
-        if filter_mask:  # the filter is optional: what it could not pack is stored as it is
+        if filter_mask:  # the filter was not applied to this chunk, so it is stored unpacked
             return _fields(data.view(table.dtype)[: stop - start])
         if self._decoded is None:
             self._decoded = EventBuffer(MAX_CHUNK_EVENTS + SLACK)
         columns = self._decoded
         position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
-            place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # looks at all chunks: only for the message
+            place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
             raise ValueError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
@@ -87,7 +87,7 @@ class EcfRecording(Recording):
 
 
 def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
-    """Open a Metavision HDF5 file; ValueError where its table has other columns, or no size is known."""
+    """Open a Metavision HDF5 file; raise ValueError if its table has other columns or its size is not known."""
     with reading(path), h5py.File(path, "r") as file:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
@@ -98,19 +98,21 @@ def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
-            raise ValueError(f"{path} has chunks of {chunk_events} events, ECF packs {MAX_CHUNK_EVENTS}; copy it again")
+            raise ValueError(
+                f"{path} has chunks of {chunk_events} events, ECF allows {MAX_CHUNK_EVENTS}; copy it again"
+            )
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (height, width))
     return EcfRecording(path, height, width, num_events, chunk_events, is_packed)
 
 
 def is_ecf(file: h5py.File) -> bool:
-    """Whether an HDF5 file has the layout of Metavision."""
+    """Return whether an HDF5 file has the layout of Metavision."""
     return TABLE in file
 
 
 def _geometry(text: Any) -> tuple[int, int] | None:
-    """Height and width from `WIDTHxHEIGHT`; (0, 0), which no sensor has, for anything else."""
+    """Return height and width from `WIDTHxHEIGHT`, None for None, and (0, 0), an invalid size, for anything else."""
     if text is None:
         return None
     width, _, height = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).partition("x")
@@ -120,5 +122,5 @@ def _geometry(text: Any) -> tuple[int, int] | None:
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:
     t = rows["t"].astype(np.int64)
     if np.any((t < 0) | (t >= LATEST_POSSIBLE_US)):
-        raise ValueError("times that cannot be")
+        raise ValueError("impossible times")
     return t, rows["x"].astype(np.int64), rows["y"].astype(np.int64), rows["p"].astype(np.int64)

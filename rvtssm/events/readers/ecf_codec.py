@@ -1,7 +1,8 @@
-"""Prophesee's codec ECF: one chunk of bytes becomes events, and no byte is trusted.
+"""Prophesee's codec ECF: decodes one chunk of bytes to events and checks every byte.
 
-A chunk holds times, then rows, then columns and polarities, each packed in runs, or rows, columns and polarities
-together where runs would not pay. Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
+A chunk holds times, then rows, then columns and polarities, each packed in runs. If runs would take more space, rows,
+columns and polarities are packed together.
+Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US
 
-MAX_CHUNK_EVENTS = 65535  # what the codec takes
-SLACK = 128  # places after the last event, so that short runs can be written without counting
+MAX_CHUNK_EVENTS = 65535  # the limit of the codec
+SLACK = 128  # places after the last event, so that short runs can be written with a fixed length
 _HEAD_BYTES = 12
-_MAX_SHIFT = 56  # bits of a step before its last four
+_MAX_SHIFT = 56  # bits of a time step before its last four
 _PACKED_COLUMNS, _PACKED_ROWS = 1, 2  # flags of a chunk: columns with polarities; rows as well
 
 
 @jit
 def decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode a chunk into t, x, y, p, which have room for SLACK events more than the codec packs.
+    """Decode a chunk into t, x, y, p, which have room for MAX_CHUNK_EVENTS + SLACK events.
 
-    Returns the bytes used, or ~position of the first byte that cannot be; a chunk may hold more than `num_events`.
+    Return the number of bytes used, or ~position of the first invalid byte. A chunk may hold more than `num_events`.
     """
     if len(data) < _HEAD_BYTES:
         return ~len(data)
@@ -50,9 +51,10 @@ def _number(data, position, num_bytes):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
-    """A start time, then a byte per run: 4 bits of step, 4 bits of length; long steps come before, 4 bits each.
+    """Decode a start time, then a byte per run: 4 bits of time step, 4 bits of length.
 
-    Which kind a byte is cannot be foreseen, so both are computed and one is taken, without a branch.
+    Bytes with an upper half of 15 come before a run and hold 4 bits of a long step each. The kind of a byte is hard to
+    predict, so both cases are computed and one is selected without a branch.
     """
     time = _number(data, 4, 8)
     position = _HEAD_BYTES
@@ -83,7 +85,7 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
-    """Two bytes per run: 11 bits of row, 5 bits of length; 31 stands for a length in the next two bytes."""
+    """Decode two bytes per run: 11 bits of row, 5 bits of length; 31 means that the next two bytes are the length."""
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
         if position + 2 > len(data):
@@ -108,9 +110,9 @@ def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def]
-    """Two bytes per group: 11 bits of column, then a bit for each of the next five columns.
+    """Decode two bytes per group: 11 bits of column, then a bit for each of the next five columns.
 
-    The last group may go beyond the chunk: the codec looks at what its buffer held before.
+    The last group may contain more events than the chunk, because the encoder reads beyond the end of its input.
     """
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
@@ -129,7 +131,7 @@ def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def
 
 @jit
 def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-def]
-    """A byte per run: polarity, 7 bits of length; 127 stands for a length in the next two bytes."""
+    """Decode a byte per run: polarity, 7 bits of length; 127 means that the next two bytes are the length."""
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
         if position >= len(data):
@@ -156,7 +158,7 @@ def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-
 
 @jit
 def _decode_packed_columns(data, position, in_chunk, x, p):  # type: ignore[no-untyped-def]
-    """Four events in three numbers of 16 bits: 11 bits of column, one of polarity."""
+    """Decode four events from three numbers of 16 bits: 11 bits of column and one of polarity each."""
     end = position + (in_chunk + 3) // 4 * 6
     if position < 0:
         return position
@@ -175,7 +177,7 @@ def _decode_packed_columns(data, position, in_chunk, x, p):  # type: ignore[no-u
 
 @jit
 def _decode_packed(data, position, in_chunk, y, x, p):  # type: ignore[no-untyped-def]
-    """Four events in three numbers of 32 bits: 11 bits of row, 11 bits of column, one of polarity."""
+    """Decode four events from three numbers of 32 bits: 11 bits of row, 11 of column and one of polarity each."""
     end = position + (in_chunk + 3) // 4 * 12
     if position < 0:
         return position

@@ -1,7 +1,7 @@
-"""Prophesee RAW files in EVT2.1: as EVT2, in 64-bit words of which one holds up to 32 pixels of a row.
+"""Prophesee RAW files in EVT2.1: like EVT2, but with 64-bit words that hold up to 32 pixels of a row.
 
-The lower half of a word is a mask: bit i stands for the pixel i to the right of x. Early cameras wrote the upper half
-first ("legacy"). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt21.
+The lower half of a word is a mask: bit i is the pixel at x + i. Early cameras wrote the upper half first ("legacy").
+Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt21.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.events.jit import jit
-from rvtssm.events.readers.header import read_text_header, sensor_size
+from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import (
     LATEST_US,
     MAX_EVENTS_PER_UNIT,
@@ -20,31 +20,26 @@ from rvtssm.events.readers.recording import (
     ByteRecording,
     EventBuffer,
     State,
-    new_state,
 )
 from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
 _HIGH_BITS = 28
-_MIN_WORDS = 2048  # read at once, whatever the buffer: most words hold few events
+_MIN_WORDS = 2048  # read at once with any buffer, because most words hold few events
 
-_HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), time added by wraps
+_HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), microseconds added by wraps
 
 
 class Evt21Recording(ByteRecording):
-    """An EVT2.1 file whose first word lies at byte `data_offset`."""
+    """A Prophesee RAW file in EVT2.1."""
 
     format = "evt21"
     unit_bytes = 8
+    own_state = (-1, 0)
 
-    def __init__(self, path: Path, height: int, width: int, data_offset: int, has_swapped_halves: bool) -> None:
+    def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
         super().__init__(path, height, width, data_offset)
-        self.has_swapped_halves = has_swapped_halves
-
-    def _start(self) -> State:
-        state = new_state(2)
-        state[_HIGH] = -1
-        return state
+        self.has_swapped_halves = read_text_header(path).has_swapped_halves
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         halves = self._read_units(state, max(_MIN_WORDS, len(buffer.t) // 4)).view("<u4").reshape(-1, 2)
@@ -53,18 +48,11 @@ class Evt21Recording(ByteRecording):
         return kept
 
 
-def open_evt21(path: Path, height: int | None, width: int | None) -> Evt21Recording:
-    """Open an EVT2.1 file; a header without a size falls back on the caller, then on the camera it names."""
-    header = read_text_header(path)
-    height, width = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
-    return Evt21Recording(path, height, width, header.num_bytes, header.has_swapped_halves)
-
-
 @jit
 def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode (N, 2) u32 until they end or t, x, y, p might overflow; return the number of events kept.
+    """Decode `halves` (N, 2) u32 until they end or t, x, y, p might overflow; return the number of events kept.
 
-    `heads` is the column of the halves with type, time and place; the other one holds the masks.
+    `heads` is the column of `halves` with type, time and pixel; the other column holds the masks.
     """
     latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
     base = wrapped + (high << 6)

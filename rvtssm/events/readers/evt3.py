@@ -1,17 +1,14 @@
 """Prophesee RAW files in EVT3: a text header, then 16-bit words that set time, row and column or emit events.
 
-The type is in the upper four bits. Time has 24 bits in two words and wraps every 16.777216 s; a whole line of
-pixels can share one word (vectors). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt3.
+The upper four bits are the type. Time has 24 bits in two words and wraps every 16.777216 s. One word can hold up to 12
+pixels of a row (vectors). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt3.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from rvtssm.events.jit import jit
-from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.recording import (
     LATEST_US,
     MAX_EVENTS_PER_UNIT,
@@ -20,30 +17,25 @@ from rvtssm.events.readers.recording import (
     ByteRecording,
     EventBuffer,
     State,
-    new_state,
 )
 from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 
-# word types; the rest (triggers, IMU, OTHERS and CONTINUED) carries no events
+# word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
 _ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
 
-_MIN_WORDS = 8192  # read at once, whatever the buffer: sparse recordings have several words per event
+_MIN_WORDS = 8192  # read at once with any buffer, because sparse recordings have several words per event
 
-# decoder state: upper and lower 12 bits of time (-1: not seen yet), time added by wraps, row, and the vector's
-# next column and polarity
+# slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, and the
+# next column and the polarity of vectors
 _HIGH, _LOW, _WRAPPED, _ROW, _COLUMN, _POLARITY = range(NUM_COMMON, NUM_COMMON + 6)
 
 
 class Evt3Recording(ByteRecording):
-    """An EVT3 file whose first word lies at byte `data_offset`."""
+    """A Prophesee RAW file in EVT3."""
 
     format = "evt3"
     unit_bytes = 2
-
-    def _start(self) -> State:
-        state = new_state(6)
-        state[[_HIGH, _ROW]] = -1
-        return state
+    own_state = (-1, 0, 0, -1, 0, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         words = self._read_units(state, max(_MIN_WORDS, len(buffer.t))).view("<u2")
@@ -51,20 +43,13 @@ class Evt3Recording(ByteRecording):
         return kept
 
 
-def open_evt3(path: Path, height: int | None, width: int | None) -> Evt3Recording:
-    """Open an EVT3 file; a header without a size falls back on the caller, then on the camera it names."""
-    header = read_text_header(path)
-    height, width = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
-    return Evt3Recording(path, height, width, header.num_bytes)
-
-
 @jit
 def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode words until they end or t, x, y, p might overflow; advance the state, return the number of events."""
+    """Decode words until they end or t, x, y, p might overflow; return the number of events kept."""
     latest, high, low, wrapped = state[LATEST_US], state[_HIGH], state[_LOW], state[_WRAPPED]
     row, column, polarity = state[_ROW], state[_COLUMN], state[_POLARITY]
     time = wrapped + (high << 12) + low
-    is_sound = high >= 0 and 0 <= row < height and time >= latest  # events can be written without a further look
+    is_sound = high >= 0 and 0 <= row < height and time >= latest  # if true, events need no further check
     last_start = len(t) - MAX_EVENTS_PER_UNIT
     kept = position = np.uint64(0)
     num_words, one = np.uint64(len(words)), np.uint64(1)
@@ -105,13 +90,13 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             time = wrapped + (high << 12) + low
             is_sound = high >= 0 and 0 <= row < height and time >= latest
         elif kind == _TIME_HIGH:
-            if payload != high:  # sent again and again: only a new value clears the lower bits
+            if payload != high:  # the camera repeats this word; only a new value clears the lower bits
                 if high - payload >= 2048:  # a smaller step back is a glitch, not a wrap
                     wrapped += 1 << 24
                 high, low = payload, np.int64(0)
                 time = wrapped + (high << 12)
                 is_sound = 0 <= row < height and time >= latest
-        elif kind == _OTHER_Y:  # what follows until the next row is not change detection
+        elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
             row = np.int64(-1)
             is_sound = False
     state[POSITION] += np.int64(position)

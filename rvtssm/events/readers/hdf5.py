@@ -1,4 +1,4 @@
-"""What the readers of HDF5 files share: the library's errors under one name, and a look at what a file announces."""
+"""Shared parts of the readers of HDF5 files: errors, checks of damaged files, the columns of a group `events`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import hdf5plugin  # noqa: F401  registers the compression filters of published 
 import numpy as np
 import numpy.typing as npt
 
-_ERRORS = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # a damaged file's
-_MOST_PACKED = 1 << 16  # bytes from one stored byte, for increasing numbers: more was never written
+from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
+from rvtssm.events.readers.recording import Recording
+
+_ERRORS = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # of damaged files
+_MOST_PACKED = 1 << 16  # no known file unpacks one stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
-_BLOSC, _BLOSC_VALUES = 32001, 4  # its filter reads so many settings, without looking how many there are
-_BEYOND_ANY = 2.0**62
-_CACHE_BYTES = 1 << 25  # per dataset, of unpacked chunks: reading on within one does not unpack it again
+_BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking how many are stored
+_LARGEST_WHOLE = 2.0**62
+_CACHE_BYTES = 1 << 25  # of unpacked chunks per dataset, so that a chunk is not unpacked for every read
 
 
 @contextlib.contextmanager
@@ -34,19 +37,51 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 
 
 class OpenDatasets:
-    """Some datasets of a file, looked up once: finding them by name costs more than reading a little."""
+    """An open file and some of its datasets, looked up once because each look-up by name is slow."""
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
         with reading(path):
-            self._file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
-            self.datasets: tuple[h5py.Dataset, ...] = tuple(self._file[name] for name in names)
+            self.file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+            self.datasets: tuple[h5py.Dataset, ...] = tuple(self.file[name] for name in names)
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
+
+
+class EventGroupRecording(Recording):
+    """The base of formats that store the arrays t, x, y and p in a group `events`."""
+
+    def _open(self) -> OpenDatasets:
+        return OpenDatasets(self.path, (f"events/{name}" for name in NAMES))
+
+    def _columns(self, start: int, stop: int) -> list[Column]:
+        """Return t, x, y, p of the events [start, stop) as they are stored."""
+        with reading(self.path, f", events {start} to {stop}"):
+            t, x, y, p = (_whole_numbers(np.asarray(column[start:stop])) for column in self._file().datasets)
+        if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
+            raise ValueError(f"{self.path}, events {start} to {stop}: impossible times; copy it again")
+        return [t, x, y, p]
+
+
+def count_events(path: Path, file: h5py.File, kinds: str, advice: str) -> int:
+    """Return the number of events in the group `events` of a file, after checks of the stored columns.
+
+    `kinds` are the allowed kinds of dtypes. Raise ValueError if a column is missing, is not one row of numbers or
+    differs in length from the others; `advice` ends the message about missing columns.
+    """
+    columns: list[Any] = [file.get(f"events/{name}") for name in NAMES]
+    for column in columns:
+        if not isinstance(column, h5py.Dataset) or column.ndim != 1 or column.dtype.kind not in kinds:
+            raise ValueError(f"{path} has no events/t, x, y, p of numbers; {advice}")
+        check_storage(path, column)
+    lengths = {name: len(column) for name, column in zip(NAMES, columns, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path} has columns of different lengths {lengths}; copy it again")
+    return lengths["t"]
 
 
 def check_storage(path: Path, dataset: h5py.Dataset) -> None:
-    """ValueError for a size that only a damaged file announces: it would be read for ever, or fill the memory."""
+    """Raise ValueError for sizes that only a damaged file states: reading them would never end or fill the memory."""
     num_bytes, stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
     if num_bytes > _MOST_PACKED * stored or chunk_bytes > _MAX_CHUNK_BYTES:
@@ -60,15 +95,10 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
             raise ValueError(f"{path} has lost how {dataset.name} was packed; it is damaged, copy it again")
 
 
-def whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values of a column in the byte order of this machine; ValueError for fractions and for what is no number."""
+def _whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a column in the byte order of this machine; raise ValueError if a value is not a whole number."""
     if column.dtype.kind != "f":
         return column.astype(column.dtype.newbyteorder("="), copy=False)
-    if not np.all((column == np.rint(column)) & (np.abs(column) < _BEYOND_ANY)):
+    if not np.all((column == np.rint(column)) & (np.abs(column) < _LARGEST_WHOLE)):
         raise ValueError("not whole numbers, which times in microseconds and pixels are")
     return column.astype(np.int64)
-
-
-def is_column(item: Any) -> bool:
-    """Whether an item of a file is one row of numbers."""
-    return isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "iufb"

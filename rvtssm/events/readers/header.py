@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_HEADER_BYTES = 1 << 16
-_LARGEST_SIDE = 1 << 14  # pixels: coordinates have at most 14 bits, those of DAT
+_LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits (DAT)
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
 _SYSTEM_SIZES_HW = {
     **dict.fromkeys((0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x28, 0x29), (480, 640)),
@@ -22,13 +22,13 @@ _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
 
 @dataclass(frozen=True, slots=True)
 class TextHeader:
-    """The header lines of a file and the number of bytes they take, 0 for a file without a header."""
+    """The header lines of a file and their number of bytes, which is 0 for a file without a header."""
 
     lines: tuple[str, ...]
     num_bytes: int
 
     def value(self, key: str) -> str | None:
-        """What follows `% key`, None where there is no such line."""
+        """Return what follows `% key`, or None if there is no such line."""
         for line in self.lines:
             name, _, value = line.partition(" ")
             if name.lower() == key.lower():
@@ -37,7 +37,7 @@ class TextHeader:
 
     @property
     def encoding(self) -> str | None:
-        """EVT2, EVT21, EVT3 or another name for the words of a RAW file; None where the header names none."""
+        """The name of the encoding, such as EVT2, EVT21 or EVT3; None if the header names none."""
         if given := (self.value("format") or "").partition(";")[0].strip():
             return given
         version = self.value("evt")
@@ -45,7 +45,7 @@ class TextHeader:
 
     @property
     def size_hw(self) -> tuple[int, int] | None:
-        """Height and width of the sensor in pixels, if the header tells."""
+        """Height and width of the sensor in pixels; None if the header does not contain them."""
         across, _, down = (self.value("geometry") or "").partition("x")
         for height, width in (
             (self.value("Height"), self.value("Width")),
@@ -58,7 +58,7 @@ class TextHeader:
 
     @property
     def camera_size_hw(self) -> tuple[int, int] | None:
-        """The full size of the camera named in a header that gives no size."""
+        """The full size of the camera that the header names; None if it names no known camera."""
         names = [self.value(key) or "" for key in ("plugin_name", "sensor_name")]
         names += [f"gen{self.value(key) or ''}" for key in ("sensor_generation", "generation")]
         for camera, size_hw in _CAMERA_SIZES_HW.items():
@@ -68,7 +68,7 @@ class TextHeader:
 
     @property
     def has_swapped_halves(self) -> bool:
-        """Whether the 32-bit halves of 64-bit words lie in the order of early cameras ("legacy")."""
+        """Whether the 32-bit halves of 64-bit words are in the order of early cameras ("legacy")."""
         if order := self._option("endianness") or self.value("endianness"):
             return order == "legacy"
         keys = ("integrator_name", "plugin_integrator_name", "camera_integrator_name")
@@ -76,7 +76,7 @@ class TextHeader:
         return is_prophesee and 0 < _number(self.value("system_ID") or "") < _FIRST_SYSTEM_IN_ORDER
 
     def _option(self, name: str) -> str | None:
-        """A value of the line `% format NAME;key=value;...`."""
+        """Return a value of the line `% format NAME;key=value;...`."""
         for option in (self.value("format") or "").split(";")[1:]:
             key, _, value = option.partition("=")
             if key.strip() == name:
@@ -85,9 +85,9 @@ class TextHeader:
 
 
 def read_text_header(path: Path) -> TextHeader:
-    """The lines from the start of the file that begin with `% `, up to and including `% end`.
+    """Return the lines at the start of a file that begin with `% `, up to and including `% end`.
 
-    ValueError for a file that ends within a line.
+    Raise ValueError if the file ends within a line.
     """
     with open(path, "rb") as file:
         head = file.read(_MAX_HEADER_BYTES)
@@ -96,12 +96,12 @@ def read_text_header(path: Path) -> TextHeader:
     while head.startswith(b"% ", position) and "end" not in lines[-1:]:
         end = head.find(b"\n", position)
         line = _text(head[position + 2 : end if end >= 0 else None])
-        if line is None:  # event words, which follow a header without `% end`, can look like its next line
+        if line is None:  # after a header without `% end`, the first event words can look like another line
             break
         if end < 0:
             raise ValueError(
-                f"{path} has a header line without an end at byte {position}; this is not a recording, or only the "
-                "start of one"
+                f"{path} has a header line without an end at byte {position}; it is cut or is not a recording, "
+                "copy it again"
             )
         lines.append(line)
         position = end + 1
@@ -109,7 +109,7 @@ def read_text_header(path: Path) -> TextHeader:
 
 
 def _text(line: bytes) -> str | None:
-    """A line of text without the space around it, None for bytes that are no text."""
+    """Return a line of text without surrounding spaces, or None if the bytes are not text."""
     try:
         text = line.decode("utf-8").strip()
     except UnicodeDecodeError:
@@ -118,7 +118,7 @@ def _text(line: bytes) -> str | None:
 
 
 def _number(text: str) -> int:
-    """A whole number in a header; 0, which no sensor has, for anything else."""
+    """Return a whole number in a header, or 0, which no sensor has, for anything else."""
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -128,28 +128,28 @@ def sensor_size(
     asked: tuple[int | None, int | None],
     of_camera: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """Height and width from the file or the caller, else those of the camera that the file names.
+    """Return the height and width that the file or the caller gives, otherwise those of the camera in the header.
 
-    ValueError if none gives them, if file and caller differ, and for a size in the file that no sensor has.
+    Raise ValueError if no size is known, if file and caller differ, or if a size is not possible.
     """
     height, width = asked
     if in_file is None and (height is None or width is None):
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= _LARGEST_SIDE for side in in_file):
         raise ValueError(
-            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which cannot be; "
+            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is not possible; "
             "its header is damaged, copy it again"
         )
     if any(side is not None and not 1 <= side <= _LARGEST_SIDE for side in asked):
         raise ValueError(
-            f"height={height} width={width} was asked for {path}; a sensor has 1 to {_LARGEST_SIDE} pixels a side"
+            f"height={height} width={width} was requested for {path}; a sensor has 1 to {_LARGEST_SIDE} pixels a side"
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:
         raise ValueError(
             f"{path} comes from a sensor of {in_file[0]}x{in_file[1]} (height x width), but "
-            f"{height or 'any'}x{width or 'any'} was asked for; choose the dataset or the size that fits"
+            f"{height or 'any'}x{width or 'any'} was requested; choose the dataset or the size that fits"
         )
     if height is None or width is None:
         raise ValueError(

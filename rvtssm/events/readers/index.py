@@ -1,8 +1,8 @@
-"""Where to resume decoding for a time: built in one pass over a recording, kept on disk for everyone who opens it.
+"""The index of a recording: for any time, the state at which decoding can resume.
 
-The file lies beside the recording as `.NAME.index`, or, where that folder is read-only, in RVTSSM_CACHE_DIR, else in
-the user's cache. It names the recording's content and settings and carries a checksum: an index that does not fit is
-built again, and a failure to write one is no error.
+The index is built in one pass and saved beside the recording as `.NAME.index`. If that folder is read-only, it goes to
+RVTSSM_CACHE_DIR, or to the user's cache. The file identifies the content and the settings of the recording and has a
+checksum. An index that does not fit is built again. A failure to write an index is ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 
-_MAGIC = b"rvtssm index 1\n"  # the number changes when a decoder or this layout does
-_SAMPLES, _SAMPLE_BYTES = 16, 4096  # of a recording, that tell it from others of equal size and age
+_MAGIC = b"rvtssm index 1\n"  # raise the number when a decoder or this layout changes
+_SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings of the same size and age
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 Ints = npt.NDArray[np.int64]
@@ -27,12 +27,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordingIndex:
-    """K blocks of a recording, each with at least one event."""
+    """Where K blocks of a recording begin, each with at least one event."""
 
     states: Ints  # (K, S) decoder state at the start of each block
     latest_us: Ints  # (K,) time of the last event of each block
-    num_before: Ints  # (K + 1,) events before each block, and of all
-    first_us: int  # time of the first event, 0 without events
+    num_before: Ints  # (K + 1,) number of events before each block, and of all
+    first_us: int  # time of the first event, 0 if there are no events
     backward_steps: int  # of the whole recording
     out_of_frame: int
 
@@ -41,20 +41,20 @@ class RecordingIndex:
         return int(self.num_before[-1])
 
     def blocks(self, start_us: int, end_us: int) -> tuple[int, int]:
-        """The range of blocks that may hold events with start_us <= t < end_us."""
+        """Return the range of blocks that may contain events with start_us <= t < end_us."""
         first = int(np.searchsorted(self.latest_us, start_us))
         stop = min(int(np.searchsorted(self.latest_us, end_us)) + 1, len(self.latest_us))
         return first, max(first, stop)
 
     def part(self, start_us: int, end_us: int) -> RecordingIndex:
-        """The blocks that may hold events with start_us <= t < end_us, and what is known of the whole."""
+        """Return the index of the blocks that may contain events with start_us <= t < end_us."""
         first, stop = self.blocks(start_us, end_us)
         states, latest_us = self.states[first:stop], self.latest_us[first:stop]
         return replace(self, states=states, latest_us=latest_us, num_before=self.num_before[first : stop + 1])
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:
-    """A digest of what an index depends on: size, age and samples of the file, and how it is read."""
+    """Return a digest of what an index depends on: size, age and samples of the file, and the reader's settings."""
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns} ".encode() + settings)
@@ -65,7 +65,7 @@ def identity_of(path: Path, settings: bytes) -> bytes:
 
 
 def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
-    """The index of a recording of this identity, None where there is none or only a damaged or outdated one."""
+    """Return the saved index of a recording with this identity, or None if there is no valid one."""
     for location in _locations(path):
         try:
             content = location.read_bytes()
@@ -79,7 +79,7 @@ def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
 
 
 def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
-    """Keep an index, where that is possible."""
+    """Save an index in the first location that can be written to."""
     data = _to_bytes(index)
     for location in _locations(path):
         if _is_read_only(location.parent):
@@ -88,12 +88,12 @@ def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
             with atomic_file(location) as staged:
                 staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
             return
-        except OSError:  # no space, no right, or another thread was faster
+        except OSError:  # no space, no permission, or another thread was faster
             continue
 
 
 def _locations(path: Path) -> Iterator[Path]:
-    """Where an index may lie, best first."""
+    """Yield the locations of an index, the preferred one first."""
     path = path.absolute()
     yield path.with_name(f".{path.name}.index")
     cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -102,7 +102,7 @@ def _locations(path: Path) -> Iterator[Path]:
 
 
 def _is_read_only(folder: Path) -> bool:
-    # the superuser could write to a folder whose mode forbids it to all, and should not
+    # The superuser is able to write to a folder whose mode forbids it, but should not.
     return folder.exists() and (not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK))
 
 

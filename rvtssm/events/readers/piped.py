@@ -1,8 +1,7 @@
-"""Events from a pipe or a socket, decoded as they arrive: what a camera's driver sends, nothing kept of the past.
+"""Events from a pipe or a socket, such as those of a camera's driver, decoded as they arrive and not stored.
 
-What can be read in order without knowing its end: RAW (EVT2, EVT2.1, EVT3) and DAT with their text header, as in
-files, and bare 64-bit words of DAT (u32 time in us; u32 of x in 14 bits, y in 14, polarity in 4; little-endian), for
-which the sensor must be told.
+The formats are those that can be read in order without knowing the end: RAW (EVT2, EVT2.1, EVT3) and DAT with their
+text header, and bare words of DAT (see `rvtssm/events/readers/dat.py`), for which the caller gives the sensor's size.
 """
 
 from __future__ import annotations
@@ -21,51 +20,55 @@ from rvtssm.events.readers.recording import BACKWARD, OUTSIDE, POSITION, ByteRec
 from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.records import Events
 
-_READ_BYTES = 1 << 16  # at most at once, fewer where fewer have arrived
+_READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
-_MIN_HEAD_BYTES = 16  # what tells formats apart
+_MIN_HEAD_BYTES = 16  # needed to recognise a format
 
 
 class PipedRecording:
-    """A recording that is read once, while it is made; sensor and format are known, its end is not."""
+    """A stream of events that is read once, while it is recorded. Use `open_recording` for files.
+
+    `stream` is an open binary stream with `read1`; `name` stands for it in messages. `height` and `width` are needed
+    for streams without a header. Creating an instance waits for the header and raises ValueError if the format cannot
+    be read in order.
+    """
 
     def __init__(self, stream: BinaryIO, name: str, height: int | None = None, width: int | None = None) -> None:
-        """Waits for the header. `stream` has `read1`; ValueError for a format that cannot be read in order."""
         self.name = name
         self._stream = stream
         head = _read_head(stream)
         if not head:
-            raise ValueError(f"{name} ended before anything came; it needs a stream of events")
+            raise ValueError(f"{name} ended before the first byte; it needs a stream of events, start the sender first")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "head.dat"  # without a header it is DAT, as in the oldest files
             path.write_bytes(head)
             try:
                 recording = open_recording(path, height, width)
             except ValueError as error:
-                raise ValueError(str(error).replace(str(path), name) + "; a stream has to be RAW or DAT") from None
+                raise ValueError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
         if not isinstance(recording, ByteRecording):
-            raise ValueError(f"{name} carries {recording.format}, which cannot be read as it comes; give it as a file")
+            raise ValueError(f"{name} carries {recording.format}, which cannot be read in order; give it as a file")
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0
         self.faults = ReadFaults()
-        self._tail = _Tail(head)
-        self.broke_off = ""  # why the stream ended before its end, if it did
+        self._undecoded = _Undecoded(head)
+        self.broke_off = ""  # why the stream ended early, empty if it did not
         self._is_reading = self._is_ended = False
 
     def iterate(self) -> Iterator[Events]:
-        """Events as soon as they have arrived, until the stream ends, breaks off or is interrupted (Ctrl-C); once.
+        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
 
-        The arrays of a block are reused for the next one.
+        Call it once. The arrays of a block are reused for the next block.
         """
-        decoder, tail = self._decoder, self._tail
+        decoder, undecoded = self._decoder, self._undecoded
         decoder.path = Path(self.name)
-        decoder._handle, decoder._handle_owner = tail, os.getpid()
+        decoder._handle, decoder._handle_owner = undecoded, os.getpid()
         state, buffer = decoder._start(), EventBuffer(_READ_BYTES)
         data, last_us = b"", None
         while not self.broke_off:
-            tail.append(data)
-            num_bytes = tail.end - decoder._data_offset
+            undecoded.append(data)
+            num_bytes = undecoded.end - decoder._data_offset
             decoder._num_units = max(num_bytes, 0) // decoder.unit_bytes
             while state[POSITION] < decoder._num_units:
                 count = decoder._decode(state, buffer)
@@ -78,7 +81,7 @@ class PipedRecording:
                 if self.broke_off:
                     return
             try:
-                self._is_reading = True  # from here on, an end interrupts the waiting
+                self._is_reading = True  # from here on, `end` interrupts the waiting
                 data = b"" if self._is_ended else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
                 self._is_reading = False
             except KeyboardInterrupt:
@@ -91,33 +94,33 @@ class PipedRecording:
         self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
 
     def _before_jump(self, last_us: int | None, events: Events) -> Events:
-        """The events until the clock jumps, which ends a stream; `last_us`: of the event before them, if any."""
+        """Return the events before a jump of the clock; `last_us` is the time of the event before them."""
         jump = first_jump(last_us, events.t)
         if jump is None:
             return events
         self.broke_off = (
             f"{self.name} has no event for more than {LONGEST_SILENCE_US / 1e6:g} s, then one at "
-            f"{events.t[jump]} us; its times are damaged, or it carries something else; give it as a file if that "
-            "is right"
+            f"{events.t[jump]} us; its times are damaged, or it is not a stream of events; if the times are right, "
+            "give it as a file"
         )
         return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
 
     def end(self) -> None:
-        """For a handler of signals: the stream is as if it had ended after what has been read."""
+        """End the stream after the bytes read so far; a handler of signals calls this."""
         self._is_ended = True
         if self._is_reading:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Leaves the stream to whoever opened it."""
+        """Do nothing: the caller opened the stream and closes it."""
 
 
-class _Tail:
-    """The bytes that are not decoded yet, with the interface of the file they would stand in."""
+class _Undecoded:
+    """The bytes that are not decoded yet, with the interface of the file that the decoder expects."""
 
     def __init__(self, head: bytes) -> None:
         self._bytes = bytearray(head)
-        self._start = 0  # place of the first of them in that file
+        self._start = 0  # position of the first of them in that file
 
     @property
     def end(self) -> int:
@@ -127,7 +130,7 @@ class _Tail:
         self._bytes += data
 
     def seek(self, offset: int) -> None:
-        """What lies before is forgotten: decoders only go forward."""
+        """Drop the bytes before the offset, because decoders only move forward."""
         del self._bytes[: offset - self._start]
         self._start = offset
 
@@ -141,7 +144,7 @@ class _Tail:
 
 
 def _read_head(stream: BinaryIO) -> bytes:
-    """The header, and whatever came with it: enough to tell the format."""
+    """Read until the header is complete and the format can be recognised."""
     head = b""
     while len(head) < _MAX_HEADER_BYTES:
         data = stream.read1(_READ_BYTES)  # type: ignore[attr-defined]

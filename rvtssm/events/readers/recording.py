@@ -1,8 +1,8 @@
-"""What every event file is once opened: a stream of repaired events that can be sought by time.
+"""An opened event file of any format: a stream of repaired events with access by time.
 
-A format supplies two things, a state to start from and a function that decodes one block and advances the state.
-States are small integer vectors, so a copy of one is a place to resume at: a sparse index of them, built in one
-pass and kept on disk, makes any file seekable, exactly, whatever its encoding.
+A format supplies the state of its decoder at the start of the file and a function that decodes one block of events and
+advances the state. States are small vectors of integers. A copy of one is enough to resume decoding there, so an index
+of a few states gives exact access by time in any format. The index is built in one pass and kept on disk.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events
 
-# The first slots of every decoder state; formats append their own. Kernels import these numbers as constants.
-POSITION = 0  # next unit of the file: event or word
-LATEST_US = 1  # largest time so far, the running maximum
-BACKWARD = 2  # events that were earlier than the one before
-OUTSIDE = 3  # events outside the sensor, dropped
+# The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
+POSITION = 0  # the next unit of the file, which is an event, a word or a byte
+LATEST_US = 1  # the largest time so far
+BACKWARD = 2  # number of events that were earlier than an event before them
+OUTSIDE = 3  # number of events outside the sensor, which are dropped
 NUM_COMMON = 4
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
-_READ_BYTES = 1 << 19  # at once: this and the events in it stay in the processor's cache
+_READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
 _NOT_SETTINGS = ("path", "faults", "_index", "_handle", "_handle_owner")
 
 State = npt.NDArray[np.int64]
@@ -38,15 +39,15 @@ State = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ReadFaults:
-    """What had to be repaired in the part read so far."""
+    """Numbers of repairs in the part of a file that was read so far."""
 
-    backward_steps: int = 0  # events earlier than one before them: moved up to that time
-    out_of_frame: int = 0  # events outside the sensor: dropped
-    truncated_bytes: int = 0  # bytes after the last whole event: ignored
+    backward_steps: int = 0  # events earlier than an event before them; they get the time of that event
+    out_of_frame: int = 0  # events outside the sensor; they are dropped
+    truncated_bytes: int = 0  # bytes after the last whole event; they are ignored
 
 
 class EventBuffer:
-    """Arrays for `capacity` events that decoders write into again and again."""
+    """Arrays for `capacity` events, which decoders overwrite with every block."""
 
     def __init__(self, capacity: int) -> None:
         self.t = np.empty(capacity, np.int64)
@@ -55,32 +56,34 @@ class EventBuffer:
         self.p = np.empty(capacity, np.uint8)
 
     def events(self, count: int) -> Events:
-        """The first `count` events, as views."""
+        """Return the first `count` events as views."""
         return Events(self.t[:count], self.x[:count], self.y[:count], self.p[:count])
 
     def after(self, count: int) -> EventBuffer:
-        """The same arrays without the first `count` places."""
+        """Return the same arrays without the first `count` places."""
         rest = EventBuffer(0)
         rest.t, rest.x, rest.y, rest.p = self.t[count:], self.x[count:], self.y[count:], self.p[count:]
         return rest
 
 
 class Recording(ABC):
-    """One event file. Times never decrease, coordinates lie on the sensor, polarity is 0 or 1.
+    """One event file. Use `iterate` to stream all of it and `between` for the events of a time range.
 
-    Recordings can be pickled; files are opened again where they are used. One thread at a time.
+    Times never decrease, coordinates lie on the sensor, polarity is 0 or 1. A recording can be pickled; each process
+    opens the file again. Only one thread may use it at a time.
 
-    A new format derives from this class (from `ByteRecording` if it is a header and then words of equal size) and
-    gives `format`, `_open`, `_decode` and, where its state needs more than the common slots, `_start`; it hands the
-    number of its units (events, words, bytes: whatever POSITION counts) to `__init__`. `_decode` keeps the rules that
-    make formats alike: time is int64 microseconds and only moves up, by the running maximum; events outside the
-    sensor are dropped; both are counted in the state. All that `_decode` depends on is in the state, in the file and
-    in attributes that are set by `__init__` and survive pickling. A damaged file is a ValueError that names it. Then
-    a function that opens the format goes into READERS.
+    A new format derives from this class, or from `ByteRecording` if its file is a header followed by words of equal
+    size. It sets `format`, implements `_open` and `_decode`, and lists the initial values of its own slots of the
+    state in `own_state`. It passes the number of its units (what POSITION counts) to `__init__`. `_decode` follows the
+    same rules in every format: an event that is earlier than one before it gets the latest time so far, an event
+    outside the sensor is dropped, and both are counted in the state. The result of `_decode` depends only on the state,
+    the file and attributes that `__init__` sets and that survive pickling. A damaged file raises a ValueError that
+    names it.
     """
 
     format: str
-    index_events = 1 << 15  # between two entries of the index; fewer make short slices cheaper
+    own_state: tuple[int, ...] = ()
+    index_events = 1 << 15  # between two entries of the index; a smaller number makes short slices cheaper
 
     def __init__(self, path: Path, height: int, width: int, num_units: int, truncated_bytes: int = 0) -> None:
         self.path = path
@@ -93,28 +96,28 @@ class Recording(ABC):
         self._handle_owner = 0
 
     def _start(self) -> State:
-        """The decoder state at the first unit of the file."""
-        return new_state()
+        """Return the decoder state at the first unit of the file."""
+        return np.array([0, np.iinfo(np.int64).min, 0, 0, *self.own_state], np.int64)
 
     @abstractmethod
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        """Write the next events into the buffer, advance the state, return how many were written.
+        """Write the next events into the buffer, advance the state and return the number of events written.
 
-        The buffer holds MAX_EVENTS_PER_UNIT events or more; units without events are passed over and give 0.
+        The buffer has room for at least MAX_EVENTS_PER_UNIT events. Units without events give 0.
         """
 
     @abstractmethod
     def _open(self) -> Any:
-        """The file, opened for reading, with a `close` method."""
+        """Open the file for reading and return an object with a `close` method."""
 
     def _file(self) -> Any:
-        # A handle inherited through a fork shares its read position with the parent: every process opens its own.
+        # A handle inherited through a fork shares its read position with the parent, so every process opens its own.
         if self._handle is None or self._handle_owner != os.getpid():
             self._handle, self._handle_owner = self._open(), os.getpid()
         return self._handle
 
     def close(self) -> None:
-        """Release the file; the recording stays usable and opens it again."""
+        """Close the file. Reading opens it again."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None
@@ -122,10 +125,10 @@ class Recording(ABC):
     def iterate(
         self, max_events: int = 1 << 16, start_us: int | None = None, end_us: int | None = None
     ) -> Iterator[Events]:
-        """All events, or those with start_us <= t < end_us, in blocks of at most `max_events`.
+        """Yield all events, or those with start_us <= t < end_us, in blocks of at most `max_events`.
 
-        The arrays of a block are reused for the next one: copy what must outlive the step. `faults` are those from
-        the start of the file to the end of the block, and complete when the iteration over all is.
+        The arrays of a block are reused for the next block, so copy what you keep. `faults` counts from the start of
+        the file to the end of the block; it is complete after an iteration over all events.
         """
         if max_events < MAX_EVENTS_PER_UNIT:
             raise ValueError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
@@ -142,11 +145,11 @@ class Recording(ABC):
                 yield block
 
     def read(self) -> Events:
-        """All events at once; for files that fit in memory."""
+        """Return all events. Use it only for files that fit in memory."""
         return join_events([copy_events(block) for block in self.iterate()])
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """The events with start_us <= t < end_us, decoding little more than these."""
+        """Return the events with start_us <= t < end_us without decoding much more than these."""
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
         wanted = int(index.num_before[stop] - index.num_before[first])
@@ -157,7 +160,10 @@ class Recording(ABC):
         return buffer.events(filled).between(start_us, end_us)
 
     def part(self, start_us: int, end_us: int) -> Recording:
-        """The recording for who reads no other times than start_us <= t < end_us: little to send elsewhere."""
+        """Return the recording with the index of start_us <= t < end_us only, so that workers receive less data.
+
+        Reading other times from it gives wrong results.
+        """
         part = copy.copy(self)
         part._handle = None
         part._index = self._index and self._index.part(start_us, end_us)
@@ -165,7 +171,7 @@ class Recording(ABC):
 
     @property
     def time_range_us(self) -> tuple[int, int]:
-        """Times of the first and of the last event, both inclusive; ValueError for a file without events."""
+        """The times of the first and of the last event; raises ValueError for a file without events."""
         index = self._built_index()
         if not len(index.states):
             raise self.error_without_events()
@@ -173,27 +179,25 @@ class Recording(ABC):
 
     @property
     def num_events(self) -> int:
-        """Events of the whole file that lie on the sensor."""
+        """The number of events in the whole file that lie on the sensor."""
         return self._built_index().num_events
 
     def error_without_events(self) -> ValueError:
-        """What to raise when all of the file was read and no event was left."""
+        """Return the error to raise if all of the file was read and no event was left."""
         if outside := self.faults.out_of_frame:
             return ValueError(
                 f"{self.path} has all of its {outside} events outside its {self.height}x{self.width} (height x width) "
-                "pixels; choose the dataset or the size that fits, or copy it again"
+                "pixels; choose the dataset or the size that fits, or copy the file again"
             )
         return ValueError(f"{self.path} holds no events; remove it or record it again")
 
     def _state_at(self, time_us: int) -> State:
-        """The state before the first event at or after a time, or some events earlier."""
+        """Return the state before the first event at or after a time, or the state some events earlier."""
         index = self._built_index()
         first, _ = index.blocks(time_us, time_us)
-        if first < len(index.states):
-            found: State = index.states[first].copy()
-            return found
-        state = self._start()
-        state[POSITION] = self._num_units
+        state: State = index.states[first].copy() if first < len(index.states) else self._start()
+        if first == len(index.states):
+            state[POSITION] = self._num_units
         return state
 
     def _built_index(self) -> RecordingIndex:
@@ -203,7 +207,7 @@ class Recording(ABC):
             index = load_index(self.path, identity)
             if index is None:
                 index = self._build_index()
-                # an index of one block saves nothing; a file that changed meanwhile has another identity
+                # An index of one block saves no time. A file that changed during the pass has another identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
             self._index = index
@@ -236,7 +240,7 @@ class Recording(ABC):
         )
 
     def _settings(self) -> bytes:
-        """All but the file's content that decides which events come out of it."""
+        """Return everything that decides which events are read, except the content of the file."""
         chosen = {name: value for name, value in self.__getstate__().items() if name not in _NOT_SETTINGS}
         return pickle.dumps((type(self).__qualname__, self.index_events, sorted(chosen.items())), protocol=4)
 
@@ -248,7 +252,7 @@ class Recording(ABC):
 
 
 class ByteRecording(Recording):
-    """A recording that is a header and then words of `unit_bytes` bytes each."""
+    """A file of a header followed by words of `unit_bytes` bytes, from byte `data_offset` on."""
 
     unit_bytes: int
     index_events = 1 << 13
@@ -259,11 +263,18 @@ class ByteRecording(Recording):
         self._data_offset = data_offset
         self._bytes = np.empty(0, np.uint8)
 
+    @classmethod
+    def open_raw(cls, path: Path, height: int | None, width: int | None) -> Self:
+        """Open a Prophesee RAW file; the size comes from its header, the caller or the camera that the header names."""
+        header = read_text_header(path)
+        size_hw = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
+        return cls(path, *size_hw, header.num_bytes)
+
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)
 
     def _read_units(self, state: State, max_units: int) -> npt.NDArray[np.uint8]:
-        """The bytes of the next units at the position of the state, in a buffer that is used again."""
+        """Return the bytes of the next units at the position of the state, in a buffer that is overwritten later."""
         position = int(state[POSITION])
         num_units = min(max_units, _READ_BYTES // self.unit_bytes, self._num_units - position)
         num_bytes = num_units * self.unit_bytes
@@ -274,7 +285,7 @@ class ByteRecording(Recording):
         file.seek(offset)
         if file.readinto(self._bytes[:num_bytes]) != num_bytes:
             raise ValueError(
-                f"{self.path} became shorter while it was read, it ends before byte {offset + num_bytes}; "
+                f"{self.path} became shorter during reading and ends before byte {offset + num_bytes}; "
                 "read it again when it is complete"
             )
         return self._bytes[:num_bytes]
@@ -283,20 +294,13 @@ class ByteRecording(Recording):
         return {**super().__getstate__(), "_bytes": np.empty(0, np.uint8)}
 
 
-def new_state(num_own: int = 0) -> State:
-    """The state before the first unit: the common slots, then `num_own` zeros of the format."""
-    state = np.zeros(NUM_COMMON + num_own, np.int64)
-    state[LATEST_US] = np.iinfo(np.int64).min
-    return state
-
-
 def copy_events(events: Events) -> Events:
-    """Events in arrays of their own, for keeping what a reader will overwrite."""
+    """Return the events in arrays of their own, because a reader overwrites its buffer."""
     return Events(events.t.copy(), events.x.copy(), events.y.copy(), events.p.copy())
 
 
 def join_events(parts: list[Events]) -> Events:
-    """Consecutive parts as one; a recording without events for an empty list."""
+    """Concatenate consecutive parts; an empty list gives no events."""
     if not parts:
         return EventBuffer(0).events(0)
     return Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("t", "x", "y", "p")))

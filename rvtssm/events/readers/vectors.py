@@ -1,6 +1,6 @@
-"""Pixels of one row that share a word: a mask of up to 12 neighbours becomes events without a branch per pixel.
+"""Decodes words that hold several pixels of one row: a mask of up to 12 pixels becomes events without branches.
 
-All 12 places are written, those of the set bits first; what comes next overwrites the surplus.
+All 12 places of the output are written, those of the set bits first. The next events overwrite the surplus.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from rvtssm.events.jit import jit
 from rvtssm.events.readers.recording import BACKWARD, OUTSIDE
 
 VECTOR = 12  # pixels
-_PLACE_BITS = 4  # for the place of a pixel in a vector
+_PLACE_BITS = 4  # per place of a pixel in a vector
 
 
 def _places_of_bits() -> npt.NDArray[np.uint64]:
-    """For every mask: the places of its ones, 4 bits each from the lowest up, then their number."""
+    """Return for every mask the places of its ones, 4 bits each from the lowest bit up, followed by their number."""
     masks = np.arange(1 << VECTOR, dtype=np.uint64)
     packed, count = np.zeros_like(masks), np.zeros_like(masks)
     for place in range(VECTOR):
@@ -31,9 +31,9 @@ _PLACES = _places_of_bits()
 
 @jit
 def put_vector(mask, column, row, polarity, time, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write the pixels of a mask below 2^VECTOR, all on the sensor and in order of time; return the number kept in all.
+    """Write the pixels of a mask below 2^VECTOR, all valid, into t, x, y, p; return the total number of events kept.
 
-    `kept` is uint64, which spares the test for negative places; t, x, y, p have VECTOR places from there.
+    `kept` is uint64, so that no index is tested for being negative. VECTOR places are written from there.
     """
     places = _PLACES[mask]
     for i in range(VECTOR):
@@ -50,7 +50,7 @@ def put_vector(mask, column, row, polarity, time, t, x, y, p, kept):  # type: ig
 
 @jit
 def keep_pixels(mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write the pixels of any mask with every repair; return the number kept in all and the latest time."""
+    """Write the pixels of any mask with every repair; return the total number of events kept and the latest time."""
     while mask:
         if mask & 1:
             if column >= width or row >= height:

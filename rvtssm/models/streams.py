@@ -1,0 +1,241 @@
+"""The memory of streams: their states between calls of the detector, with gradients for training and without elsewhere.
+
+Training, validation, evaluation, prediction and live detection all carry states through `Streams`, and forgetting after
+a fixed number of steps (`model.memory=chunk`) happens nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rvtssm.models.contracts import concatenate
+from rvtssm.models.detector import Detector, PreparedStep
+from rvtssm.records import SequenceBatch
+
+State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
+
+
+class Streams:
+    """Runs a detector on several streams and keeps their states from one `push` to the next.
+
+    Streams are told apart by their slot. A stream starts from the zero state when it is pushed with `is_first` or for
+    the first time; a stream that is left out of a push is forgotten. Slot -1 is for random chunks: each starts from the
+    zero state, and its state is not kept. The detector itself remembers nothing.
+
+    `trained_stride_us` is the step at which `step_scale` is 1: the detector steps by `dt_us / trained_stride_us`, or by
+    `step_scale` whatever the distance of windows, if that is given. With `memory_chunk`, every stream forgets after
+    that many steps, counted from its start (the memory of the released SSM weights); 1 means no memory at all.
+    `with_gradients` is for training: predictions are part of the graph, states are cut from it between pushes. Without
+    it, what the layers prepare for a step scale is kept, so the weights must not change until `clear` is called.
+    ValueError if `memory_chunk` is less than 1.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        trained_stride_us: float,
+        memory_chunk: int | None = None,
+        step_scale: float | None = None,
+        with_gradients: bool = False,
+    ) -> None:
+        if memory_chunk is not None and memory_chunk < 1:
+            raise ValueError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
+        self.detector = detector
+        self.trained_stride_us = trained_stride_us
+        self.memory_chunk = memory_chunk
+        self.step_scale = step_scale
+        self.with_gradients = with_gradients
+        self._state: State = None
+        self._steps: dict[int, int] = {}  # by slot: steps since the start, in the order of the rows of the state
+        self._prepared: tuple[float, PreparedStep] | None = None  # for the last step scale that was a number
+
+    def clear(self) -> None:
+        """Forget every stream, and what was prepared with the weights of now."""
+        self._state, self._steps, self._prepared = None, {}, None
+
+    def push_batch(self, batch: SequenceBatch) -> Any:
+        """Run the chunks of a batch; returns the predictions of its labelled frames, in the order of `frame_index`."""
+        num_steps = len(batch.hist)
+        if not self.with_gradients:  # padding comes last and changes no prediction; training keeps one shape
+            num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
+        return self.push(
+            batch.hist[:num_steps],
+            batch.dt_us[:num_steps],
+            batch.frame_index,
+            batch.slot.tolist(),
+            batch.is_first.tolist(),
+            (batch.targets, batch.num_targets) if self.with_gradients and self.detector.training else None,
+        )
+
+    def push(
+        self,
+        hist: Tensor,
+        dt_us: Tensor,
+        frame_index: Tensor,
+        slots: Sequence[int],
+        is_first: Sequence[bool],
+        targets: tuple[Tensor, Tensor] | None = None,
+    ) -> Any:
+        """Run L steps of B streams: hist (L, B, C, H, W), dt_us (L, B), frame_index (M, 2) = (step, stream).
+
+        Returns the head's predictions for the M frames in frame_index, which is in the order of steps. `targets` (boxes
+        (M, N, 5) and their number (M,)) are handed to a head that trains with them.
+        """
+        with nullcontext() if self.with_gradients else torch.inference_mode():
+            hist = hist.to(self._device, non_blocking=True)
+            step_scale = dt_us.double() / self.trained_stride_us
+            if self.step_scale is not None:
+                step_scale = torch.full_like(step_scale, self.step_scale)
+            if self.memory_chunk == 1:
+                return self._push_without_memory(hist, step_scale, frame_index.cpu(), targets)
+            state, steps = self._gather(slots, is_first)
+            predictions = []
+            segments = self._segments(steps, len(hist))
+            for start, stop in segments:
+                wanted, boxes = frame_index, targets
+                if len(segments) > 1:
+                    is_inside = (frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)
+                    wanted = frame_index[is_inside] - torch.tensor([start, 0], device=frame_index.device)
+                    boxes = targets and (targets[0][is_inside], targets[1][is_inside])
+                found, state = self.detector(
+                    hist[start:stop],
+                    self._forgotten(state, [count + start for count in steps]),
+                    self._prepare(_number_if_constant(step_scale[start:stop], self._device)),
+                    wanted.to(self._device),
+                    boxes,
+                )
+                predictions.append(found)
+            self._keep(slots, state, [count + len(hist) for count in steps])
+            return concatenate(predictions)
+
+    def states(self) -> dict[str, Any]:
+        """The states of all streams as they are, not copied: `steps` by slot and `state`, whose rows are in that order.
+
+        A later push replaces these tensors and does not write into them.
+        """
+        return {"steps": dict(self._steps), "state": self._state if self._steps else None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all streams, as plain data and tensors on the CPU."""
+        return copied_to_cpu(self.states())
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; raises ValueError if the states are those of another detector."""
+        if not stored["steps"]:
+            self._state, self._steps = None, {}
+            return
+        wanted = self.detector.init_state(len(stored["steps"]))
+        shapes = [[leaf.shape for leaf in _leaves(state)] for state in (stored["state"], wanted)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, this detector needs "
+                f"{[tuple(shape) for shape in shapes[1]]}; go on with the weights and the sensor they were made with"
+            )
+        self._state, self._steps = stored["state"], dict(stored["steps"])
+
+    @property
+    def _device(self) -> torch.device:
+        return self.detector.device
+
+    def _prepare(self, step_scale: float | Tensor) -> float | Tensor | PreparedStep:
+        if isinstance(step_scale, Tensor) or self.with_gradients:
+            return step_scale
+        if self._prepared is None or self._prepared[0] != step_scale:
+            self._prepared = (step_scale, self.detector.prepare(step_scale))
+        return self._prepared[1]
+
+    def _push_without_memory(
+        self, hist: Tensor, step_scale: Tensor, frame_index: Tensor, targets: tuple[Tensor, Tensor] | None
+    ) -> Any:
+        """Every frame is a stream of one step, so only the wanted ones need to be run."""
+        if not len(frame_index):
+            return self.detector.empty()
+        rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
+        each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
+        frames = hist.flatten(0, 1)[rows.to(self._device)][None]
+        scale = _number_if_constant(step_scale.flatten()[rows.to(step_scale.device)][None], self._device)
+        predictions, _ = self.detector(frames, None, scale, each.to(self._device), targets)
+        return predictions
+
+    def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:
+        """[start, stop) within which no stream forgets."""
+        cuts = {0}
+        if self.memory_chunk is not None:
+            for count in steps:
+                cuts.update(range(-count % self.memory_chunk, num_steps, self.memory_chunk))
+        return list(pairwise([*sorted(cuts), num_steps]))
+
+    def _gather(self, slots: Sequence[int], is_first: Sequence[bool]) -> tuple[State, list[int]]:
+        """The state of the batch, zero where a stream starts, and the steps of each of its streams so far."""
+        place = {slot: row for row, slot in enumerate(self._steps)}
+        goes_on = [slot in place and not first for slot, first in zip(slots, is_first, strict=True)]
+        steps = [self._steps[slot] if stays else 0 for slot, stays in zip(slots, goes_on, strict=True)]
+        zero = self.detector.init_state(len(slots))
+        if not any(goes_on):
+            return zero, steps
+        state = map_state(lambda leaf: leaf.to(self._device), self._state)
+        if list(slots) == list(place) and all(goes_on):
+            return state, steps
+        rows = torch.tensor([place.get(slot, 0) for slot in slots], device=self._device)
+        stored = map_state(lambda leaf: _by_stream(leaf, len(place))[rows].flatten(0, 1), state)
+        return self._mixed(goes_on, stored, zero), steps
+
+    def _forgotten(self, state: State, steps: Sequence[int]) -> State:
+        """The state with zeros for the streams whose number of steps is a multiple of `memory_chunk`."""
+        keep = [self.memory_chunk is None or count % self.memory_chunk != 0 for count in steps]
+        return state if all(keep) else self._mixed(keep, state, self.detector.init_state(len(steps)))
+
+    def _mixed(self, keep: Sequence[bool], old: State, new: State) -> State:
+        """The old state of the streams that are kept, the new one of the others."""
+        kept = torch.tensor(keep, device=self._device)
+
+        def mix(old_leaf: Tensor, new_leaf: Tensor) -> Tensor:
+            old_leaf, new_leaf = _by_stream(old_leaf, len(keep)), _by_stream(new_leaf, len(keep))
+            return torch.where(kept.view(-1, *[1] * (old_leaf.ndim - 1)), old_leaf, new_leaf).flatten(0, 1)
+
+        return map_state(mix, old, new)
+
+    def _keep(self, slots: Sequence[int], state: State, steps: Sequence[int]) -> None:
+        """Store the states of all streams that have a slot, cut from the graph."""
+        kept = [row for row, slot in enumerate(slots) if slot >= 0]
+        self._steps = {slots[row]: steps[row] for row in kept}
+        if self.with_gradients or len(kept) < len(slots):
+            # a copy, since a view would keep the states of all steps and of the random chunks in memory
+            state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[kept].flatten(0, 1), state)
+        self._state = state
+
+
+def map_state(function: Callable[..., Tensor], *states: State) -> State:
+    """Apply `function` to the corresponding tensors of equally nested states."""
+    if isinstance(states[0], Tensor):
+        return function(*states)
+    return tuple(map_state(function, *parts) for parts in zip(*states, strict=True))
+
+
+def copied_to_cpu(states: dict[str, Any]) -> dict[str, Any]:
+    """What `Streams.states` returned, as a copy on the CPU that `Streams.load_state_dict` reads."""
+    if states["state"] is None:
+        return states
+    return {**states, "state": map_state(lambda leaf: leaf.to("cpu", copy=True), states["state"])}
+
+
+def _leaves(state: State) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in _leaves(part)]
+
+
+def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:
+    """(B * n, ...) -> (B, n, ...): a view, since states are ordered by stream first."""
+    return leaf.reshape(num_streams, -1, *leaf.shape[1:])
+
+
+def _number_if_constant(step_scale: Tensor, device: torch.device) -> float | Tensor:
+    """A number if all steps are alike, else float32 on the device; reading it waits for the device that holds it."""
+    if step_scale.numel() and bool((step_scale == step_scale.flatten()[0]).all()):
+        return float(step_scale.flatten()[0])
+    return step_scale.to(device, torch.float32)
