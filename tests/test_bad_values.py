@@ -93,10 +93,6 @@ def test_what_is_free_is_there():
         (("model.backbone=timm",), "model.backbone=timm needs model.timm_name=NAME"),
         (("model.backbone=timm", "model.timm_name=resnet81"), "no model of timm; near it are resnet"),
         (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.neck=pafpn needs maps of the strides"),
-        (
-            ("model.backbone=timm", "model.timm_name=test_resnet", "model.timm_weights=/gone.pth"),
-            "model.timm_weights=/gone.pth: there is no such file",
-        ),
         (("training.recompute_strides=[2]",), "training.recompute_strides=[2]; name strides of the backbone once each"),
         (("plugins=[gone.py]",), "plugins=[gone.py]: there is no such file"),
         (("model.head_dim=7",), "head_dim=7 does not divide the 64 channels"),

@@ -1,15 +1,19 @@
 """Any model of timm as the spatial part of a backbone, with temporal layers after its maps.
 
 Source of the models: timm (Wightman, 2019). A temporal layer stands after a map, not between two stages of the model:
-so the model stays as it was trained, it may be frozen, and memory learns on its maps, as in EvRT-DETR (2024). Frames
-enter as counts, without scaling. timm repeats pretrained filters over the C channels and multiplies them by 3 / C, so a
-pixel with C / 3 events gives the response of an image value of 1, which is one standard deviation of ImageNet.
+so the model computes what it was trained for, it may be frozen, and memory learns on its maps, as in EvRT-DETR (2024).
+What is remembered at a stride is added to the next coarser map by a convolution, so a neck that does not take the
+finest map sees its memory all the same.
+
+Frames enter as counts, without scaling. timm repeats pretrained filters over the C channels and multiplies them by
+3 / C, so a pixel with C / 3 events gives about the response of an image value of 1, one standard deviation of ImageNet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +43,6 @@ class TimmBackbone(Backbone):
     ) -> None:
         super().__init__(model, temporal, frame_hw, in_channels)
         self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
-        if self.weights not in (None, PRETRAINED) and not Path(self.weights).is_file():
-            raise ValueError(f"model.timm_weights={self.weights}: there is no such file; give one, pretrained or null")
         height, width = frame_hw
         self.padded_hw = -(-height // _STRIDES[-1]) * _STRIDES[-1], -(-width // _STRIDES[-1]) * _STRIDES[-1]
         self._options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path else {}
@@ -56,6 +58,12 @@ class TimmBackbone(Backbone):
         self.temporal = nn.ModuleDict(
             {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
         )
+        self.downwards = nn.ModuleDict()  # from the next finer map, by the stride of the coarser
+        for finer, stride in pairwise(self.channels):
+            if any(remembering <= finer for remembering in self.memory_strides):
+                size = stride // finer
+                channels = self.channels[finer], self.channels[stride]
+                self.downwards[str(stride)] = nn.Conv2d(*channels, size, stride=size, bias=False)
 
     def temporal_layers(self) -> dict[int, TemporalLayer]:
         return {int(stride): layer for stride, layer in self.temporal.items()}  # type: ignore[misc]
@@ -64,13 +72,17 @@ class TimmBackbone(Backbone):
         self, frames: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
         found = self.spatial(frames.flatten(0, 1).permute(0, 3, 1, 2))
-        maps, states = {}, []
+        maps: dict[int, Tensor] = {}
+        states = []
         layers = self.temporal_layers()
         given = dict(zip(layers, zip(state, step_scales, strict=True), strict=True))
         for stride in self.channels:
             x = found[self._index[stride]]
             if getattr(self.spatial, "output_fmt", "NCHW") == "NCHW":
                 x = x.permute(0, 2, 3, 1)
+            if str(stride) in self.downwards:
+                finer = next(reversed(maps.values())).flatten(0, 1).permute(0, 3, 1, 2)
+                x = x + self.downwards[str(stride)](finer).permute(0, 2, 3, 1)
             x = x.unflatten(0, frames.shape[:2])
             if stride in layers:
                 if stride in self.recomputed and torch.is_grad_enabled():
@@ -80,6 +92,10 @@ class TimmBackbone(Backbone):
                 states.append(after)
             maps[stride] = x
         return maps, tuple(states)
+
+    def parameters_by_room(self) -> dict[str, list[nn.Parameter]]:
+        temporal = [*self.temporal.parameters(), *self.downwards.parameters()]
+        return {"spatial": list(self.spatial.parameters()), "temporal": temporal}
 
     def load_pretrained(self) -> None:
         """Load the spatial weights from `model.timm_weights`; ValueError if they cannot be had or do not fit."""
@@ -124,6 +140,8 @@ def _known(name: str | None) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise ValueError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
     try:
         return load_state_dict(path)
     except Exception as error:  # of whatever kind another file leads torch to

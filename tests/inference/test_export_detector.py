@@ -172,6 +172,13 @@ def test_other_representations_are_exported_with_their_numbers(live_checkpoint, 
     assert 0 < boxes <= 1e-4 and scores <= 1e-4
 
 
+def test_a_model_of_timm_is_exported_with_its_numbers(live_checkpoint, tmp_path):
+    checkpoint = live_checkpoint(backbone="timm", timm_name="test_convnext")
+    export_detector(checkpoint, tmp_path / "model.pt2", 32, 32)
+    boxes, scores = largest_difference(checkpoint, read_exported(tmp_path / "model.pt2"), 5)
+    assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_export_and_predict_from_the_command_line(live_checkpoint, tmp_path, capsys, suffix):
     pytest.importorskip("onnxscript")

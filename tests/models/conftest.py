@@ -22,7 +22,7 @@ SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_
 def build_small():
     """A function: name of a temporal layer, frame height and width -> a small detector in evaluation mode.
 
-    Also the name of its spatial mixer, and the strides at which state is carried.
+    Also the name of its spatial mixer, the strides at which state is carried, and other values of `ModelConfig`.
     """
 
     def build(
@@ -31,11 +31,12 @@ def build_small():
         width: int = 96,
         mixer: str = "attention",
         strides: tuple[int, ...] | None = None,
+        **model,
     ) -> Detector:
         torch.manual_seed(0)
         # large steps and no mask: within a few steps the state matters as much as the input
         temporal = TemporalConfig(name=name, dt_min=0.2, dt_max=1.0, bandlimit=0.0, strides=strides)
-        detector = build_detector(replace(SMALL, mixer=mixer), temporal, height, width, num_classes=2)
+        detector = build_detector(replace(SMALL, mixer=mixer, **model), temporal, height, width, num_classes=2)
         for module in detector.modules():  # as after some training: statistics that are not the identity
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean.normal_(std=0.1)

@@ -1,4 +1,4 @@
-"""What holds for the whole detector with every temporal layer of the table."""
+"""What holds for the whole detector, with every temporal layer of the table, and with every backbone and head."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from rvtssm.models.contracts import concatenate
+from rvtssm.models.detector import parameters_by_room
+from rvtssm.models.parts import BACKBONES, HEADS
+from rvtssm.models.step import DetectorStep
 from rvtssm.ssm import TEMPORAL_LAYERS
 
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 L, B = 4, 2
+# small values of the keys that a backbone or a head needs, by its name
+SMALL_PARTS = {"timm": {"timm_name": "test_convnext"}, "rtdetr": {"rtdetr_queries": 20, "rtdetr_layers": 2}}
+
+
+@pytest.fixture(params=[(backbone, head) for backbone in BACKBONES for head in HEADS], ids="-".join)
+def detector_of_parts(request, build_small):
+    """A small detector of each backbone with each head; they share the temporal layer."""
+    backbone, head = request.param
+    keys = {**SMALL_PARTS.get(backbone, {}), **SMALL_PARTS.get(head, {})}
+    return build_small(backbone=backbone, head=head, **keys)
 
 
 def leaves(state) -> list[Tensor]:
@@ -181,3 +195,76 @@ def test_convolutions_are_given_images_whose_channels_lie_last(build_small, draw
     assert len(given) > 20
     for image in given:
         assert image.stride() == torch.empty_like(image, memory_format=torch.channels_last).stride()
+
+
+def assert_same_predictions(detector, found, wanted) -> None:
+    for ours, theirs in zip(detector.head.compared(found), detector.head.compared(wanted), strict=True):
+        assert_near(ours, theirs)
+
+
+@torch.no_grad()
+def test_parts_cut_anywhere_are_whole_and_see_no_later_frame(detector_of_parts, draw_counts):
+    detector, hist = detector_of_parts, draw_counts(L, B)
+    scale = torch.linspace(0.1, 2, L * B).view(L, B)
+    whole, after = detector(hist, None, scale)
+    for cuts in ([1], [1, 2, 3]):
+        state, parts = detector.init_state(B), []
+        for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
+            found, state = detector(hist[start:stop], state, scale[start:stop])
+            parts.append(found)
+        assert_same_predictions(detector, concatenate(parts), whole)
+        assert_same_states(state, after)
+    later = hist.clone()
+    later[2:] = draw_counts(L - 2, B, seed=1)
+    changed, _ = detector(later, None, scale)
+    early = 2 * B
+    for ours, theirs in zip(detector.head.compared(changed), detector.head.compared(whole), strict=True):
+        assert_near(ours[:early], theirs[:early])
+        assert (ours[early:] - theirs[early:]).abs().max() > 1e-4 * theirs.abs().max()
+
+
+@torch.no_grad()
+def test_state_and_step_scale_reach_the_predictions_of_all_parts(detector_of_parts, draw_counts):
+    detector, hist = detector_of_parts, draw_counts(1, B)
+    _, state = detector(draw_counts(L, B, seed=1))
+    assert len(state) == len(detector.backbone.temporal_layers()) == len(detector.backbone.memory_strides)
+    usual, usual_state = detector(hist, state, 1.0)
+    for other, other_state in (detector(hist, None, 1.0), detector(hist, state, 0.1)):
+        for ours, theirs in zip(detector.head.compared(other), detector.head.compared(usual), strict=True):
+            assert (ours - theirs).abs().max() > 1e-5 * theirs.abs().max()
+        for ours, theirs in zip(leaves(other_state), leaves(usual_state), strict=True):
+            assert (ours - theirs).abs().max() > 1e-3 * theirs.abs().max()
+
+
+@torch.no_grad()
+def test_the_exported_step_of_all_parts_is_theirs(detector_of_parts, draw_counts):
+    detector, hist = detector_of_parts, draw_counts(L, B)
+    step, scale = DetectorStep(detector), torch.linspace(0.1, 2, L * B).view(L, B)
+    state, flat = detector.init_state(B), step.init_state(B)
+    for frames, scales in zip(hist, scale, strict=True):
+        wanted, state = detector(frames[None], state, scales[None])
+        fields, flat = step(frames, scales, flat)
+        found = detector.head.record(**dict(zip(step.prediction_names, fields, strict=True)))
+        assert_same_predictions(detector, found, wanted)
+
+
+def test_parts_predict_nothing_for_no_frame(detector_of_parts, draw_counts):
+    detector = detector_of_parts
+    found, _ = detector(draw_counts(1, B), frame_index=torch.zeros(0, 2, dtype=torch.int64))
+    some, _ = detector(draw_counts(1, B))
+    for empty, field in zip(found, some, strict=True):
+        assert (empty is None) == (field is None)
+        assert empty is None or (empty.shape == (0, *field.shape[1:]) and empty.dtype == field.dtype)
+    assert detector.head.decode(found, []) == []
+
+
+def test_all_parts_learn_where_only_memory_is_trained(detector_of_parts, draw_counts):
+    detector, hist = detector_of_parts.train(), draw_counts(2, B)
+    targets = torch.tensor([[[1.0, 40, 30, 20, 24]]]).expand(2 * B, -1, -1), torch.ones(2 * B, dtype=torch.int64)
+    detector.backbone.freeze_spatial()
+    predictions, _ = detector(hist, targets=targets)
+    detector.head.loss(predictions, *targets)["total"].backward()
+    rooms = parameters_by_room(detector)
+    assert not [p for p in rooms["spatial"] if p.grad is not None]
+    assert rooms["temporal"] and all(p.grad is not None and p.grad.any() for p in rooms["temporal"] if p.numel() > 1)
+    assert all(p.grad is not None for room in ("neck", "head") for p in rooms[room])
