@@ -1,6 +1,6 @@
-"""Pictures and videos of events with boxes, for people.
+"""Draw pictures and videos of events with boxes.
 
-Brighter is red, darker is blue, as in the literature. Text keeps to ASCII: OpenCV's fonts have nothing else.
+Brighter is red, darker is blue, as in the literature. Text is ASCII, since OpenCV's fonts have no other characters.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the even
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
-_VISIBLE_STILL_US = 300_000  # shorter pauses are not worth a word in the picture
+_VISIBLE_STILL_US = 300_000  # shorter pauses are not labelled
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
-    """A frame as a picture (H, W, 3) uint8 RGB: a histogram (2 * bins, H, W), darker half first, or signed channels.
+    """Return a frame as a picture (H, W, 3) uint8 RGB. It is a histogram (2 * bins, H, W), darker half first, or signed.
 
-    `behind`, a picture (h, w, 3) of the same view, shines through where there are no events.
+    `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
     """
     if hist.dtype.kind != "u":  # the sign is the polarity
         hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
@@ -74,7 +74,7 @@ def draw_frame(
     caption: str | None = None,
     behind: np.ndarray | None = None,
 ) -> np.ndarray:
-    """One window as a picture: events, detections from `min_score` on, ground truth dashed.
+    """Draw one window: events, detections from `min_score` on, ground truth dashed.
 
     hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
     carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
@@ -105,7 +105,7 @@ def draw_frame(
 
 
 def best_scale(width: int) -> int:
-    """The whole factor that brings a frame nearest to 960 pixels of width, between 1 and 6."""
+    """Return the whole factor from 1 to 6 that brings a frame nearest to 960 pixels of width."""
     return min(max(round(960 / width), 1), 6)
 
 
@@ -119,7 +119,7 @@ def class_name(class_names: Sequence[str], class_id: int) -> str:
 
 @contextmanager
 def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that appends RGB frames (h, w, 3) uint8 to an MP4; the file appears when the block ends without error.
+    """Yield a function that appends RGB frames (h, w, 3) uint8 to an MP4; the file appears after a block without error.
 
     All frames must have the size of the first. ValueError when OpenCV cannot encode, or for a video without frames;
     OSError where not all of it could be written.
@@ -161,14 +161,14 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
 
 
 def write_video(path: Path | str, frames: Iterable[np.ndarray], fps: float) -> None:
-    """All `frames` as an MP4; see `open_video`."""
+    """Write all `frames` as an MP4; see `open_video`."""
     with open_video(path, fps) as write:
         for frame in frames:
             write(frame)
 
 
 def to_png(image: np.ndarray) -> bytes:
-    """An RGB picture (h, w, 3) uint8 as the bytes of a PNG file."""
+    """Return the bytes of a PNG file of an RGB picture (h, w, 3) uint8."""
     _, data = cv2.imencode(".png", image[..., ::-1])
     return data.tobytes()
 
@@ -180,19 +180,19 @@ def write_png(path: Path | str, image: np.ndarray) -> None:
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:
-    # far outside is as good as outside, and OpenCV takes 32-bit integers only
+    # OpenCV takes 32-bit integers only; a corner far outside is drawn as one just outside
     x1, y1, x2, y2 = np.clip(np.nan_to_num(xyxy) * scale, -10_000, 20_000).round().astype(int).tolist()
     return x1, y1, x2, y2
 
 
 def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
     x1, y1, x2, y2 = box
-    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim keeps the line apart from events
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim, so that the line is seen on events
     cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
 
 
 def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str) -> None:
-    """Class and score above the box, or inside it at the upper edge of the picture."""
+    """Write class and score above the box, or inside it at the upper edge of the picture."""
     x1, y1, _, _ = box
     (width, height), _ = cv2.getTextSize(text, _FONT, 0.48, 1)
     left = min(max(x1 - 1, 0), max(canvas.shape[1] - width - 8, 0))
@@ -232,7 +232,7 @@ def _caption_bar(width: int, caption: str) -> np.ndarray:
 
 
 def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
-    """Swatches with names, from left to right as long as there is room."""
+    """Draw colours with their names, from left to right, as many as there is room for."""
     bar = _bar(width)
     entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
     entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []

@@ -1,4 +1,4 @@
-"""A detector as one file that other programs run: its step, with state and step scale as inputs, and what it expects.
+"""Write a detector as one file for other programs: its step with state and step scale as inputs, and a description.
 
 Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled for this machine by AOTInductor).
 """
@@ -40,7 +40,7 @@ class ExportConfig:
 
     height: int | None = None  # frame, pixels; null: as in training
     width: int | None = None
-    check_steps: int = 20  # carried steps at changing rates that the file is held against PyTorch for
+    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
 
     def __post_init__(self) -> None:
         for name in ("height", "width", "check_steps"):
@@ -50,7 +50,7 @@ class ExportConfig:
 
 
 def format_of(path: Path | str) -> str:
-    """The format that the name of a file asks for; ValueError lists the names there are."""
+    """Return the format that the name of a file asks for; ValueError lists the possible endings."""
     name = Path(path).name
     for kind in ("aot", "onnx", "export"):
         if name.endswith(FORMATS[kind]):
@@ -96,7 +96,7 @@ def export_detector(
         program = torch.export.export(step, example, dynamic_shapes=shapes)
         text = json.dumps(description)
         if kind == "export":
-            whole = io.BytesIO()  # where the disk is full, torch ends the process
+            whole = io.BytesIO()  # because torch ends the process on a full disk
             torch.export.save(program, whole, extra_files={METADATA_KEY: text})
             staged.write_bytes(whole.getbuffer())
         else:
@@ -106,12 +106,12 @@ def export_detector(
 
 
 def frame_dtype(windows: WindowSettings) -> torch.dtype:
-    """Of the frames that events become in such windows."""
+    """Return the type of the frames of such windows."""
     return torch.from_numpy(np.empty(0, windows.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
-    """What `export_detector` stored: as for a checkpoint, and names and shapes of the tensors."""
+    """Read the description that `export_detector` stored: that of a checkpoint, and names and shapes of the tensors."""
     try:
         description = json.loads(text)
         stored = description["checkpoint"]
@@ -124,7 +124,7 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists where records have tuples."""
+    """Turn the lists of JSON into the tuples of records."""
     if isinstance(value, dict):
         return {name: _tuples(each) for name, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
@@ -165,8 +165,8 @@ def _write_onnx(
 
 
 def _compiled(program: Any, text: str, folder: Path) -> Path:
-    """A package with the description inside; ValueError where there is nothing to compile with."""
-    # frozen: weights are laid out, and norms folded into convolutions, for this machine and once and for all
+    """Return a compiled package with the description inside; ValueError if there is no compiler."""
+    # Freezing lays weights out for this machine, and multiplies norms into convolutions.
     options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
     package = folder / "model.pt2"  # the compiler insists on the suffix
     try:
@@ -182,7 +182,7 @@ def _compiled(program: Any, text: str, folder: Path) -> Path:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the exporters tell their own developers."""
+    """Silence messages of the exporters that are for their own developers."""
     names = ("torch.onnx", "torch.export", "torch._inductor", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

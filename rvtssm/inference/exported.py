@@ -1,4 +1,4 @@
-"""Runs an exported detector with the interface of the detector itself, so that everything that streams can use it."""
+"""Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def largest_difference(
 
 
 def is_exported(path: Path | str) -> bool:
-    """Whether the name is that of an exported file."""
+    """Return whether the name is that of an exported file."""
     return str(path).endswith(tuple(FORMATS.values()))
 
 
 def read_exported(path: Path | str) -> LoadedCheckpoint:
-    """The file of `rvtssm export` as a checkpoint whose detector is an `ExportedDetector`; ValueError for any other."""
+    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file."""
     if not Path(path).is_file():
         raise ValueError(f"there is no exported model at {path}")
     with quiet():
@@ -87,7 +87,7 @@ class ExportedDetector(nn.Module):
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
     def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
-        """Zeros (B * n, ...) in order of the file's state tensors, stream-major."""
+        """Return zeros (B * n, ...) in the order of the state tensors of the file, stream-major."""
         return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)
 
     def empty(self) -> Any:
@@ -133,7 +133,7 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
     options.intra_op_num_threads = torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception:  # its errors share no class
+    except Exception:  # its errors have no common class
         raise ValueError(f"{path} is not a whole ONNX file; export it again with `rvtssm export`") from None
     names = [each.name for each in session.get_inputs()]
 
@@ -150,7 +150,7 @@ def _open_program(path: Path) -> tuple[Run, str]:
     extra = {METADATA_KEY: ""}
     try:
         program = torch.export.load(path, extra_files=extra).module()
-    except Exception:  # whatever the bytes of another file lead torch to
+    except Exception:  # torch raises errors of many kinds for other files
         raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
     text: Any = extra[METADATA_KEY]
 

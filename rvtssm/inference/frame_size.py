@@ -1,4 +1,4 @@
-"""One set of weights on sensors of any size: no weight depends on it, only padding and attention partition do."""
+"""One set of weights on sensors of any size: padding and attention windows depend on the size, no weight does."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rvtssm.records import DatasetSpec, Detections
 
 
 def nearest_downsample(spec: DatasetSpec, height: int, width: int) -> int:
-    """The whole factor that brings a sensor nearest to the frames of training; on the sensor of training, its own."""
+    """Return the whole factor that brings a sensor nearest to the frames of training; the same sensor has its own."""
     if (height, width) == (spec.height, spec.width):
         return spec.downsample
     return max(1, round(math.sqrt(height * width / (spec.frame_height * spec.frame_width))))
 
 
 def in_sensor_pixels(found: Detections, downsample: int) -> Detections:
-    """Detections of a frame that kept one pixel in `downsample` x `downsample`, in pixels of the sensor."""
+    """Convert detections to pixels of the sensor, from a frame with one pixel per `downsample` x `downsample`."""
     return replace(found, xyxy=found.xyxy * np.float32(downsample))
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:
-    """The same weights for frames of height x width pixels, in evaluation mode; itself where it fits already.
+    """Return the weights for frames of height x width pixels, in evaluation mode: the same detector if it fits already.
 
     ValueError for an exported model of another size.
     """

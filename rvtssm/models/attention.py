@@ -1,4 +1,4 @@
-"""Block and grid self-attention on channels-last images: near neighbours first, then a sparse global grid.
+"""Block and grid self-attention on channels-last images: first among neighbours, then over a sparse global grid.
 
 Source: MaxViT (Tu et al., 2022) in the form RVT (Gehrig and Scaramuzza, 2023) uses it: no relative position bias,
 query, key and value of one head side by side in the projection.
@@ -24,7 +24,7 @@ PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
 class ScaledLinear(nn.Linear):
     """A linear map followed by a learned scale per output: LayerScale (Touvron et al., 2021).
 
-    The scale is folded into the small weight, so that neither pass touches every pixel for it.
+    The scale is multiplied into the weight, which is small, instead of into every pixel.
     """
 
     def __init__(self, in_features: int, out_features: int, scale: float) -> None:
@@ -36,7 +36,7 @@ class ScaledLinear(nn.Linear):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention: (G, T, C) -> (G, T, C), each of the G groups on its own."""
+    """Multi-head self-attention within each of G groups of T pixels: (G, T, C) -> (G, T, C)."""
 
     def __init__(self, dim: int, head_dim: int, layer_scale: float = 1e-5) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class PartitionAttention(nn.Module):
 
     `block` attends inside windows of `partition` pixels; `grid` attends between pixels that lie a regular distance
     apart, `partition` of them per group. H and W must be multiples of the partition.
-    `normed_input` leaves out the first norm, for an input that comes from one.
+    `normed_input` leaves out the first norm, because the input is the output of a norm.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checkpoints in our own format: weights and a description from which the detector can be built again."""
+"""Checkpoints in our own format: weights, and a description from which the detector can be built again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the officia
 
 @dataclass
 class CheckpointMeta:
-    """What a checkpoint says about itself; `to_dict` is its plain form under the key `rvtssm`."""
+    """The description in a checkpoint; `to_dict` gives its plain form, which stands under the key `rvtssm`."""
 
     spec: DatasetSpec
     model_config: ModelConfig
     temporal_config: TemporalConfig
     windows: WindowSettings
-    raw_dir: str | None = None  # where the data were at training, for an evaluation that names none
+    raw_dir: str | None = None  # of training; an evaluation that names no folder takes it
     prepared_dir: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,20 +86,20 @@ class LoadedCheckpoint(CheckpointMeta):
 
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
-    """Write a checkpoint of the detector's weights through a temporary file: what is at `path` is always complete."""
+    """Write a checkpoint of the detector through a temporary file, so that `path` is complete at any time."""
     save_file(path, {"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()})
 
 
 def save_file(path: str | Path, content: dict[str, Any]) -> None:
-    """Write what `load_file` reads; OSError where there is no room, and then `path` is as it was."""
-    packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
+    """Write a dict that `load_file` reads. OSError if the disk is full; then `path` is as it was."""
+    packed = io.BytesIO()  # because on a full disk torch.save raises another kind of error
     torch.save(content, packed)
     with atomic_file(path) as staged:
         staged.write_bytes(packed.getbuffer())
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:
-    """Read what `write_checkpoint` or our training wrote. ValueError when the file is something else."""
+    """Read a checkpoint of `write_checkpoint` or of our training. ValueError if the file is something else."""
     content = load_file(path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
@@ -124,7 +124,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
 
 
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
-    """The dict in a file of torch.save. Only plain data is read unless `trust_pickle` allows the file to run code."""
+    """Return the dict in a file of torch.save. Reads plain data only, unless `trust_pickle` lets the file run code."""
     if not Path(path).is_file():
         raise ValueError(f"there is no checkpoint at {path}")
     try:
@@ -138,7 +138,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
         raise ValueError(f"{path} is not a checkpoint: torch cannot read it") from None
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{path} holds objects that cannot be made here: {error}") from None
-    except Exception:  # whatever the bytes of a file that is no checkpoint lead torch to
+    except Exception:  # torch raises errors of many kinds for other files
         raise ValueError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
@@ -146,7 +146,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
-    """Build the described detector and load the weights; ValueError names the keys or shapes that do not fit."""
+    """Build the described detector and load the weights; ValueError names keys and shapes that do not fit."""
     detector = meta.build()
     own = detector.state_dict()
     unknown, missing = sorted(weights.keys() - own.keys()), sorted(own.keys() - weights.keys())

@@ -1,8 +1,8 @@
-"""ConvNeXt blocks as a spatial mixer: each pixel sees its neighbourhood through large depthwise filters.
+"""ConvNeXt blocks as a spatial mixer: large depthwise filters mix each pixel with its neighbours.
 
-Source: A ConvNet for the 2020s (Liu et al., 2022), its block as timm has it. S5-ConvNext-B is in the appendix of State
-Space Models for Event Cameras (Zubic et al., 2024), without its internals; ours are three blocks in the place of one
-pair of attentions, which have nearly as many parameters.
+Source: A ConvNet for the 2020s (Liu et al., 2022), with the block of timm. S5-ConvNext-B is in the appendix of State
+Space Models for Event Cameras (Zubic et al., 2024), which does not describe its internals. Here three blocks replace
+one pair of attentions, which has nearly as many parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BLOCKS_PER_PAIR = 3  # 8 C^2 parameters and a filter each; a pair of attentions
 class ConvNeXtBlocks(nn.Module):
     """Three ConvNeXt blocks with filters of 7 x 7 pixels: (B, H, W, C) -> (B, H, W, C).
 
-    `partition`, `head_dim` and `normed_input`, which concern attention, change nothing.
+    `partition`, `head_dim` and `normed_input` are for attention and are ignored.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The spatial mixers that a stage can have; this table is where a new one is added."""
+"""The spatial mixers that a stage of the rvt backbone can have; a new one is added to this table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rvtssm.models.attention import AttentionPair
 from rvtssm.models.convnext import ConvNeXtBlocks
 from rvtssm.models.ssm2d import SSM2DPair
 
-# Called as AttentionPair is: (dim, partition, head_dim, *, normed_input, layer_scale, drop_path); a module from
-# (B, H, W, C) to the same, for H and W that are multiples of the partition.
+# Each is called with (dim, partition, head_dim, *, normed_input, layer_scale, drop_path), as AttentionPair is, and
+# returns a module from (B, H, W, C) to the same shape, where H and W are multiples of the partition.
 SPATIAL_MIXERS: dict[str, Callable[..., nn.Module]] = {
     "attention": AttentionPair,
     "convnext": ConvNeXtBlocks,

@@ -1,4 +1,4 @@
-"""Checkpoints of others: a literal key map for RVT and the official SSM release, and the sizes in their weights.
+"""Read checkpoints of RVT and of the official SSM release: a literal map of their keys, and sizes from their weights.
 
 Sources: uzh-rpg/ssms_event_cameras 7c871b5 and uzh-rpg/RVT b80f568 (Lightning checkpoints, keys under `mdl.`).
 """
@@ -64,7 +64,7 @@ def convert_official(
     memory: str | None = None,
     memory_chunk: int | None = None,
 ) -> LoadedCheckpoint:
-    """A checkpoint of RVT or of the official SSM release as one of ours; ValueError says what does not fit.
+    """Convert a checkpoint of RVT or of the official SSM release; ValueError says what does not fit.
 
     Two things are not in the weights: the attention partition, which follows from the frames of the dataset, and the
     channels per attention head, which `size` (a key of MODEL_SIZES) or `head_dim` names. The SSM release forgets at
@@ -88,12 +88,12 @@ def convert_official(
 
 
 def released_windows(in_channels: int) -> WindowSettings:
-    """What both releases were trained on: windows of 50 ms every 50 ms, as RVT prepares them."""
+    """Return the windows of both releases: 50 ms long, every 50 ms, as RVT prepares them."""
     return WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
 
 
 def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights under our names; keys the map does not know keep theirs, keys of other modules go."""
+    """Return the weights under our names; keys that the map does not know keep theirs, other modules are left out."""
     renamed = {}
     for key, value in state_dict.items():
         if not key.startswith("mdl."):
@@ -108,7 +108,7 @@ def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def derive_configs(
     state_dict: Mapping[str, Tensor], size: str | None = None, head_dim: int | None = None
 ) -> tuple[ModelConfig, TemporalConfig, int, int]:
-    """Model and temporal configuration, number of classes and of input channels, from official weights.
+    """Derive model and temporal configuration, number of classes and of input channels from official weights.
 
     `size` or `head_dim` is needed, see `convert_official`.
     """
@@ -169,5 +169,5 @@ def _derive_temporal(state_dict: Mapping[str, Tensor], dims: list[int]) -> Tempo
 
 
 def _count(state_dict: Mapping[str, Tensor], pattern: str) -> int:
-    """How many numbers the group of the pattern takes over the keys."""
+    """Count the different values of the group of the pattern over the keys."""
     return len({match[1] for match in map(re.compile(pattern).match, state_dict) if match})

@@ -16,7 +16,7 @@ from rvtssm.models.model_config import ModelConfig
 
 
 class ConvNormAct(nn.Module):
-    """Convolution without bias, batch norm, SiLU; the size shrinks by `stride` only."""
+    """Convolution without bias, batch norm, SiLU; only `stride` reduces the size of the map."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ConvNormAct(nn.Module):
 
 
 class CspLayer(nn.Module):
-    """Half of the channels through `num_blocks` bottlenecks, the other half around them: C3 of YOLOv5."""
+    """Send half of the channels through `num_blocks` bottlenecks and the other half around them: C3 of YOLOv5."""
 
     def __init__(self, in_channels: int, out_channels: int, num_blocks: int) -> None:
         super().__init__()

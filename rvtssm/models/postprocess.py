@@ -1,7 +1,7 @@
-"""From predictions to detections: probabilities, a score, a threshold, non-maximum suppression within each class.
+"""YOLOX predictions to detections: probabilities, a score, a threshold, non-maximum suppression within each class.
 
-Source: YOLOX (Ge et al., 2021). `class_only` is the score RVT evaluates with: boxes are chosen and suppressed by
-objectness times class, then ranked by the class alone.
+Source: YOLOX (Ge et al., 2021). `class_only` is the score of RVT's evaluation: boxes are chosen and suppressed by
+objectness times class, then ranked by the class probability.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCORES = ("objectness_times_class", "class_only")
 
 @dataclass
 class PostprocessConfig:
-    """Which boxes count as detections."""
+    """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
 
     min_score: float = 0.001  # objectness times class probability
     nms_iou: float = 0.45
@@ -40,12 +40,12 @@ class PostprocessConfig:
 
 
 def to_probabilities(predictions: Tensor) -> Tensor:
-    """(..., 5 + K) with objectness and class logits -> the same with probabilities; boxes are left as they are."""
+    """(..., 5 + K) with objectness and class logits -> the same with probabilities; boxes do not change."""
     return torch.cat([predictions[..., :4], predictions[..., 4:].sigmoid()], dim=-1)
 
 
 def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Tensor:
-    """The boxes of one frame that remain, best first: (A, 5 + K) -> (N, 7).
+    """Return the boxes of one frame that remain, best first: (A, 5 + K) -> (N, 7).
 
     Rows are [left, top, right, bottom px, objectness, class probability, class index].
     """
@@ -69,7 +69,7 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
 def postprocess(
     predictions: Tensor, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
 ) -> list[Detections]:
-    """The detections of M frames: predictions (M, A, 5 + K) with logits, t_us (M,) their times."""
+    """Return the detections of M frames: predictions (M, A, 5 + K) with logits, t_us (M,) their times."""
     config = config or PostprocessConfig()
     found = []
     for probabilities, time in zip(to_probabilities(predictions.float()), t_us, strict=True):
@@ -88,7 +88,7 @@ def postprocess(
 
 
 def inside_frame(frame: Detections, height: int, width: int) -> Detections:
-    """Boxes cut at the edges of a frame of height x width pixels; those wholly outside are dropped."""
+    """Cut boxes at the edges of a frame of height x width pixels, and drop those wholly outside."""
     xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     return Detections(xyxy[keep], frame.score[keep], frame.class_id[keep], frame.t_us)

@@ -1,4 +1,4 @@
-"""Which location answers for which object: SimOTA, all frames and objects at once.
+"""Assign objects to the locations that must predict them: SimOTA, for all frames and objects at once.
 
 Source: YOLOX (Ge et al., 2021), section 2.1 and its code; the candidates are the locations whose cell centre lies
 within 1.5 strides of an object's centre.
@@ -11,14 +11,14 @@ from torch import Tensor
 
 CENTER_RADIUS = 1.5  # strides
 IOU_WEIGHT = 3.0
-OUTSIDE_COST = 1e6  # a location near another object only: taken if nothing else is left
-NUM_CANDIDATES = 10  # the sum of the best ten overlaps is the number of locations an object gets
+OUTSIDE_COST = 1e6  # of a location that is near another object only: it is chosen last
+NUM_CANDIDATES = 10  # the sum of the ten best overlaps of an object is its number of locations
 
 
 def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast.
+    """Return the intersection over union of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast.
 
-    Areas come from the sizes, not from the corners: of a small box far from the origin the corners lose digits.
+    Areas are computed from the sizes, because the corners of a small box far from the origin lose digits.
     """
     far = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
     near = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
@@ -29,7 +29,7 @@ def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
-    """The target of every location, -1 for background: (M, A) int64, an index into the N targets of the frame.
+    """Return the target of every location as an index into the N targets of its frame, -1 for background: (M, A) int64.
 
     predictions (M, A, 5 + K) as the head gives them; targets (M, N, 5) [class, cx, cy, w, h], the first
     num_targets (M,) of a frame are real; locations (A, 3) [x, y, stride].
@@ -54,7 +54,7 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
     is_match = torch.zeros_like(is_candidate).scatter_(-1, best.indices, is_taken)
 
     num_claims = is_match.sum(dim=1)  # (M, A)
-    # a location that several objects claim goes to the cheapest object of the frame
+    # a location that several objects want goes to the object with the lowest cost
     matched = torch.where(num_claims > 1, cost.argmin(dim=1), is_match.int().argmax(dim=1))
     return matched.masked_fill(num_claims == 0, -1)
 

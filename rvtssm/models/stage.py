@@ -25,15 +25,15 @@ class Downsample(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # channels first by name, channels last in memory, before and after: neither permutation moves anything
+        # The data stay in place: channels come first for the convolution, but lie last in memory before and after it.
         return self.norm(self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 class Stage(nn.Module):
     """L steps of B streams: (L, B, H, W, C) -> (L, B, H / factor, W / factor, dim), and the state after step L.
 
-    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major. Where it does not
-    `remember`, every step starts from the zero state, and the state that is handed on is empty, ().
+    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major. If the stage does not
+    remember, every step starts from the zero state, and the state that it returns is ().
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Weights of one detector as the start of another: what fits is taken, what can be fitted is, the rest stays new.
+"""Start a detector from the weights of another: take what fits, resize what can be resized, leave the rest new.
 
 Sources of weights: our checkpoints, those of RVT and of the official SSM release.
 """
@@ -26,7 +26,7 @@ _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")
 
 @dataclass(frozen=True)
 class TransferSource:
-    """Weights by our names, and what is known of the model they come from; None where nothing is."""
+    """Weights by our names, and what is known of their model; None if nothing is known."""
 
     weights: Mapping[str, Tensor]
     temporal: TemporalConfig
@@ -46,7 +46,7 @@ class Transferred:
 
 
 def read_source(path: str | Path) -> TransferSource:
-    """The weights in a checkpoint of ours, of RVT or of the official SSM release. ValueError for another file."""
+    """Read the weights in a checkpoint of ours, of RVT or of the official SSM release. ValueError for another file."""
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
         found = read_checkpoint(path)
@@ -57,7 +57,7 @@ def read_source(path: str | Path) -> TransferSource:
             found.spec.class_names,
             found.model_config,
         )
-    # channels per attention head are not in such weights; those of the new detector are taken for granted
+    # such weights do not tell the channels per attention head, so those of the new detector are assumed
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
     return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)
 
@@ -135,7 +135,7 @@ def _fit(
 
 
 def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]) -> _Fitted:
-    """The rows of classes with the same name; all of them, where the names are not known but the number is the same."""
+    """Take the rows of classes with the same name; all rows if the names are not known and the number is the same."""
     if value.shape[1:] != own.shape[1:]:
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     if before is None:
@@ -154,7 +154,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
 
 
 def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:
-    """Filters over another number of bins, interpolated within each polarity.
+    """Interpolate filters to another number of bins, within each polarity.
 
     Fewer bins hold more events each, so the response to the same events stays nearly as it was.
     """

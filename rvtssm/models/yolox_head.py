@@ -31,7 +31,7 @@ class HeadLevel(nn.Module):
         self.class_out = nn.Conv2d(hidden, num_classes, 1)
         self.box_out = nn.Conv2d(hidden, 4, 1)
         self.objectness_out = nn.Conv2d(hidden, 1, 1)
-        # at the start one location in a hundred is an object: Focal Loss (Lin et al., 2017), section 3.3
+        # so that one location in a hundred is an object at the start: Focal Loss (Lin et al., 2017), section 3.3
         for layer in (self.class_out, self.objectness_out):
             assert layer.bias is not None
             nn.init.constant_(layer.bias, -math.log((1 - 0.01) / 0.01))

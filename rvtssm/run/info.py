@@ -16,7 +16,7 @@ from rvtssm.run.weights import read_weights
 
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
-    """Parameters by room of the detector that `checkpoint` holds, or else that the configuration describes."""
+    """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
     described = read_weights(config) if config.checkpoint else _configured(config)
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
