@@ -29,11 +29,12 @@ GEN1_ROWS = {
     *("s4_base", "s4d_base_alpha0", "s4d_base_alpha1", "s4d_base_h2"),
     *("s5_base_alpha0", "s5_base_alpha1", "s5_small_h2"),
 }
+OTHER_ROWS = {"s5_rtdetr_base"}  # parts that the paper does not have
 every_recipe = pytest.mark.parametrize("name", [path.stem for path in FILES])
 
 
 def test_the_rows_of_the_paper_are_there():
-    rows = {"gen1": ROWS | GEN1_ROWS, "onempx": ROWS}
+    rows = {"gen1": ROWS | GEN1_ROWS | OTHER_ROWS, "onempx": ROWS | OTHER_ROWS}
     assert {path.stem for path in PUBLISHED} == {f"{dataset}_{row}" for dataset in rows for row in rows[dataset]}
 
 
@@ -44,7 +45,8 @@ def test_a_recipe_opens_with_command_hardware_and_what_is_published(path):
     assert lines[1].startswith(f"# rvtssm train experiment={path.stem} ")
     assert lines[2].startswith("# Hardware: ")
     number = r"\d\d\.\d+ AP.*\((Zubic et al\., CVPR 2024|Gehrig and Scaramuzza, CVPR 2023)\)"
-    assert re.match(rf"# Published: {number}$", lines[3])
+    is_other = path.stem.partition("_")[2] in OTHER_ROWS
+    assert re.match(rf"# Published: {'nothing for this row' if is_other else number}$", lines[3])
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
