@@ -45,7 +45,7 @@ _VISIBLE_STILL_US = 300_000  # shorter pauses are not labelled
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
-    """Return a frame as a picture (H, W, 3) uint8 RGB. It is a histogram (2 * bins, H, W), darker half first, or signed.
+    """Draw a frame as (H, W, 3) uint8 RGB: a histogram (2 * bins, H, W), darker half first, or signed channels.
 
     `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
     """
