@@ -36,9 +36,8 @@ every_recipe = pytest.mark.parametrize("name", [path.stem for path in FILES])
 
 def test_the_rows_of_the_paper_are_there():
     rows = {"gen1": ROWS | GEN1_ROWS, "onempx": ROWS}
-    assert {path.stem for path in RECIPES if path not in OURS} == {
-        f"{dataset}_{row}" for dataset in rows for row in rows[dataset]
-    }
+    names = {path.stem for path in RECIPES if path not in OURS}
+    assert names == {f"{dataset}_{row}" for dataset in rows for row in rows[dataset]}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
