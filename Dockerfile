@@ -1,10 +1,10 @@
-# The package with its command as the entry point; the image exists only if the whole test suite passed in it.
+# An image of the package whose entry point is its command. It is built only if the whole test suite passes in it.
 #
 #   docker build -t rvtssm .
 #   docker run --rm --gpus all -v "$PWD/outputs:/rvtssm/outputs" rvtssm demo out=outputs/demo
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 
-# a compiler and Python's headers: Triton builds a small launcher for every kernel
+# A compiler and the headers of Python are needed because Triton builds a small launcher for every kernel.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc git libc6-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
@@ -13,7 +13,7 @@ WORKDIR /rvtssm
 ENV PATH=/rvtssm/.venv/bin:$PATH PIP_NO_CACHE_DIR=1
 ENTRYPOINT ["rvtssm"]
 
-# the dependencies are a layer of their own, rebuilt only when they change
+# The dependencies are a layer of their own, which is built again only if they change.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY configs configs
 COPY rvtssm/__init__.py rvtssm/__init__.py

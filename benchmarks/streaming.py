@@ -43,7 +43,7 @@ from rvtssm.inference.exported import read_exported
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -89,7 +89,7 @@ def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
     def step(hist: Tensor) -> Tensor:
         nonlocal state
         predictions, state = detector(hist[None], state, prepared)
-        return predictions
+        return predictions[0]
 
     return step
 
@@ -115,7 +115,7 @@ class CudaGraphStep:
             predictions, after = step(self._hist, scale, state)
             for old, new in zip(state, after, strict=True):
                 old.copy_(new)
-            return predictions
+            return predictions[0]
 
         side_stream = torch.cuda.Stream()
         side_stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""Turns a tree of raw recordings into histograms on disk: the door to `rvtssm preprocess`.
+"""Turn raw recordings into histograms on disk; the same as `rvtssm preprocess`.
 
 python data_prep/preprocess.py dataset=gen1 dataset.raw_dir=data/gen1 dataset.prepared_dir=data/gen1_prepared
 python data_prep/preprocess.py dataset=onempx dataset.raw_dir=data/onempx dataset.prepared_dir=data/onempx_prepared

@@ -14,11 +14,12 @@ from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.datamodule import DataConfig
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.evaluation.memory_audit import AuditConfig
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.inference.export_detector import ExportConfig
 from rvtssm.inference.predict_recording import PredictConfig
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.simulation.generate_recordings import SyntheticConfig
 from rvtssm.ssm import TemporalConfig
 from rvtssm.training.fit import TrainingConfig
@@ -64,6 +65,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -75,6 +77,7 @@ class Config:
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
@@ -88,8 +91,11 @@ class Config:
 
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`."""
-    ConfigStore.instance().store("schema", Config)
+    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    store = ConfigStore.instance()
+    store.store("schema", Config)
+    for name, size in MODEL_SIZES.items():
+        store.store(name, size, group="model")
 
 
 @functools.cache

@@ -6,6 +6,7 @@ The module does not import torch, so that readers and preparation workers stay l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -104,29 +105,69 @@ class Windows:
     def __len__(self) -> int:
         return len(self.bounds_us)
 
+    def __getitem__(self, part: slice) -> Windows:
+        """Some consecutive windows (views, no copy)."""
+        return Windows(self.bounds_us[part], self.dt_us[part])
+
     @property
     def ends_us(self) -> np.ndarray:
         return self.bounds_us[:, 1]
 
 
+CONVENTIONS = ("exact", "rvt")
+CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1}  # see events/representations.py
+_DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.int8}
+
+
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """How the histograms were counted that a sequence holds, or that a model was trained on."""
+    """How events become frames: of a prepared sequence, of a training, or of a recording that is counted now."""
 
-    stride_us: float  # from window end to window end; for a model, the step with step_scale = 1
-    length_us: int | None  # None: from the end of one window to the end of the next
-    convention: str  # exact or rvt
-    num_bins: int  # parts of a window
-    count_cutoff: int  # counts saturate here
+    stride_us: float = 50_000  # from window end to window end; for a model, the step with step_scale = 1
+    length_us: int | None = None  # None: from the end of one window to the end of the next
+    convention: str = "exact"  # one of CONVENTIONS, see events/representations.py
+    num_bins: int = 10  # parts of a window
+    count_cutoff: int = 10  # counts saturate here
     representation: str = "histogram"  # one of CHANNELS_PER_BIN
+
+    def __post_init__(self) -> None:
+        for name, choices in (("convention", CONVENTIONS), ("representation", CHANNELS_PER_BIN)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
+        if self.convention == "rvt" and self.representation != "histogram":
+            raise ValueError(
+                f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact"
+            )
+        if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
+            raise ValueError(
+                f"cannot count with count_cutoff={self.count_cutoff} (1 to 255), num_bins={self.num_bins} (at least 1)"
+            )
+        if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
+            raise ValueError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
 
     @property
     def num_channels(self) -> int:
         """Channels of a frame, and so of the input of a model."""
         return CHANNELS_PER_BIN[self.representation] * self.num_bins
 
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Type of the values of a frame."""
+        return np.dtype(_DTYPES[self.representation])
 
-CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1}  # see events/representations.py
+    @property
+    def hz(self) -> float:
+        return 1e6 / self.stride_us
+
+    @property
+    def includes_end(self) -> bool:
+        """Whether windows are closed, so that an event at the end of one is in it, as in RVT."""
+        return self.convention == "rvt"
+
+    def at_rate(self, hz: float, window: str) -> WindowSettings:
+        """The same counting at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
+        length_us = None if window == "shrink" else self.length_us or round(self.stride_us)
+        return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / hz, length_us=length_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""Turns a checkpoint of the official SSM release or of RVT (a Lightning .ckpt) into one of ours.
+"""Convert a checkpoint of the official SSM release or of RVT (a Lightning .ckpt) to the format of this package.
 
 python scripts/convert_checkpoint.py gen1_base.ckpt gen1_base_converted.ckpt --dataset gen1 --size base
 python scripts/convert_checkpoint.py gen1_base.ckpt gen1_base_carried.ckpt --dataset gen1 --size base --memory carried
 python scripts/convert_checkpoint.py rvt-t.ckpt rvt_t_converted.ckpt --dataset onempx --size tiny
 
-Weights of the SSM release run bilinear, without mask, and forget after 21 steps on Gen1 and 10 on 1Mpx, as they were
-trained; --memory carried lets them remember. Weights of RVT carry their state.
+Weights of the SSM release use bilinear discretisation and no bandlimit, and forget after 21 steps on Gen1 and 10 on
+1Mpx, as in their training; with --memory carried they carry their state. Weights of RVT always carry their state.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from pathlib import Path
 
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import load_file, write_checkpoint
-from rvtssm.models.detector import MODEL_SIZES, count_parameters
+from rvtssm.models.detector import count_parameters
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.official import convert_official
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="the checkpoint of the official SSM release or of RVT")
-    parser.add_argument("target", type=Path, help="where the converted checkpoint goes")
-    parser.add_argument("--dataset", required=True, choices=list(DATASETS), help="what it was trained on")
+    parser.add_argument("target", type=Path, help="the file to write")
+    parser.add_argument("--dataset", required=True, choices=list(DATASETS), help="the dataset it was trained on")
     shape = parser.add_mutually_exclusive_group(required=True)
-    shape.add_argument("--size", choices=list(MODEL_SIZES), help="which published size it has")
-    shape.add_argument("--head-dim", type=int, help="channels per attention head, for any other size")
+    shape.add_argument("--size", choices=list(MODEL_SIZES), help="its published size")
+    shape.add_argument("--head-dim", type=int, help="channels per attention head, if it has another size")
     parser.add_argument("--memory", choices=["carried", "chunk"], help="default: chunk for SSMs, carried for RVT")
-    parser.add_argument("--memory-chunk", type=int, help="steps after which it forgets; default: 21 gen1, 10 onempx")
-    parser.add_argument("--trust-pickle", action="store_true", help="let the file run code while it is read")
+    parser.add_argument("--memory-chunk", type=int, help="steps after which it forgets; default: gen1 21, onempx 10")
+    parser.add_argument("--trust-pickle", action="store_true", help="allow the file to run code while it is read")
     return parser.parse_args(argv)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole chain on synthetic recordings, from a bare checkout to report.md; arguments are overrides of `rvtssm demo`.
+# Install if needed, and run `rvtssm demo`: everything from synthetic recordings to report.md. Arguments are overrides.
 #
 #   bash scripts/demo.sh
 #   bash scripts/demo.sh out=outputs/demo

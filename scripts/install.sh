@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Makes .venv in the checkout and installs the package with the versions of constraints.txt; once, until they change.
-# Run it (`bash scripts/install.sh`) or source it from another script; it leaves the caller in the checkout.
+# Create .venv in the checkout and install the package with the versions in constraints.txt. A second run does nothing
+# unless these have changed.
+# Run it (`bash scripts/install.sh`), or source it from another script, whose working directory is then the checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
     local candidate
     for candidate in python3 python3.11 python3.12 python3.13 python; do
-        # asked, not only looked up: a version manager may put names on the path that refuse to start
+        # Start it, because a version manager may put names on the path that do not start.
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             echo "$candidate"
             return
         fi
     done
-    echo "install: no Python of version 3.11 or newer on the path; install one (found: $(python3 --version 2>&1 || true))" >&2
+    echo "install: there is no Python of version 3.11 or newer on the path; install one (found: $(python3 --version 2>&1 || true))" >&2
     return 1
 }
 
@@ -23,14 +24,15 @@ make_venv() {
         return
     fi
     python=$(find_python)
-    echo "install: making .venv with $("$python" --version)"
+    echo "install: creating .venv with $("$python" --version)"
     if ! "$python" -m venv .venv; then
         echo "install: '$python -m venv .venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2
         return 1
     fi
 }
 
-# What the environment depends on: the two files, the interpreter, and where the checkout lies (the install points at it).
+# Print a hash of what the environment depends on: the two files, the interpreter and the path of the checkout, which
+# the installation points to.
 wanted_stamp() {
     .venv/bin/python - <<'PYTHON'
 import hashlib, os, pathlib, sys
@@ -43,7 +45,7 @@ install_package() {
     local stamp=.venv/rvtssm-installed wanted
     make_venv
     if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-        echo "install: .venv holds $(.venv/bin/python --version), needed is 3.11 or newer; remove .venv and try again" >&2
+        echo "install: .venv contains $(.venv/bin/python --version), needed is 3.11 or newer; remove it and try again" >&2
         return 1
     fi
     wanted=$(wanted_stamp)
@@ -53,7 +55,7 @@ install_package() {
     rm -f "$stamp"
     echo "install: installing the package and its dependencies into .venv"
     .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
-    # written last and in one move: an interrupted install leaves no stamp and is done again
+    # Written last and in one step, so an interrupted installation leaves no stamp and is repeated.
     echo "$wanted" >"$stamp.new"
     mv "$stamp.new" "$stamp"
 }

@@ -1,4 +1,4 @@
-"""Detects in one recording, without labels, and draws a video: the door to `rvtssm predict`.
+"""Find objects in a recording, which needs no labels, and draw a video; the same as `rvtssm predict`.
 
 python scripts/predict.py checkpoint=outputs/gen1/checkpoints/best.ckpt recording=drive.raw out=outputs/drive
 """

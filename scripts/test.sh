@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lint, types and the whole test suite, from a bare checkout; arguments go to pytest.
+# Install if needed, check style and types, and run all tests. Arguments go to pytest.
 #
 #   bash scripts/test.sh
 #   bash scripts/test.sh -n 0 -x tests/ssm        # one process, stop at the first failure, one room
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
-# one thread per worker: two pools of threads on two cores slow each other down
+# One thread per worker, because two pools of threads on two cores slow each other down.
 export OMP_NUM_THREADS=1
 
 .venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Trains a detector on a prepared dataset: the door to `rvtssm train`.
+"""Train a detector on a dataset; the same as `rvtssm train`.
 
 python scripts/train.py dataset=gen1 model=base dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
 python scripts/train.py dataset=gen1 model=base dataset.prepared_dir=data/gen1_prepared out=outputs/gen1 resume=auto

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Trains on a SLURM cluster, one process per GPU; submitted from the checkout, arguments are overrides of `rvtssm train`.
+# Train on a SLURM cluster with one process per GPU. Submit it from the checkout; arguments are overrides of
+# `rvtssm train`.
 #
 #   sbatch scripts/train_slurm.sh dataset=gen1 dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
 #   sbatch --nodes=16 --time=4:00:00 scripts/train_slurm.sh ...          # 64 GPUs, four hours at a time
 #
-# Ten minutes before its time is over, the job is told: the run writes last.ckpt after the step or the validation that it
-# is in, ends, and the job goes back into the queue, to continue from there. So it does after a preemption, where the
-# cluster itself requeues it, and when it is submitted again. Let the notice be longer than a validation takes.
+# SLURM sends a signal ten minutes before the time of the job is over (`--signal` below). The run then finishes its step
+# or validation, writes last.ckpt and ends, and this script puts the job back into the queue. The next run continues from
+# last.ckpt. The same happens after a preemption, if the cluster requeues the job, and when the job is submitted again.
+# The time between signal and end must be longer than a validation takes.
 #SBATCH --job-name=rvtssm
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
@@ -24,14 +26,14 @@ srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" scripts/train.py resume=
 run=$!
 
 is_time_over=
-trap 'is_time_over=1; kill -USR1 "$run" || true' USR1 # srun hands it on to every process
+trap 'is_time_over=1; kill -USR1 "$run" || true' USR1 # srun passes it on to every process
 code=0
 wait "$run" || code=$?
 if [ -n "$is_time_over" ]; then
-    # the signal has only ended the first wait
+    # The signal ended only the first `wait`; the run may still be working.
     code=0
     wait "$run" || code=$?
-    if [ "$code" -ne 0 ]; then # 0: the run was complete
+    if [ "$code" -ne 0 ]; then # 0 means that the run is complete
         scontrol requeue "$SLURM_JOB_ID"
     fi
 fi

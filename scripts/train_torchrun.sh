@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Trains on every GPU of a machine, or of several, through torchrun; arguments are overrides of `rvtssm train`.
+# Train on all GPUs of one or several machines with torchrun. Arguments are overrides of `rvtssm train`.
 #
 #   bash scripts/train_torchrun.sh dataset=gen1 dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
-#   NODES=2 HEAD=10.0.0.1 bash scripts/train_torchrun.sh ...     # the same line on both machines, 10.0.0.1 is one of them
+#   NODES=2 HEAD=10.0.0.1 bash scripts/train_torchrun.sh ...   # on both machines; 10.0.0.1 is one of them
 #
-# PROCESSES is the number per machine (default: one per GPU), PORT a free one of HEAD. The batch of a step is
-# sampling.batch_size x processes. The folder `out` must be one that all machines see. When a process dies, torchrun ends
-# the others and starts all anew, RESTARTS times (default: once); like the same line given again, they go on from the last checkpoint.
+# PROCESSES is the number of processes per machine (default: one per GPU), PORT a free port of HEAD. The batch of a step
+# has sampling.batch_size x processes sequences. All machines must see the folder `out`. If a process dies, torchrun ends
+# the others and starts all of them again, up to RESTARTS times (default: once). They continue from the last checkpoint,
+# and so does this command if it is repeated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +15,7 @@ python=${PYTHON:-.venv/bin/python}
 nodes=${NODES:-1}
 processes=${PROCESSES:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)}
 if [ "$processes" -lt 1 ]; then
-    echo "scripts/train_torchrun.sh: no GPU is found here; name the number of processes, as in PROCESSES=2" >&2
+    echo "scripts/train_torchrun.sh: no GPU was found; set the number of processes, as in PROCESSES=2" >&2
     exit 2
 fi
 

@@ -15,17 +15,19 @@ from rvtssm.run.checks import check
 FREE = {
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
+    *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
 }
 # where neither a negative number nor a word is wrong, or more than one is
 WRONG = {
     "temporal.strides": ("[0]", "[5]", "[-4]", "[4,4]"),
-    "training.recompute_stages": ("[0]", "[5]", "[1,1]"),
+    "training.recompute_strides": ("[0]", "[5]", "[1,1]"),
     "training.logger_args": ("[1]",),
     "model.dim_multiplier": ("[1,2]", "[0,1,1,1]"),
     "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
     "optim.h2_band": ("[1]", "[2,1]"),
     "training.precision": ("16", "bf16", "bf16-true"),
     "temporal.name": ("S5",),
+    "plugins": ("[gone.py]",),
     "temporal.dws_conv_kernel_size": ("2",),
     "predict.formats": ("[gif]",),
 }
@@ -85,6 +87,18 @@ def test_what_is_free_is_there():
         (("training.precision=bf16",), "training.precision='bf16'; choose from 32-true"),
         (("training.accelerator=npu",), "training.accelerator='npu'; choose from auto, cpu, gpu"),
         (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
+        (("model.backbone=vgg",), "model.backbone='vgg'; choose from rvt, timm"),
+        (("model.neck=giraffe",), "model.neck='giraffe'; choose from pafpn"),
+        (("model.head=hydra",), "model.head='hydra'; choose from yolox"),
+        (("model.backbone=timm",), "model.backbone=timm needs model.timm_name=NAME"),
+        (("model.backbone=timm", "model.timm_name=resnet81"), "no model of timm; near it are resnet"),
+        (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.neck=pafpn needs maps of the strides"),
+        (
+            ("model.backbone=timm", "model.timm_name=test_resnet", "model.timm_weights=/gone.pth"),
+            "model.timm_weights=/gone.pth: there is no such file",
+        ),
+        (("training.recompute_strides=[2]",), "training.recompute_strides=[2]; name strides of the backbone once each"),
+        (("plugins=[gone.py]",), "plugins=[gone.py]: there is no such file"),
         (("model.head_dim=7",), "head_dim=7 does not divide the 64 channels"),
         (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.bandlimit=0.5 is not defined for temporal.name=lstm"),
         (("temporal=s7", "optim.h2_weight=0.1"), "optim.h2_weight=0.1: temporal.name=s7 has no H2 norm"),
@@ -108,7 +122,7 @@ def test_a_run_is_refused_before_its_data_are_sought(tmp_path):
         (["model.head_dim=7"], "head_dim=7"),
         (["resume=/gone.ckpt"], "resume=/gone.ckpt: there is no such checkpoint"),
         (["training.init_from=/gone.ckpt"], "training.init_from: there is no checkpoint at /gone.ckpt"),
-        (["training.accelerator=mps"], "training cannot run so"),
+        (["training.accelerator=mps"], "training cannot run with these settings"),
     ):
         with pytest.raises(ValueError) as refused:
             train(compose([*somewhere, *overrides]))

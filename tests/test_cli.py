@@ -17,7 +17,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -54,7 +54,7 @@ def refused(capsys):
         (["train", "steps=0"], "training.steps=0 must be at least 1"),
         (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
         (["train", "dataset"], "'dataset' is not of the form key=value"),
-        (["train", "+steps=3"], r"'\+steps=3': every key is there already; write key=value"),
+        (["train", "+steps=3"], r"'\+steps=3': every key exists already; write key=value"),
         (["train", "--fast"], "no option --fast; values are given as key=value"),
         (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
         (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, dsec, synthetic"),
@@ -110,6 +110,11 @@ def test_the_composed_values_are_printed(capsys):
     ("verb", "override", "section", "key"),
     [
         ("preprocess", "labels=none", "preprocess", "labels"),
+        ("preprocess", "stride_ms=5", "windows", "stride_ms"),
+        ("verify", "representation=event_stack", "windows", "representation"),
+        ("train", "length_ms=40", "windows", "length_ms"),
+        ("demo", "num_bins=5", "windows", "num_bins"),
+        ("info", "count_cutoff=9", "windows", "count_cutoff"),
         ("generate", "duration_s=2.5", "synthetic", "duration_s"),
         ("generate", "camera.threshold=0.3", "synthetic", "camera"),
         ("train", "precision=bf16-mixed", "training", "precision"),
@@ -120,7 +125,8 @@ def test_the_composed_values_are_printed(capsys):
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
-    monkeypatch.setattr(f"rvtssm.run.{verb}.{verb}", configs.append)
+    module = "inspect_data" if verb == "inspect" else verb
+    monkeypatch.setattr(f"rvtssm.run.{module}.{verb}", configs.append)
     before = getattr(getattr(cli.compose([]), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
@@ -303,7 +309,7 @@ def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
     np.save(path, boxes)
     where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
     line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
-    assert re.search("no recording of .* has a box that can be used: classes 0 car, 1 pedestrian, sensor 64x48", line)
+    assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
 
 
 def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):

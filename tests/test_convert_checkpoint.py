@@ -12,9 +12,9 @@ import torch
 
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
-from rvtssm.models.detector import derive_geometry
 from rvtssm.models.official import rename_official
 from rvtssm.models.postprocess import to_probabilities
+from rvtssm.models.rvt_backbone import derive_geometry
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_checkpoint.py"
 MODELS = {"s5": "model_small.npz", "lstm": "rvt_small.npz"}
@@ -102,7 +102,7 @@ def test_a_converted_model_predicts_what_was_recorded(convert, official, tmp_pat
     assert convert([str(path), str(tmp_path / "ours.ckpt"), *sizes]) == 0
     detector = read_checkpoint(tmp_path / "ours.ckpt").detector
     last = torch.tensor([(num_steps - 1, stream) for stream in range(num_streams)])
-    predictions, _ = detector(torch.from_numpy(arrays["input"]), frame_index=last)
+    (predictions,), _ = detector(torch.from_numpy(arrays["input"]), frame_index=last)
     wanted = torch.from_numpy(arrays["pred_eval"])
     assert (to_probabilities(predictions) - wanted).abs().max() <= 1e-4 * wanted.abs().max()
 

@@ -17,8 +17,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm import cli
-from rvtssm.datasets.sequence import CountedHistograms, RawSplit
-from rvtssm.events.histogram import count_windows
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.streams import Streams
@@ -167,7 +168,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
         (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
         scores.append({name: value for name, value in row.items() if name != "seconds"})
     assert scores[0] == scores[1] and scores[0]["AP"] > 0
-    assert f"At {hz} Hz, as all below." in (tmp_path / "raw/report.html").read_text()
+    assert f"At {hz} Hz, like all below." in (tmp_path / "raw/report.html").read_text()
 
 
 def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
@@ -278,11 +279,10 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
     settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
     sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
     (sequence, *_) = sequences
-    assert isinstance(sequence.source, CountedHistograms)
     cut_us = int(np.unique(sequence.labels.t_us)[5])
 
     def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
-        events = sequence.source.recording.read()
+        events = open_recording(sequence.source.path).read()
         if is_perturbed:  # everything from the label time on is noise
             later = events.t >= cut_us
             rng = np.random.default_rng(0)
@@ -295,7 +295,7 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
         frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
         dt_us = torch.from_numpy(sequence.dt_us)[:, None]
         predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
-        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.numpy(), strict=True))
+        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.rows.numpy(), strict=True))
 
     clean, perturbed = scores(False), scores(True)
     assert set(clean) == set(np.unique(sequence.labels.t_us).tolist())  # every label time ends a window

@@ -16,7 +16,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -89,7 +89,7 @@ def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw,
     prepared = prepare(raw, tmp_path / "prepared")
     capsys.readouterr()
     assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "frequencies_hz=[20,40]")
-    faster = prepare(raw, tmp_path / "faster", "preprocess.stride_ms=25")
+    faster = prepare(raw, tmp_path / "faster", "windows.stride_ms=25")
     capsys.readouterr()
     # without memory, the rate of training is scored as well
     assert "stride_us=25000 but the run asks for 50000" in refused(
@@ -126,7 +126,7 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     trained = read_checkpoint(weights())
     meta = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
     exported = ExportedDetector(
-        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "locations": [[0, 0]]}
+        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "predictions": {}}
     )
     monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: LoadedCheckpoint(**meta, detector=exported))
     answer = refused("checkpoint=model.onnx")

@@ -1,4 +1,4 @@
-"""The doors lead to their verbs, and installing happens once: again after a change, again after an interruption."""
+"""The scripts run their verbs, and the package is installed again only after a change or an interruption."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOORS = {
+VERBS = {
     "scripts/train.py": "train",
     "scripts/evaluate.py": "evaluate",
     "scripts/predict.py": "predict",
     "data_prep/preprocess.py": "preprocess",
-    "data_prep/verify.py": "verify",
 }
 
 # stands for .venv/bin/python: notes what is installed, hands everything else to a real interpreter
@@ -30,14 +29,14 @@ esac
 """
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_door_leads_to_its_verb(door, monkeypatch):
+@pytest.mark.parametrize("script", VERBS)
+def test_a_script_runs_its_verb(script, monkeypatch):
     calls = []
     monkeypatch.setattr("rvtssm.cli.main", lambda argv: calls.append(argv) or 3)
-    monkeypatch.setattr(sys, "argv", [door, "dataset=gen1", "--config"])
+    monkeypatch.setattr(sys, "argv", [script, "dataset=gen1", "--config"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(ROOT / door), run_name="__main__")
-    assert calls == [[DOORS[door], "dataset=gen1", "--config"]]
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert calls == [[VERBS[script], "dataset=gen1", "--config"]]
     assert ended.value.code == 3
 
 

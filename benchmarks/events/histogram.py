@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rvtssm.events.frame_counter import SlidingWindows
-from rvtssm.events.histogram import count_windows
-from rvtssm.records import Events, Windows
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.records import Events, WindowSettings
 
 SENSORS = {"gen1": (240, 304, 1), "onempx": (720, 1280, 2)}  # height, width, downsample
 WINDOWS = ((1, 50), (5, 50), (20, 50), (5, 5))  # million events per second, milliseconds
@@ -57,7 +57,7 @@ def traffic(num_events: int, height: int, width: int, seed: int = 0) -> Events:
 
 
 def paired(ours: Callable[[int], object], theirs: Callable[[int], object], num_runs: int) -> tuple[float, float, float]:
-    """Return the median seconds of both and of their ratios theirs / ours; both run by turns on part 0, 1, ... of the data."""
+    """Return the median seconds of both and of theirs / ours, run by turns on part 0, 1, ... of the data."""
     ours(0), theirs(0)
     seconds = np.empty((num_runs, 2))
     for run in range(num_runs):
@@ -83,11 +83,14 @@ def _counting_row(
     num_runs = min(MAX_WINDOWS, len(events) // size - 1)
     parts = [_part(events, number, size, length_us) for number in range(num_runs)]
     tensors = [tuple(torch.from_numpy(array.astype(np.int64)) for array in (e.t, e.x, e.y, e.p)) for e in parts]
-    windows = Windows(np.array([[0, length_us]]), np.array([length_us]))
+    bounds_us, settings = np.array([[0, length_us]]), WindowSettings(length_us, length_us, "rvt")
+    pixels = frame_pixels(height, width, downsample)
     out = np.empty((1, 20, height // downsample, width // downsample), np.uint8)
 
     def ours(number: int) -> np.ndarray:
-        return count_windows(parts[number], windows, height, width, downsample=downsample, convention="rvt", out=out)
+        counter = FrameCounter(settings, pixels)
+        counter.push(parts[number])
+        return counter.take(bounds_us, out)
 
     def theirs(number: int) -> torch.Tensor:
         frame = _rvt_histogram(*tensors[number], 10, 10, height, width)
@@ -118,16 +121,19 @@ def _sliding_row(sensor: str, events: Events, height: int, width: int, downsampl
     frame_shape = (20, height // downsample, width // downsample)
     parts = [_part(events, number, size, stride_us) for number in range(num_windows)]
     moved = [Events(part.t + stride_us * number, part.x, part.y, part.p) for number, part in enumerate(parts)]
-    sliding = SlidingWindows.of(height, width, length_us=10 * stride_us, stride_us=stride_us, downsample=downsample)
-    out, short, written = (np.empty(frame_shape, np.uint8) for _ in range(3))
-    window = Windows(np.array([[0, stride_us]]), np.array([stride_us]))
+    settings, pixels = WindowSettings(stride_us, 10 * stride_us), frame_pixels(height, width, downsample)
+    sliding = FrameCounter(settings, pixels)
+    out, short, written = (np.empty((1, *frame_shape), np.uint8) for _ in range(3))
     seconds = np.empty((num_windows, 2))
     for number in range(num_windows):
         began = time.perf_counter()
         sliding.push(moved[number])
-        sliding.take((number - 9) * stride_us, (number + 1) * stride_us, out)
+        sliding.forget_before((number - 9) * stride_us)
+        sliding.take(np.array([[number - 9, number + 1]]) * stride_us, out)
         middle = time.perf_counter()
-        count_windows(parts[number], window, height, width, downsample=downsample, out=short[None])
+        one = FrameCounter(settings, pixels)
+        one.push(parts[number])
+        one.take(np.array([[0, stride_us]]), short)
         written[:] = out
         seconds[number] = middle - began, time.perf_counter() - middle
     ours, baseline = np.median(seconds[20:], axis=0)

@@ -22,13 +22,13 @@ from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import Chunk
 from rvtssm.datasets.collate import Collate
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.packed_batch import PackedBatch
+from rvtssm.datasets.packed_batch import DenseBatch, PackedBatch
 from rvtssm.datasets.sampling import SamplingConfig
-from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
-from rvtssm.records import Events, SequenceBatch
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import Events, WindowSettings
 
 RATES_HZ = (20, 40, 80, 100, 200)
 NUM_RECORDINGS = 2
@@ -56,9 +56,9 @@ class CountedInWorkers:
 
     collate: Collate
 
-    def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
+    def __call__(self, chunks: list[Chunk]) -> PackedBatch:
         batch = self.collate(chunks)
-        return batch.counted() if isinstance(batch, PackedBatch) else batch
+        return PackedBatch(batch.rest, DenseBatch(batch.frames.counted()))
 
 
 def rows() -> list[dict[str, Any]]:
@@ -72,16 +72,16 @@ def rows() -> list[dict[str, Any]]:
             for hz in RATES_HZ:
                 prepared_dir = Path(folder) / f"prepared_{hz}"
                 config = DatasetConfig(kind.dataset, str(raw_dir), str(prepared_dir))
-                how = PreprocessConfig(stride_ms=1000 / hz, splits=("train",), workers=1)
-                preprocess_dataset(build_spec(config), raw_dir, prepared_dir, how, progress=False)
+                windows, how = WindowSettings(round(1e6 / hz)), PreprocessConfig(splits=("train",), workers=1)
+                preprocess_dataset(build_spec(config), raw_dir, prepared_dir, windows, how, progress=False)
                 for num_workers in (0, 2):
                     for is_augmented in (False, True) if hz == RATES_HZ[0] else (False,):
-                        found += _rows_of(kind, config, how, num_workers, is_augmented)
+                        found += _rows_of(kind, config, windows, num_workers, is_augmented)
     return found
 
 
 def _rows_of(
-    kind: Kind, config: DatasetConfig, how: PreprocessConfig, num_workers: int, is_augmented: bool
+    kind: Kind, config: DatasetConfig, windows: WindowSettings, num_workers: int, is_augmented: bool
 ) -> list[dict[str, Any]]:
     ways = ("prepared", "events", "frames") if num_workers else ("prepared", "events")
     loaders = {}
@@ -92,7 +92,7 @@ def _rows_of(
             SamplingConfig(batch_size=kind.batch_size, chunk_length=kind.chunk_length),
             AugmentConfig() if is_augmented else None,
             DataConfig(num_workers=num_workers),
-            windows=to_window_settings(how),
+            windows=windows,
         )
         loaders[way] = data.train_dataloader()
         loaders[way].count_on = torch.device("cpu")
@@ -115,17 +115,17 @@ def _rows_of(
             {
                 "name": "loading" + (", augmented" if is_augmented else ""),
                 "shape": f"{spec.chunk_length}x{spec.batch_size}x20x{height}x{width}",
-                "pass": f"{way}, {1000 / how.stride_ms:g} Hz, {num_workers} workers",
+                "pass": f"{way}, {windows.hz:g} Hz, {num_workers} workers",
                 "dataset": kind.dataset,
                 "source": way,
-                "hz": 1000 / how.stride_ms,
+                "hz": windows.hz,
                 "num_workers": num_workers,
                 "seconds": per_batch,
                 "baseline": baseline,
                 "baseline_name": "prepared files",
                 "ratio": ratio,
-                "reach": ">= 1" if way == "events" and how.stride_ms == 50 else "",
-                "is_reached": ratio >= 1 if way == "events" and how.stride_ms == 50 else None,
+                "reach": ">= 1" if way == "events" and windows.stride_us == 50_000 else "",
+                "is_reached": ratio >= 1 if way == "events" and windows.stride_us == 50_000 else None,
                 "batches_per_s": 1 / per_batch,
                 "windows_per_s": spec.chunk_length * spec.batch_size / per_batch,
                 "bytes_read_per_batch": bytes_read[way] if num_workers == 0 else None,

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import prepare_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import open_sequence
-from rvtssm.records import DatasetSpec, Events
+from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
 from rvtssm.workers import Processes
 
@@ -63,12 +62,11 @@ PREPARE_AND_SAY_PEAK = """
 import sys
 from pathlib import Path
 from rvtssm.preparation.prepare_recording import prepare_recording
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.events.tree import RawRecording
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, WindowSettings
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 spec = DatasetSpec("any", height, width, ("car",), 50_000, 1, 1, 1, 1)
-prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, PreprocessConfig(labels="none"))
+prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, WindowSettings(), is_labelled=False)
 # not ru_maxrss, which begins with that of the process it was forked from
 (peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(int(peak) // 1000)
@@ -113,7 +111,8 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
     config = PreprocessConfig(labels="none", splits=("train",))
     ours, theirs = folder / "out" / "train" / "a.h5", folder / "rvt.h5"
     # also builds the index and compiles the kernels
-    prepare_recording(RawRecording("a", raw, None), ours, spec, replace(config, convention="rvt"))
+    rvt = WindowSettings(WINDOW_US, WINDOW_US, "rvt")
+    prepare_recording(RawRecording("a", raw, None), ours, spec, rvt, is_labelled=False)
     sequence = open_sequence(ours)
     ends_us = sequence.windows.ends_us
     _rvt_preparation(converted, theirs, ends_us, spec)
@@ -123,11 +122,12 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
                 raise AssertionError(f"the frames differ ({spec.name}, {rate} Mev/s, windows from {i})")
 
     def one_core() -> None:
-        prepare_recording(RawRecording("a", raw, None), ours, spec, config)
+        prepare_recording(RawRecording("a", raw, None), ours, spec, WindowSettings(), is_labelled=False)
 
     def two_cores(workers: Processes) -> None:
         ours.unlink()
-        summary = preprocess_dataset(spec, folder / "raw", folder / "out", config, progress=False, workers=workers)
+        folders = folder / "raw", folder / "out"
+        summary = preprocess_dataset(spec, *folders, WindowSettings(), config, progress=False, workers=workers)
         assert summary.written == ["train/a"], summary
 
     one_core()

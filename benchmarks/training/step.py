@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.scan import resident
-from rvtssm.models.detector import MODEL_SIZES, Detector, ModelConfig, build_detector, parameters_by_room
-from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.models.detector import Detector, build_detector, parameters_by_room
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm import LSTM, TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.training.speed import speed_up
@@ -64,18 +64,20 @@ class SteppedLSTM(LSTM):
         return torch.stack(outputs), (hidden, cell)
 
 
-def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Tensor:
+def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Any:
     """Predictions for the frames (M, 2), the backbone run step by step as in RVT, which collects the features of
     labelled frames on the way and gives them to neck and head at once."""
-    geometry, state, kept = detector.geometry, detector.init_state(hist.shape[1]), []
-    padding = (0, geometry.padded_width - geometry.width, 0, geometry.padded_height - geometry.height)
+    state, kept = detector.init_state(hist.shape[1]), []
+    (height, width), (padded_height, padded_width) = detector.frame_hw, detector.backbone.padded_hw
+    padding = (0, padded_width - width, 0, padded_height - height)
     for step, frames in enumerate(hist.unbind(0)):
         inputs = F.pad(frames, padding).float().permute(0, 2, 3, 1).contiguous()
         maps, state = detector.backbone(inputs[None], state, (1.0,) * len(state))
         streams = frame_index[frame_index[:, 0] == step, 1]
         if len(streams):
-            kept.append([features[0, streams].permute(0, 3, 1, 2) for features in maps[1:]])
-    return detector.head(detector.neck([torch.cat(scale) for scale in zip(*kept, strict=True)]), detector.locations)
+            kept.append([maps[stride][0, streams].permute(0, 3, 1, 2) for stride in detector.neck.strides])
+    joined = [torch.cat(scale) for scale in zip(*kept, strict=True)]
+    return detector.head(detector.neck(dict(zip(detector.neck.strides, joined, strict=True))))
 
 
 class Training:
@@ -92,7 +94,6 @@ class Training:
     ) -> None:
         self.detector, self.layers, self.optimizers = detector, layers, optimizers
         self.device, self.is_looped, self.dtype = device, is_looped, dtype
-        self.loss = YoloxLoss()
 
     def step(self, batch: SequenceBatch) -> float:
         """Do one training step from the zero state and return the loss."""
@@ -103,7 +104,7 @@ class Training:
                 predictions = looped_predictions(self.detector, batch.hist, batch.frame_index)
             else:
                 predictions, _ = self.detector(batch.hist, None, 1.0, batch.frame_index)
-            losses = self.loss(predictions, batch.targets, batch.num_targets, self.detector.locations)
+            losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets)
         losses["total"].backward()
         nn.utils.clip_grad_value_(self.detector.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -121,7 +122,7 @@ def build_training(name: str, shape: Shape) -> Training:
     speed_up(
         detector,
         shape.device,
-        recompute_stages=(1, 2, 3, 4) if option == "recompute" else (),
+        recompute_strides=tuple(detector.backbone.channels) if option == "recompute" else (),
         channels_last=option == "channels-last",
         compile_parts=option == "compile",
     )
@@ -140,9 +141,9 @@ def build_trainings(names: Sequence[str], shape: Shape) -> dict[str, Training]:
     for name in names:
         layers: list[TemporalLayer]
         if name in BASELINES:
-            layers = [SteppedLSTM(dim, LAYERS["lstm"]) for dim in detector.backbone.dims]
+            layers = [SteppedLSTM(dim, LAYERS["lstm"]) for dim in detector.backbone.channels.values()]
         else:
-            layers = [build_temporal_layer(LAYERS[name], dim) for dim in detector.backbone.dims]
+            layers = [build_temporal_layer(LAYERS[name], dim) for dim in detector.backbone.channels.values()]
         own = nn.ModuleList(layers).to(shape.device)
         optimizers = [shared, torch.optim.AdamW(own.parameters(), lr=1e-5, fused=True)]
         trainings[name] = Training(detector, layers, optimizers, shape.device, is_looped=name == BACKBONE_LOOP)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import AugmentConfig, draw_placement
-from rvtssm.datasets.packed_batch import ChunkEvents
+from rvtssm.datasets.packed_batch import ChunkFrames
 from rvtssm.datasets.sampling import ChunkRequest
-from rvtssm.datasets.sequence import CountedHistograms, FrameSequence, to_counting
+from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.records import Labels
 
 
@@ -22,7 +22,7 @@ class Chunk:
     """n consecutive steps of a recording; the window indices of the labels count from the first of them."""
 
     request: ChunkRequest
-    hist: npt.NDArray[np.generic] | ChunkEvents  # (n, C, h, w), or the events of n windows, still to be counted
+    frames: ChunkFrames  # of n windows
     dt_us: npt.NDArray[np.int64]  # (n,)
     labels: Labels  # frame px
 
@@ -67,7 +67,8 @@ class ChunkDataset(Dataset[Chunk]):
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         if request.is_empty:
-            return Chunk(request, self._empty(), np.zeros(0, np.int64), self.sequences[0].labels[:0])
+            first = self._sequence(0, 0)
+            return Chunk(request, first.source.frames(0, 0), np.zeros(0, np.int64), first.labels[:0])
         sequence = self._sequence(request.recording, request.rate)
         labels = _within(sequence.labels, request.start, request.stop)
         placement = None
@@ -76,20 +77,8 @@ class ChunkDataset(Dataset[Chunk]):
             _, height, width = sequence.frame_shape
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)
-        hist: npt.NDArray[np.generic] | ChunkEvents
-        if isinstance(sequence.source, CountedHistograms):
-            sources = placement.sources() if placement else None
-            hist = sequence.source.events(request.start, request.stop, sources)
-        else:
-            hist = sequence.read(request.start, request.stop)
-            hist = placement.histograms(hist) if placement else hist
-        return Chunk(request, hist, sequence.dt_us[request.start : request.stop], self._thinned(labels))
-
-    def _empty(self) -> npt.NDArray[np.generic] | ChunkEvents:
-        first = self.sequences[0]
-        if isinstance(first.source, CountedHistograms):
-            return first.source.events(0, 0)
-        return np.zeros((0, *first.frame_shape), to_counting(first.settings).dtype)
+        frames = sequence.source.frames(request.start, request.stop, placement)
+        return Chunk(request, frames, sequence.dt_us[request.start : request.stop], self._thinned(labels))
 
     def _sequence(self, recording: int, rate: int) -> FrameSequence:
         sequence = self.sequences[rate * self.num_recordings + recording]

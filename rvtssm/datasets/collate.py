@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rvtssm.datasets.chunks import Chunk
-from rvtssm.datasets.packed_batch import ChunkEvents, PackedBatch, pack_frames
+from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.records import SequenceBatch
 
 
@@ -18,15 +17,14 @@ class Collate:
     """Callable for a DataLoader.
 
     num_steps is the length of every batch, None for that of its longest chunk. pad_dt_us is the step written where
-    there is none: the usual one, so that padding does not make a constant step vary. Chunks
-    of raw events make a PackedBatch.
+    there is none: the usual one, so that padding does not make a constant step vary.
     """
 
     num_steps: int | None
     pad_dt_us: int
 
-    def __call__(self, chunks: list[Chunk]) -> SequenceBatch | PackedBatch:
-        num_steps = self.num_steps or max([1, *(len(chunk.hist) for chunk in chunks)])
+    def __call__(self, chunks: list[Chunk]) -> PackedBatch:
+        num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
         frames = sorted(  # (step, stream, time, boxes) of each labelled frame
             (
                 (int(step), stream, chunk, chunk.labels.window_index == step)
@@ -50,12 +48,10 @@ class Collate:
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
         for stream, chunk in enumerate(chunks):
-            dt_us[: len(chunk.hist), stream] = torch.from_numpy(chunk.dt_us)
-            is_pad[: len(chunk.hist), stream] = False
-        events = [chunk.hist for chunk in chunks if isinstance(chunk.hist, ChunkEvents)]
-        counted = [chunk.hist for chunk in chunks if not isinstance(chunk.hist, ChunkEvents)]
-        batch = SequenceBatch(
-            hist=torch.empty(0) if events else torch.from_numpy(_stacked(counted, num_steps)),
+            dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
+            is_pad[: len(chunk.frames), stream] = False
+        rest = SequenceBatch(
+            hist=torch.empty(0),
             dt_us=dt_us,
             is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
             is_pad=is_pad,
@@ -66,14 +62,4 @@ class Collate:
             slot=torch.tensor([chunk.request.slot for chunk in chunks]),
             recording=torch.tensor([chunk.request.recording for chunk in chunks]),
         )
-        if not events:
-            return batch
-        return PackedBatch(batch, pack_frames(events, num_steps))
-
-
-def _stacked(parts: list[npt.NDArray[np.generic]], num_steps: int) -> npt.NDArray[np.generic]:
-    hist = np.empty((num_steps, len(parts), *parts[0].shape[1:]), parts[0].dtype)
-    for stream, part in enumerate(parts):
-        hist[: len(part), stream] = part
-        hist[len(part) :, stream] = 0
-    return hist
+        return PackedBatch(rest, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))

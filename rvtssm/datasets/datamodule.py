@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import lightning as L
@@ -48,7 +48,7 @@ class DataConfig:
             raise ValueError(f"data.num_workers={self.num_workers} must be at least 0, which loads without workers")
 
 
-class SequenceLoader(DataLoader[SequenceBatch]):
+class SequenceLoader(DataLoader[PackedBatch]):
     """A loader that counts the events which its workers send, in the process and on the device that want the frames."""
 
     count_on = torch.device("cpu")
@@ -61,7 +61,7 @@ class SequenceLoader(DataLoader[SequenceBatch]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, heard)
         for batch in batches:
-            yield batch.counted(self.count_on, self.pin_memory) if isinstance(batch, PackedBatch) else batch
+            yield batch.counted(self.count_on, self.pin_memory)
 
 
 class ResumableLoader(SequenceLoader):
@@ -108,7 +108,7 @@ class SequenceDataModule(L.LightningDataModule):
         self.augment = augment
         self.data = data or DataConfig()
         self.seed = seed
-        self.windows = windows or WindowSettings(50_000, None, "exact", 10, 10)
+        self.windows = windows or WindowSettings()
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
         if augment is not None and augment.rates_hz is not None and self.source != "raw":
@@ -181,25 +181,15 @@ class SequenceDataModule(L.LightningDataModule):
     def eval_loader(
         self,
         split: str,
-        stride_us: float | None = None,
-        length_us: int | None = None,
+        settings: WindowSettings | None = None,
         source: str | None = None,
-        *,
-        convention: str = "exact",
-        num_bins: int = 10,
-        count_cutoff: int = 10,
-        representation: str = "histogram",
     ) -> SequenceLoader:
         """Every recording of a split in order, from its start, with all its labelled frames.
 
-        source="raw" counts the events of the recordings into such windows, whatever was prepared; length_us=None lets
-        each begin where the one before ended. source="prepared" reads what is stored, ValueError unless it was counted
-        so; None is that of training. Without `stride_us`, windows are those of training. `loader.dataset.sequences[i]`
-        is recording i.
+        source="raw" counts the events of the recordings into such windows, whatever was prepared. source="prepared"
+        reads what is stored, ValueError unless it was counted so; None is that of training. Without `settings`, windows
+        are those of training. `loader.dataset.sequences[i]` is recording i.
         """
-        settings = None
-        if stride_us is not None:
-            settings = WindowSettings(stride_us, length_us, convention, num_bins, count_cutoff, representation)
         if source not in (None, *SOURCES):
             raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
         if settings is not None and (source or self.source) == "raw":
@@ -267,13 +257,8 @@ def leave_signals_to_the_parent(worker: int) -> None:
 
 def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
     """The windows of training at each rate of the augmentation, of each length that `rate_window` allows."""
-    trained = windows.length_us or round(windows.stride_us)
-    lengths: dict[str, list[int | None]] = {"shrink": [None], "slide": [trained], "random": [None, trained]}
-    return [
-        replace(windows, stride_us=1e6 / hz, length_us=length)
-        for hz in augment.rates_hz or []
-        for length in lengths[augment.rate_window]
-    ]
+    kinds = ("shrink", "slide") if augment.rate_window == "random" else (augment.rate_window,)
+    return [windows.at_rate(hz, kind) for hz in augment.rates_hz or [] for kind in kinds]
 
 
 def _given(folder: str | None, key: str) -> str:

@@ -61,29 +61,25 @@ _STANDS_FOR = {
 _IGNORED = ("rider", "bus", "truck", "train")
 
 
-def labels_for(path: Path | str, class_names: Sequence[str]) -> Labels:
+def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, npt.NDArray[np.bool_]]:
     """The tracks of a sequence, cleaned, as labels of a model of these classes: sensor px, ordered by time.
 
-    Labels that stand for no class are left out. There are no windows yet: `window_index` holds the class in SPEC, for
-    `is_counted`.
+    Also returns which of them (N,) are to be found; the others are ignored. Labels that stand for no class are left
+    out. There are no windows yet: `window_index` is -1.
     """
     boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
     stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
     boxes = boxes[stands_for[boxes["class_id"]] >= 0]
     own = boxes["class_id"].astype(np.int64)
-    return Labels(
+    labels = Labels(
         boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
         class_id=stands_for[own],
         t_us=boxes["t"].copy(),
-        window_index=own,
+        window_index=np.full(len(own), -1),
         still_us=boxes["still_us"].copy(),
     )
-
-
-def is_counted(labels: Labels, class_names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which of `labels_for` these classes are to be found, (N,) bool; the others are ignored."""
     ignored = [] if tuple(class_names) == SPEC.class_names else [SPEC.class_names.index(name) for name in _IGNORED]
-    return ~np.isin(labels.window_index, ignored)
+    return labels, ~np.isin(own, ignored)
 
 
 def mapping_in_words(class_names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Batches of raw events, counted into frames where they are needed: small between processes, large only at the end.
+"""The frames of chunks and batches: read from a store, or raw events that are counted where the frames are needed.
 
 A dense frame costs more to move from a loader worker than to count, so workers send the cells of events (4 bytes each,
 8 where a representation needs times) and which of them make which bin.
@@ -6,22 +6,75 @@ A dense frame costs more to move from a loader worker than to count, so workers 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rvtssm.events.histogram import fill_frames, shared_slices
-from rvtssm.events.representations import Binned, Counting
-from rvtssm.records import SequenceBatch
+from rvtssm.events.representations import Binned, SliceRing, fill_frames, num_shared_slices
+from rvtssm.records import SequenceBatch, WindowSettings
+
+
+class BatchFrames(Protocol):
+    """The frames of a batch, perhaps still to be counted."""
+
+    def pin_memory(self) -> Any:
+        """The same in memory that a GPU reads while it computes."""
+
+    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
+        """The frames (L, B, C, H, W)."""
+
+
+class ChunkFrames(Protocol):
+    """The frames of n consecutive windows of one recording, perhaps still to be counted."""
+
+    def __len__(self) -> int:
+        """The number of windows."""
+
+    def stack(self, chunks: Sequence[Any], num_steps: int) -> BatchFrames:
+        """Chunks of this kind as a batch of L steps: chunk b becomes stream b, its windows the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFrames:
+    """Frames that were counted when their recording was prepared."""
+
+    frames: npt.NDArray[np.generic]  # (n, C, h, w)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def stack(self, chunks: Sequence[DenseFrames], num_steps: int) -> DenseBatch:
+        frames = np.empty((num_steps, len(chunks), *self.frames.shape[1:]), self.frames.dtype)
+        for stream, chunk in enumerate(chunks):
+            frames[: len(chunk), stream] = chunk.frames
+            frames[len(chunk) :, stream] = 0
+        return DenseBatch(torch.from_numpy(frames))
+
+
+@dataclass(frozen=True, slots=True)
+class DenseBatch:
+    """The frames of a batch, counted already."""
+
+    frames: Tensor  # (L, B, C, h, w)
+
+    def pin_memory(self) -> DenseBatch:
+        return DenseBatch(self.frames.pin_memory())
+
+    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
+        """The frames as they are: the batch they belong to moves them."""
+        return self.frames
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFrames:
     """The events of W windows, which are some of the L * B frames of a batch; the other frames are zero."""
 
-    counting: Counting
+    settings: WindowSettings
     shape: tuple[int, int, int, int, int]  # (L, B, C, H, W) of the frames
     cells: Tensor  # (N,) int32, 2 * pixel + polarity
     times: Tensor  # (N,) int32 from the start of each chunk, or (0,)
@@ -39,23 +92,25 @@ class PackedFrames:
         `pin_memory`: count into memory that a GPU can read.
         """
         device = torch.device(device)
-        if device.type != "cpu" and self.counting.representation == "histogram":
+        if device.type != "cpu" and self.settings.representation == "histogram":
             return self.scattered(device)
         # from numpy, which asks for large pages: with small ones, touching new memory costs more than counting
-        frames = torch.from_numpy(np.empty(self.shape, self.counting.dtype))
+        frames = torch.from_numpy(np.empty(self.shape, self.settings.dtype))
         if pin_memory:
             frames = torch.empty_like(frames, pin_memory=True)
         flat, places, bounds_us = frames.flatten(0, 1).numpy(), self.places.numpy(), self.bounds_us.numpy()
         flat[np.setdiff1d(np.arange(len(flat)), places)] = 0
         binned = Binned(self.cells.numpy(), self.times.numpy(), self.ranges.numpy(), bounds_us)
-        ring = shared_slices(bounds_us, self.counting, self.shape[3] * self.shape[4])
-        fill_frames(binned, self.counting, flat, places, ring)
+        length_us, stride_us = np.median(bounds_us[:, 1] - bounds_us[:, 0]), np.median(np.diff(bounds_us[:, 1]))
+        num_slices = num_shared_slices(int(length_us), int(stride_us), self.settings) if len(bounds_us) > 1 else 0
+        ring = SliceRing(num_slices, self.shape[3] * self.shape[4])
+        fill_frames(binned, self.settings, flat, places, ring)
         return frames.to(device, non_blocking=True)
 
     def scattered(self, device: torch.device) -> Tensor:
         """Histograms by scatter on the device, step by step, so that the wide counts of one step only are held."""
         num_steps, num_streams, num_channels, height, width = self.shape
-        num_pixels, num_bins = height * width, self.counting.num_bins
+        num_pixels, num_bins = height * width, self.settings.num_bins
         frames = torch.empty(self.shape, dtype=torch.uint8, device=device)
         cells = self.cells.to(device, non_blocking=True)
         steps = self.places // num_streams
@@ -73,25 +128,10 @@ class PackedFrames:
             place = (channel + num_bins * (cell & 1)) * num_pixels + (cell >> 1)
             counts = torch.zeros(num_streams * num_channels * num_pixels, dtype=torch.int32, device=device)
             counts.index_add_(0, place, torch.ones((), dtype=torch.int32, device=device).expand(len(place)))
-            if self.counting.convention == "rvt":
+            if self.settings.convention == "rvt":
                 counts.remainder_(256)
-            frames[step] = counts.clamp_(max=self.counting.count_cutoff).view(frames[step].shape)
+            frames[step] = counts.clamp_(max=self.settings.count_cutoff).view(frames[step].shape)
         return frames
-
-
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """A batch whose frames are still events; `hist` of the rest is empty."""
-
-    rest: SequenceBatch
-    frames: PackedFrames
-
-    def pin_memory(self) -> PackedBatch:
-        return PackedBatch(self.rest.pin_memory(), self.frames.pin_memory())
-
-    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
-        """The batch with its frames on `device`, all else where it is."""
-        return replace(self.rest, hist=self.frames.counted(device, pin_memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +139,37 @@ class ChunkEvents:
     """The events of n consecutive windows of one recording, and what they are to become."""
 
     binned: Binned
-    counting: Counting
+    settings: WindowSettings
     frame_shape: tuple[int, int, int]  # (C, H, W)
 
     def __len__(self) -> int:
-        """The number of windows."""
         return len(self.binned)
 
+    def stack(self, chunks: Sequence[ChunkEvents], num_steps: int) -> PackedFrames:
+        parts = [chunk.binned for chunk in chunks]
+        starts_us = [int(part.bounds_us[0, 0]) if len(part) else 0 for part in parts]
+        first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
+        arrays = (
+            np.concatenate([part.cells for part in parts]),
+            np.concatenate([part.times - start for part, start in zip(parts, starts_us, strict=True)]).astype(np.int32),
+            np.concatenate([part.ranges + first for part, first in zip(parts, first_cell[:-1], strict=True)]),
+            np.concatenate([part.bounds_us - start for part, start in zip(parts, starts_us, strict=True)]),
+            np.concatenate([np.arange(len(part)) * len(parts) + stream for stream, part in enumerate(parts)]),
+        )
+        shape = (num_steps, len(parts), *self.frame_shape)
+        return PackedFrames(self.settings, shape, *(torch.from_numpy(array) for array in arrays))
 
-def pack_frames(chunks: list[ChunkEvents], num_steps: int) -> PackedFrames:
-    """Chunk b becomes stream b of L steps, its windows the first of them."""
-    parts = [chunk.binned for chunk in chunks]
-    first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
-    arrays = (
-        np.concatenate([part.cells for part in parts]),
-        np.concatenate([part.times for part in parts]).astype(np.int32),
-        np.concatenate([part.ranges + first for part, first in zip(parts, first_cell[:-1], strict=True)]),
-        np.concatenate([part.bounds_us for part in parts]),
-        np.concatenate([np.arange(len(part)) * len(parts) + stream for stream, part in enumerate(parts)]),
-    )
-    shape = (num_steps, len(parts), *chunks[0].frame_shape)
-    return PackedFrames(chunks[0].counting, shape, *(torch.from_numpy(array) for array in arrays))
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A batch whose frames may still be events; `hist` of the rest is empty."""
+
+    rest: SequenceBatch
+    frames: BatchFrames
+
+    def pin_memory(self) -> PackedBatch:
+        return PackedBatch(self.rest.pin_memory(), self.frames.pin_memory())
+
+    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
+        """The batch with its frames; where they are counted now, on `device`, all else where it is."""
+        return replace(self.rest, hist=self.frames.counted(device, pin_memory))

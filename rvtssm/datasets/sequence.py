@@ -1,9 +1,8 @@
-"""One recording as T steps of the model, its histograms read from the store or counted from raw events on demand."""
+"""One recording as T steps of the model, its frames read from the store or counted from raw events on demand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
@@ -11,29 +10,30 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.packed_batch import ChunkEvents
+from rvtssm.datasets.augment import Placement
+from rvtssm.datasets.packed_batch import ChunkEvents, ChunkFrames, DenseFrames
 from rvtssm.events.cells import frame_pixels
-from rvtssm.events.histogram import bin_events, fill_frames, shared_slices
-from rvtssm.events.labels import clean_boxes, to_labels
-from rvtssm.events.readers import Recording, open_recording
-from rvtssm.events.readers.recording import join_events
-from rvtssm.events.representations import Binned, Counting
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.events.readers import open_recording
+from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
-from rvtssm.events.windows import label_grid
-from rvtssm.preparation.prepare_recording import PreprocessConfig, check_faults, check_label_times
-from rvtssm.preparation.store import open_rvt_sequence, open_sequence
+from rvtssm.preparation.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 
-_SPAN_US = 400_000  # of the events that are in memory at once
+_SPAN_US = 400_000  # of the events that are decoded at once
 # What RVT's preparation aims at, whatever the length of its windows; the true distances are in its timestamps.
 _RVT_STRIDE_US = 50_000
 
 
-class HistogramSource(Protocol):
-    """Where the histograms of a sequence come from; can be pickled, opens its file when it is read."""
+class FrameSource(Protocol):
+    """Where the frames of a sequence come from; can be pickled, opens its file when it is read."""
 
-    def histograms(self, start: int, stop: int) -> npt.NDArray[np.generic]:
-        """(stop - start, C, h, w) of the windows [start, stop)."""
+    @property
+    def path(self) -> Path:
+        """The file that is read."""
+
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkFrames:
+        """Those of the windows [start, stop), moved as the placement says."""
 
     def close(self) -> None:
         """Release the file; reading again opens it again."""
@@ -41,14 +41,14 @@ class HistogramSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameSequence:
-    """T steps of one recording; windows and labels are in memory, histograms are not."""
+    """T steps of one recording; windows and labels are in memory, frames are not."""
 
     name: str
     windows: Windows
     labels: Labels  # frame px
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
-    source: HistogramSource
+    source: FrameSource
 
     @property
     def num_steps(self) -> int:
@@ -66,7 +66,8 @@ class FrameSequence:
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
         """Frames (stop - start, C, h, w) of the steps [start, stop), uint8 where they are histograms."""
-        return self.source.histograms(start, stop)
+        frames = self.source.frames(start, stop)
+        return frames.stack([frames], stop - start).counted()[:, 0].numpy()
 
     def close(self) -> None:
         self.source.close()
@@ -103,15 +104,14 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
             "to those of the recordings, or prepare them again"
         )
     _check_labels(path, stored.labels, spec)
-    # files written before there was a choice of representations do not name one
-    settings = WindowSettings(**{name: meta[name] for name in WindowSettings.__slots__ if name in meta})
+    settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     return FrameSequence(
         stored.name,
         stored.windows,
         to_frame_labels(stored.labels, spec),
         (settings.num_channels, spec.frame_height, spec.frame_width),
-        replace(settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else settings,
-        stored,
+        settings,
+        StoredFrames(stored),
     )
 
 
@@ -141,82 +141,47 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class CountedHistograms:
-    """Histograms counted when they are asked for."""
+class StoredFrames:
+    """Frames that were counted when the recording was prepared."""
 
-    recording: Recording
-    windows: Windows
-    downsample: int
-    settings: WindowSettings
+    stored: StoredSequence
 
-    def histograms(self, start: int, stop: int) -> npt.NDArray[np.generic]:
-        events = self.events(start, stop)
-        frames = np.empty((stop - start, *events.frame_shape), events.counting.dtype)
-        bounds_us = events.binned.bounds_us
-        ring = shared_slices(bounds_us, events.counting, frames[0, 0].size if len(frames) else 0)
-        fill_frames(events.binned, events.counting, frames, np.arange(stop - start), ring)
-        return frames
+    @property
+    def path(self) -> Path:
+        return self.stored.path
 
-    def events(
-        self, start: int, stop: int, sources: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-    ) -> ChunkEvents:
-        """The events of the windows [start, stop), with times from the start of the first of them.
-
-        `sources` are the rows and columns of the frame that each of its rows and columns is taken from.
-        """
-        height, width = self.recording.height, self.recording.width
-        pixels = frame_pixels(height, width, self.downsample, *(sources or (None, None)))
-        counting = to_counting(self.settings)
-        parts = []
-        for first, last in self._groups(start, stop):
-            bounds_us = self.windows.bounds_us[first:last]
-            # one more microsecond, since windows of the convention `rvt` are closed
-            events = self.recording.between(int(bounds_us[:, 0].min()), int(bounds_us[-1, 1]) + 1)
-            parts.append(bin_events(events, bounds_us, pixels, counting))
-        if not parts:
-            parts.append(bin_events(join_events([]), np.zeros((0, 2), np.int64), pixels, counting))
-        return ChunkEvents(_joined(parts), counting, (counting.num_channels, pixels.height, pixels.width))
-
-    def _groups(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Windows [first, last) that are read together, so that the events in memory are bounded."""
-        ends_us = self.windows.ends_us
-        while start < stop:
-            last = int(np.searchsorted(ends_us, ends_us[start] + _SPAN_US))
-            last = min(max(last, start + 1), stop)
-            yield start, last
-            start = last
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> DenseFrames:
+        hist = self.stored.histograms(start, stop)
+        return DenseFrames(placement.histograms(hist) if placement else hist)
 
     def close(self) -> None:
-        self.recording.close()
+        self.stored.close()
 
 
-def to_window_settings(config: PreprocessConfig) -> WindowSettings:
-    """The windows that `rvtssm preprocess` makes, and that raw recordings are counted into."""
-    return WindowSettings(
-        config.stride_us,
-        config.length_us,
-        config.convention,
-        config.num_bins,
-        config.count_cutoff,
-        config.representation,
-    )
+@dataclass(frozen=True, slots=True)
+class CountedFrames:
+    """Frames that are counted when they are asked for."""
 
+    plan: SequencePlan
 
-def to_counting(settings: WindowSettings) -> Counting:
-    """What the windows of such a sequence become."""
-    return Counting(settings.num_bins, settings.count_cutoff, settings.convention, settings.representation)
+    @property
+    def path(self) -> Path:
+        return self.plan.recording.path
 
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents:
+        recording, settings = self.plan.recording, self.plan.settings
+        sources = placement.sources() if placement else (None, None)
+        pixels = frame_pixels(recording.height, recording.width, self.plan.spec.downsample, *sources)
+        counter, windows = FrameCounter(settings, pixels), self.plan.windows[start:stop]
+        if len(windows):
+            first_us = int(windows.bounds_us[:, 0].min())
+            stop_us = int(windows.ends_us[-1]) + 1  # one more microsecond, since windows of `rvt` are closed
+            for begin_us in range(first_us, stop_us, _SPAN_US):
+                counter.push(recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
+        return ChunkEvents(counter.pack(windows.bounds_us), settings, counter.frame_shape)
 
-def _joined(parts: list[Binned]) -> Binned:
-    """Consecutive groups of windows as one, whose times count from the first of them."""
-    first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
-    start_us = parts[0].bounds_us[0, 0] if len(parts[0]) else 0
-    return Binned(
-        np.concatenate([part.cells for part in parts]),
-        np.concatenate([part.times for part in parts]) - start_us,
-        np.concatenate([part.ranges + first for part, first in zip(parts, first_cell[:-1], strict=True)]),
-        np.concatenate([part.bounds_us for part in parts]) - start_us,
-    )
+    def close(self) -> None:
+        self.plan.recording.close()
 
 
 class RawSplit:
@@ -249,26 +214,13 @@ class RawSplit:
         """
         sequences = []
         for name, recording, boxes in self._recordings:
-            kept = clean_boxes(boxes, self.spec, settings.convention, self.split == "train")
-            if not len(kept):
-                continue
-            first_us, last_us = recording.time_range_us
+            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train")
             recording.close()  # a split has more recordings than a process may have open files
-            check_faults(recording, recording.num_events)
-            check_label_times(recording, kept, first_us, last_us)
-            # the grid is that of preparation/prepare_dataset.py, so that raw and prepared agree bit for bit
-            start_us = 1 if settings.convention == "rvt" else first_us
-            windows = label_grid(kept["t"], settings.stride_us, settings.length_us, start_us)
-            sequences.append(
-                FrameSequence(
-                    name,
-                    windows,
-                    to_frame_labels(to_labels(kept, windows), self.spec),
-                    (settings.num_channels, self.spec.frame_height, self.spec.frame_width),
-                    settings,
-                    CountedHistograms(recording, windows, self.spec.downsample, settings),
+            if plan is not None:
+                labels = to_frame_labels(plan.labels, self.spec)
+                sequences.append(
+                    FrameSequence(name, plan.windows, labels, plan.frame_shape, settings, CountedFrames(plan))
                 )
-            )
         if not sequences:
             raise ValueError(
                 f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"

@@ -13,9 +13,7 @@ from rich.table import Table
 
 from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.memory_audit import Audit
-from rvtssm.evaluation.memory_probe import OUTPUTS
-from rvtssm.models.backbone import STAGE_STRIDES
-from rvtssm.models.spectra import Spectrum
+from rvtssm.ssm import Spectrum
 
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
@@ -37,13 +35,13 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
                 "seen_ms": len(audit.memory_curves[name]) * audit.stride_ms,
                 "curve": audit.memory_curves[name],
             }
-            for name in OUTPUTS
+            for name in audit.outputs
         },
         "emptied_window": audit.at_window,
         "felt": audit.felt,
         "spectra": {
             str(stride): spectrum if isinstance(spectrum, str) else spectrum_numbers(spectrum, audit.stride_ms)
-            for stride, spectrum in zip(STAGE_STRIDES, audit.spectra, strict=True)
+            for stride, spectrum in audit.spectra.items()
         },
         "rescaled": _by_text(audit.rescaled),
         "not_rescaled": _by_text(audit.not_rescaled),
@@ -52,7 +50,7 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
 
 
 def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
-    """Timescales in ms, frequencies in Hz, and what the mask silences."""
+    """Return timescales in ms, frequencies in Hz, and the share of masked modes."""
     steps, hz = spectrum.timescale_steps, 1000 / stride_ms
     bounds = torch.tensor(list(_QUANTILES.values()), dtype=torch.float64)
     times = torch.quantile(steps[steps.isfinite()], bounds).tolist() if steps.isfinite().any() else [math.inf] * 3
@@ -76,7 +74,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     """One page: what is carried, for how long, by which modes, at which rates, for what price."""
     lines = [f"# Audit of {title}", "", f"Input: {source}. Memory of the weights: {audit.memory}.", ""]
     lines += ["## Does the state change anything", ""]
-    lines += _markdown(["input", "state dropped", *OUTPUTS], _carry_rows(audit))
+    lines += _markdown(["input", "state dropped", *audit.outputs], _carry_rows(audit))
     lines += [
         "",
         f"Relative difference of what comes out when the state is dropped before step {audit.border}, at that step, "
@@ -85,7 +83,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
         "## How long a window is remembered",
         "",
     ]
-    lines += _markdown(["", *OUTPUTS], [["ms", *(_length(audit, name) for name in OUTPUTS)]])
+    lines += _markdown(["", *audit.outputs], [["ms", *(_length(audit, name) for name in audit.outputs)]])
     lines += [
         "",
         f"The events of window {audit.at_window} were taken away: milliseconds until their effect stays at or below "
@@ -93,18 +91,18 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
         "",
         "![effect of one window, and of cutting a step into finer ones](audit.png)",
         "",
-        "## What the modes can hear",
+        "## Frequencies and time constants of the modes",
         "",
     ]
     head = ["stride", "modes", "timescale ms (shortest, median, longest)", "Hz (median, highest)", "masked", "remarks"]
-    lines += _markdown(head, [_spectrum_row(audit, stage) for stage in range(len(STAGE_STRIDES))])
+    lines += _markdown(head, [_spectrum_row(audit, stride) for stride in audit.spectra])
     lines += ["", "## Response to the step scale", ""]
-    states = [f"state {stride}" for stride in STAGE_STRIDES]
+    states = [f"state {stride}" for stride in audit.spectra]
     lines += _markdown(["finer steps", "step scale", *states, "boxes", "scores"], _rescaling_rows(audit, states))
     if isinstance(audit.rescaled, str):
         lines += ["", f"Not rescaled: {audit.rescaled}."]
     elif max(audit.rescaled) > 1 and audit.rescaled == audit.not_rescaled:
-        lines += ["", "These layers do not listen to the step scale: they count steps, not time."]
+        lines += ["", "These layers ignore the step scale: they count steps, not time."]
     lines += [
         "",
         "An input is held; relative difference from steps of the training length after the same physical time.",
@@ -123,7 +121,7 @@ def console_table(audit: Audit, title: str) -> Table:
     columns = ("carry at the border", "carry, held", "memory ms", f"{finest} finer steps, rescaled", "not rescaled")
     for name in ("output", *columns):
         table.add_column(name, justify="left" if name == "output" else "right")
-    for name in OUTPUTS:
+    for name in audit.outputs:
         rescaled = "none" if isinstance(audit.rescaled, str) else _share(audit.rescaled[finest][name])
         table.add_row(
             name,
@@ -133,8 +131,8 @@ def console_table(audit: Audit, title: str) -> Table:
             _share(audit.not_rescaled[finest][name]),
         )
     lines = []
-    for stage, spectrum in enumerate(audit.spectra):
-        stride, _, times, _, masked, remarks = _spectrum_row(audit, stage)
+    for stride, spectrum in audit.spectra.items():
+        _, _, times, _, masked, remarks = _spectrum_row(audit, stride)
         said = remarks if isinstance(spectrum, str) else f"timescales {times} ms, masked {masked}; {remarks}"
         lines.append(f"stride {stride}: {said}")
     costs = [
@@ -156,16 +154,16 @@ def write_audit(audit: Audit, title: str, source: str, out: Path) -> list[Path]:
 
 def _carry_rows(audit: Audit) -> list[list[str]]:
     return [
-        [kind, where, *(_share(numbers[name]) for name in OUTPUTS)]
+        [kind, where, *(_share(numbers[name]) for name in audit.outputs)]
         for kind, by_place in audit.carry.items()
         for where, numbers in by_place.items()
     ]
 
 
-def _spectrum_row(audit: Audit, stage: int) -> list[str]:
-    stride, spectrum = str(STAGE_STRIDES[stage]), audit.spectra[stage]
+def _spectrum_row(audit: Audit, stride: int) -> list[str]:
+    spectrum = audit.spectra[stride]
     if isinstance(spectrum, str):
-        return [stride, "none", "", "", "", spectrum]
+        return [str(stride), "none", "", "", "", spectrum]
     numbers = spectrum_numbers(spectrum, audit.stride_ms)
     times = ", ".join(
         "endless" if t is None else f"{t:.0f}" if t >= 100 else f"{t:.3g}" for t in numbers["timescale_ms"].values()
@@ -176,7 +174,7 @@ def _spectrum_row(audit: Audit, stage: int) -> list[str]:
         remarks.append(f"{numbers['num_undamped']} modes do not decay")
     masked = f"{numbers['share_masked']:.0%}" + (f" (from {limit:g} Hz)" if limit else "")
     frequencies = ", ".join(f"{hz:.3g}" for hz in numbers["frequency_hz"].values())
-    return [stride, str(numbers["num_modes"]), times, frequencies, masked, "; ".join(remarks)]
+    return [str(stride), str(numbers["num_modes"]), times, frequencies, masked, "; ".join(remarks)]
 
 
 def _rescaling_rows(audit: Audit, states: list[str]) -> list[list[str]]:
@@ -232,7 +230,7 @@ def _plot(audit: Audit, title: str) -> bytes:
 
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name in OUTPUTS:
+    for name in audit.outputs:
         curve = audit.memory_curves[name]
         times = [step * audit.stride_ms for step in range(len(curve))]
         left.plot(times, [max(value, 1e-9) for value in curve], label=name, linewidth=1.5)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.live import StreamDetector
@@ -19,8 +19,8 @@ from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.spectra import Spectrum, stage_spectra
 from rvtssm.records import Events
+from rvtssm.ssm import Spectrum
 
 _BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
 
@@ -63,11 +63,16 @@ class Audit:
     felt: float  # see `AuditConfig`
     memory_curves: dict[str, list[float]]  # by output: the effect on it, 0, 1, 2, ... steps later
     memory_ms: dict[str, float | None]  # inf: still felt at the end; None: never felt
-    spectra: list[Spectrum | str]  # by stage
-    # by number of finer steps: difference of states (names of OUTPUTS, `state ...`) and outputs, both ways
+    spectra: dict[int, Spectrum | str]  # by stride
+    # by number of finer steps: difference of states (`state 8`) and outputs, both ways
     rescaled: dict[int, Numbers] | str
     not_rescaled: dict[int, Numbers]
     cost: dict[float, Numbers | str]  # by rate: median and p95 of ms per step, realtime factor
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of what the detector gives: its maps, `boxes` and `scores`."""
+        return list(self.memory_ms)
 
 
 @torch.inference_mode()
@@ -124,7 +129,7 @@ def audit_detector(
         felt=config.felt,
         memory_curves={name: curve.tolist() for name, curve in curves.items()},
         memory_ms={name: memory_steps(curve, config.felt, stride_ms) for name, curve in curves.items()},
-        spectra=stage_spectra(detector),
+        spectra={stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()},
         rescaled=rescaled,
         not_rescaled=not_rescaled,
         cost=cost,
@@ -156,19 +161,8 @@ def cost_per_step(
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
         raise ValueError("there are no events to audit on; give a recording that holds some")
-    trained = checkpoint.windows
-    windows = free_grid(int(events.t[0]), int(events.t[-1]), trained.stride_us, trained.length_us)
-    counted = count_windows(
-        events,
-        windows,
-        *sensor_hw,
-        num_bins=trained.num_bins,
-        count_cutoff=trained.count_cutoff,
-        downsample=downsample,
-        convention=trained.convention,
-        representation=trained.representation,
-    )
-    return torch.from_numpy(counted)
+    windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
+    return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 
 
 def _held(frames: Tensor, num_steps: int) -> Tensor:

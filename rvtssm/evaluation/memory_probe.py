@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,16 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.models.backbone import STAGE_STRIDES
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import to_probabilities
 from rvtssm.models.streams import Streams
 
-OUTPUTS = (*(f"stride {stride}" for stride in STAGE_STRIDES), "boxes", "scores")
 _HELD_STEPS = 4  # of training, over which an input is held
 
-Numbers = dict[str, float]  # by one of OUTPUTS
+Numbers = dict[str, float]  # by output: a map, such as `stride 8`, `boxes` or `scores`
 
 
 def carried_and_dropped(
@@ -63,8 +61,7 @@ def rescaling(
     before (L, C, H, W) fills the state, held (1, C, H, W) is the input. First with the step scale that says so, then
     with that of training. A sentence in place of the first where the layers have no step.
     """
-    device = detector.locations.device
-    _, state = detector(before[:, None].to(device))
+    _, state = detector(before[:, None].to(detector.device))
     reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
 
     def compared(scale_of: Any) -> dict[int, Numbers]:
@@ -90,7 +87,7 @@ def _differences(
     """
     stride_us = checkpoint.windows.stride_us
     streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
-    found: dict[str, list[float]] = {name: [] for name in OUTPUTS}
+    found: dict[str, list[float]] = defaultdict(list)
     with _watched(detector) as maps:
         for step, pair in enumerate(zip(frames, others, strict=True)):
             predictions = streams.push(
@@ -100,19 +97,19 @@ def _differences(
                 slots=[0, 1],
                 is_first=[step == 0, step == 0 or step in resets],
             )
-            for name, (ours, theirs) in _outputs(maps, predictions).items():
+            for name, (ours, theirs) in _outputs(detector, maps, predictions).items():
                 found[name].append(_relative(theirs, ours))
     return {name: np.array(values) for name, values in found.items()}
 
 
 def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_scale: float) -> dict[str, Tensor]:
     """States and outputs after the last of the steps, one stream."""
-    prepared, frame = detector.prepare(step_scale), held[:, None].to(detector.locations.device)
+    prepared, frame = detector.prepare(step_scale), held[:, None].to(detector.device)
     with _watched(detector) as maps:
         for _ in range(num_steps):
             predictions, state = detector(frame, state, prepared)
-        found = {name: values[0] for name, values in _outputs(maps, predictions).items()}
-    for stride, leaves in zip(STAGE_STRIDES, state, strict=True):
+        found = {name: values[0] for name, values in _outputs(detector, maps, predictions).items()}
+    for stride, leaves in zip(detector.backbone.temporal_layers(), state, strict=True):
         flat = [leaves] if isinstance(leaves, Tensor) else list(leaves)
         real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flat]
         found[f"state {stride}"] = torch.cat([leaf.flatten() for leaf in real] or [held.new_zeros(1)])
@@ -120,12 +117,12 @@ def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_sca
 
 
 @contextmanager
-def _watched(detector: Detector) -> Iterator[list[Tensor]]:
-    """The maps (1, B, H, W, D) of the last call of a detector, one per stage."""
-    maps: list[Tensor] = []
+def _watched(detector: Detector) -> Iterator[dict[int, Tensor]]:
+    """Yield the maps (1, B, H, W, D) of the last call of a detector, by stride."""
+    maps: dict[int, Tensor] = {}
 
-    def keep(module: Any, given: Any, result: tuple[list[Tensor], Any]) -> None:
-        maps[:] = result[0]
+    def keep(module: Any, given: Any, result: tuple[dict[int, Tensor], Any]) -> None:
+        maps.update(result[0])
 
     handle = detector.backbone.register_forward_hook(keep)
     try:
@@ -134,11 +131,10 @@ def _watched(detector: Detector) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _outputs(maps: list[Tensor], predictions: Tensor) -> dict[str, Tensor]:
-    """By the names of OUTPUTS, (B, ...)."""
-    found = to_probabilities(predictions)
-    scores = found[..., 4:5] * found[..., 5:]
-    return dict(zip(OUTPUTS, [*(stage[0] for stage in maps), found[..., :4], scores], strict=True))
+def _outputs(detector: Detector, maps: dict[int, Tensor], predictions: Any) -> dict[str, Tensor]:
+    """Return the outputs (B, ...) of one step by name."""
+    boxes, scores = detector.head.compared(predictions)
+    return {**{f"stride {stride}": found[0] for stride, found in maps.items()}, "boxes": boxes, "scores": scores}
 
 
 def _relative(found: Tensor, wanted: Tensor) -> float:

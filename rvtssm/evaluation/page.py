@@ -92,7 +92,7 @@ def _published(report: EvaluationReport) -> list[str]:
 def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
     parts = [
         "<h2>Precision over recall</h2>",
-        figure(precision_png(breakdown.curves), f"At {hz:g} Hz, as everything below."),
+        figure(precision_png(breakdown.curves), f"At {hz:g} Hz, like all below."),
     ]
     parts += [
         "<h2>Average precision by kind of object</h2>",

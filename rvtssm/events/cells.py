@@ -55,8 +55,11 @@ def frame_pixels(
     """The frame of a sensor: of downsample x downsample pixels the one right below the middle (nearest-exact).
 
     `row_sources` (h,) and `column_sources` (w,) place that frame anew: row i shows what row row_sources[i] would have
-    shown, or nothing where that is negative. Flips, crops and nearest zooms are such tables.
+    shown, or nothing where that is negative. Flips, crops and nearest zooms are such tables. ValueError for a
+    `downsample` below 1.
     """
+    if downsample < 1:
+        raise ValueError(f"cannot keep one pixel in {downsample=}; use at least 1")
     row_first, row_count = _axis(height, downsample, row_sources)
     column_first, column_count = _axis(width, downsample, column_sources)
     frame_height = height // downsample if row_sources is None else len(row_sources)
@@ -100,28 +103,20 @@ def check_inside(events: Events, height: int, width: int) -> None:
         raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
 
 
-def pack(events: Events, pixels: FramePixels) -> tuple[Int32s, Int32s | None]:
-    """The cells (K,) of the events, which must lie on the sensor, and how many of them come `before` each event.
+def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Ints) -> None:
+    """Write the cells of N events, which must lie on the sensor, to `cells` from place before[0] on.
 
-    `before` is (N + 1,), or None where every event has exactly one cell.
+    before[i + 1] (N + 1,) becomes the place after the cells of event i; where every event has exactly one cell
+    (`shows_all`), only before[0] is read. `cells` needs room for `pixels.most` per event and one more.
     """
+    where = events.x, events.y, events.p
     if pixels.shows_all:
-        cells = np.empty(len(events), np.int32)
-        _pack_all(events.x, events.y, events.p, pixels.row_place, pixels.column_place, cells)
-        return cells, None
-    before = np.empty(len(events) + 1, np.int32)
-    cells = np.empty(len(events) * pixels.most + 1, np.int32)
-    if pixels.most <= 1:
-        _pack_some(events.x, events.y, events.p, pixels.row_place, pixels.column_place, cells, before)
+        _pack_all(*where, pixels.row_place, pixels.column_place, cells[before[0] :])
+    elif pixels.most <= 1:
+        _pack_some(*where, pixels.row_place, pixels.column_place, cells, before)
     else:
         tables = (pixels.row_first, pixels.row_count, pixels.column_first, pixels.column_count)
-        _pack_enlarged(events.x, events.y, events.p, *tables, pixels.width, cells, before)
-    return cells[: before[-1]], before
-
-
-def times_of_cells(t: Ints, before: Int32s | Ints | None) -> Ints:
-    """The time (K,) of every cell that `pack` made of events at the times `t` (N,)."""
-    return t if before is None else np.repeat(t, np.diff(before))
+        _pack_enlarged(*where, *tables, pixels.width, cells, before)
 
 
 @jit
@@ -142,22 +137,20 @@ def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
 @jit
 def _pack_some(x, y, p, rows, columns, cells, before):  # type: ignore[no-untyped-def]
     """Every cell is written, and the next one over it where it does not count: a branch would be guessed wrong."""
-    n = np.uint64(0)
+    n = np.uint64(before[0])
     for i in range(np.uint64(len(x))):
-        before[i] = n
         pixel = rows[y[i]] + columns[x[i]]
         cells[n] = 2 * max(pixel, np.int32(0)) + np.int32(p[i])
         n += np.uint64(pixel >= 0)
-    before[len(x)] = n
+        before[i + np.uint64(1)] = n
 
 
 @jit
 def _pack_enlarged(x, y, p, row_first, row_count, column_first, column_count, width, cells, before):  # type: ignore[no-untyped-def]
-    n = np.uint64(0)
+    n = np.uint64(before[0])
     for i in range(np.uint64(len(x))):
-        before[i] = n
         for row in range(row_first[y[i]], row_first[y[i]] + row_count[y[i]]):
             for column in range(column_first[x[i]], column_first[x[i]] + column_count[x[i]]):
                 cells[n] = 2 * (row * width + column) + np.int32(p[i])
                 n += np.uint64(1)
-    before[len(x)] = n
+        before[i + np.uint64(1)] = n

@@ -1,4 +1,7 @@
-"""Events to frames while they come: of a recording that is read, or live, window by window; equal to `histogram`."""
+"""Events to frames: push events as they come, take the windows that have closed. Every frame is counted here.
+
+A recording that is prepared, loaded, predicted or live goes through the same counter, so that all give the same frames.
+"""
 
 from __future__ import annotations
 
@@ -8,199 +11,151 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.cells import FramePixels, check_inside, pack, times_of_cells
-from rvtssm.events.histogram import checked_pixels, fill_frames, shared_slices
-from rvtssm.events.jit import jit
-from rvtssm.events.representations import Binned, Counting, Frames, SliceRing
-from rvtssm.records import Events, Windows
+from rvtssm.events.cells import FramePixels, check_inside, frame_pixels, pack
+from rvtssm.events.representations import (
+    REPRESENTATIONS,
+    Binned,
+    Frames,
+    SliceRing,
+    add_events,
+    adds_up,
+    bin_ranges,
+    fill_frames,
+    num_shared_slices,
+)
+from rvtssm.events.windows import FreeGrid
+from rvtssm.records import Events, Windows, WindowSettings
 
 Ints = npt.NDArray[np.int64]
-_FIRST_ROOM = 1 << 16  # events a new stream has room for
+_FIRST_ROOM = 1 << 16  # events a new counter has room for
+_NEVER_US = np.iinfo(np.int64).min
 
 
-def count_stream(
-    blocks: Iterable[Events],
-    windows: Windows,
-    height: int,
-    width: int,
-    *,
-    num_bins: int = 10,
-    count_cutoff: int = 10,
-    downsample: int = 1,
-    convention: str = "exact",
-    representation: str = "histogram",
-    max_windows: int = 8,
-) -> Iterator[Frames]:
-    """Count a recording while it is read: the frames of all windows in order, at most `max_windows` at a time.
+class FrameCounter:
+    """Counts the events of one recording or camera: `push` what arrives, `take` the frames of windows.
 
-    Arguments as for `count_windows`, which it equals. However long the recording, this holds one block, the events
-    of the windows it is in, and `max_windows` frames. Blocks may reuse their arrays.
-    """
-    counting = Counting(num_bins, count_cutoff, convention, representation)
-    pixels = checked_pixels(height, width, downsample)
-    is_apart = bool((windows.bounds_us[1:, 0] >= windows.bounds_us[:-1, 1]).all())
-    stream = _stream_apart if is_apart and counting.adds_up else _stream_sliding
-    yield from stream(blocks, windows, pixels, counting, max_windows)
-
-
-def _stream_apart(
-    blocks: Iterable[Events], windows: Windows, pixels: FramePixels, counting: Counting, max_windows: int
-) -> Iterator[Frames]:
-    """Windows that share no event: each event is counted when it comes, and none is kept."""
-    shape = (counting.num_channels, pixels.height, pixels.width)
-    done, latest_us = 0, np.iinfo(np.int64).min
-    begun = np.empty((0, *shape), counting.dtype)  # the frame of window `done`, once an event may be in it
-    for block in blocks:
-        if not len(block) or done == len(windows):
-            continue
-        check_inside(block, pixels.sensor_height, pixels.sensor_width)
-        _check_order(block, latest_us)
-        latest_us = int(block.t[-1])
-        ready = int(np.searchsorted(windows.ends_us, latest_us, side="right"))
-        stop = int(np.searchsorted(windows.bounds_us[:, 0], latest_us, side="right"))  # ready, or one more
-        ranges = counting.ranges(block.t, windows.bounds_us[done:stop])
-        cells, before = pack(block, pixels)
-        if before is not None:
-            ranges = before[ranges].astype(np.int64)
-        first = done
-        while done < stop:
-            frames = begun
-            if not len(frames):
-                frames = np.zeros((min(max_windows, max(ready - done, 1)), *shape), counting.dtype)
-            for window, frame in enumerate(frames, done - first):
-                _add(cells, ranges[window], np.uint8(counting.count_cutoff), frame.reshape(-1), pixels.num_pixels)
-            if done >= ready:
-                begun = frames
-                break
-            begun = frames[:0]
-            done += len(frames)
-            yield frames
-    while done < len(windows):
-        frames = begun if len(begun) else np.zeros((min(max_windows, len(windows) - done), *shape), counting.dtype)
-        begun = frames[:0]
-        done += len(frames)
-        yield frames
-
-
-@jit
-def _add(cells, ranges, cutoff, flat, num_pixels):  # type: ignore[no-untyped-def]
-    """Count the cells ranges[b] (R, 2) into bin b of a frame that other events may be in already."""
-    jump = np.uint64(len(ranges) * num_pixels)
-    for b in range(len(ranges)):
-        here = np.uint64(b * num_pixels)
-        for i in range(np.uint64(ranges[b, 0]), np.uint64(ranges[b, 1])):
-            cell = np.uint64(cells[i])
-            place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
-            count = flat[place]
-            flat[place] = count + np.uint8(count < cutoff)
-
-
-def _stream_sliding(
-    blocks: Iterable[Events], windows: Windows, pixels: FramePixels, counting: Counting, max_windows: int
-) -> Iterator[Frames]:
-    """Windows of any kind: events are kept as long as a window may need them."""
-    sliding = SlidingWindows(pixels, counting, shared_slices(windows.bounds_us, counting, pixels.num_pixels))
-    done = 0
-
-    def counted(stop: int) -> Iterator[Frames]:
-        for i in range(done, stop, max_windows):
-            bounds_us = windows.bounds_us[i : min(i + max_windows, stop)]
-            frames = np.empty((len(bounds_us), counting.num_channels, pixels.height, pixels.width), counting.dtype)
-            for frame, (start_us, end_us) in zip(frames, bounds_us.tolist(), strict=True):
-                sliding.take(start_us, end_us, frame)
-            yield frames
-
-    for block in blocks:
-        if not len(block) or done == len(windows):
-            continue
-        sliding.push(block.between(int(windows.bounds_us[done, 0]), int(block.t[-1]) + 1))
-        # No later event can enter a window that ended before the last one seen, whether its end is open or closed.
-        ready = int(np.searchsorted(windows.ends_us, block.t[-1]))
-        if ready > done:
-            yield from counted(ready)
-            done = ready
-    yield from counted(len(windows))
-
-
-class SlidingWindows:
-    """A live stream of events: push what arrives, take any window that does not begin before the last one taken.
-
-    Where the bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and
-    kept in a ring; all other bins are counted from their events. Both give what `count_windows` gives.
+    Events are kept until `forget_before` says that no window needs them any more, or `count_ahead` counts them. Where
+    the bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and kept in
+    a ring; all other bins are counted from their events. The frames are the same.
     """
 
-    def __init__(self, pixels: FramePixels, counting: Counting, ring: SliceRing | None = None) -> None:
+    def __init__(self, settings: WindowSettings, pixels: FramePixels) -> None:
+        self.settings = settings
         self.pixels = pixels
-        self.counting = counting
-        self._ring = ring
+        self.frame_shape = settings.num_channels, pixels.height, pixels.width
         self._t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
-        self._before: Ints = np.zeros(_FIRST_ROOM + 1, np.int64)  # place of the first cell of each event
+        self._before = np.empty(_FIRST_ROOM + 1, np.int64)  # place of the first cell of each event
         self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not kept
-        self._begin = self._end = 0  # of the events that are kept
+        self._before[0] = self._begin = self._end = 0  # of the events that are kept
         self._num_forgotten = 0  # cells that were in front of the arrays before
-        self._begin_us: int | None = None  # events before this time may be forgotten
+        self._latest_us: int = _NEVER_US
+        self._ring: SliceRing | None = None
+        self._last_end_us: int | None = None  # of the window taken last
+        self._ahead: Frames | None = None  # the frame of the next window, of events that are forgotten
 
-    @classmethod
-    def of(
-        cls,
-        height: int,
-        width: int,
-        *,
-        length_us: int,
-        stride_us: float,
-        num_bins: int = 10,
-        count_cutoff: int = 10,
-        downsample: int = 1,
-        convention: str = "exact",
-        representation: str = "histogram",
-    ) -> SlidingWindows:
-        """For windows of a length, taken about every `stride_us`, which decides how many bins are kept."""
-        counting = Counting(num_bins, count_cutoff, convention, representation)
-        pixels = checked_pixels(height, width, downsample)
-        bounds_us = np.array([[0, length_us], [round(stride_us), round(stride_us) + length_us]])
-        return cls(pixels, counting, shared_slices(bounds_us, counting, pixels.num_pixels))
+    @property
+    def times_us(self) -> Ints:
+        """Of the events that are kept, in order: a view that holds until the next call."""
+        return self._t[self._begin : self._end]
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether events were counted ahead, so that the next window is taken alone."""
+        return self._ahead is not None
 
     def push(self, events: Events) -> None:
-        """Append events, which must not be earlier than those before; the arrays may be reused. ValueError if so."""
+        """Append events, whose arrays may be reused; ValueError outside the sensor, or before earlier ones."""
         if not len(events):
             return
         check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
-        if self._begin < self._end:
-            _check_order(events, int(self._t[self._end - 1]))
-        cells, before = pack(events, self.pixels)
-        self._make_room(len(events), len(cells))
-        start, stop = self._end, self._end + len(events)
-        self._t[start:stop] = events.t
-        place = self._place(start)
-        self._cells[place : place + len(cells)] = cells
-        if before is not None:
-            np.add(before, place, out=self._before[start : stop + 1])
-        self._end = stop
+        if events.t[0] < self._latest_us:
+            raise ValueError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
+        self._make_room(len(events), len(events) * self.pixels.most + 1)
+        start, self._end = self._end, self._end + len(events)
+        self._t[start : self._end] = events.t
+        if self._is_whole:
+            pack(events, self.pixels, self._cells, np.array([start]))
+        else:
+            pack(events, self.pixels, self._cells, self._before[start : self._end + 1])
+        self._latest_us = int(events.t[-1])
 
-    def take(self, start_us: int, end_us: int, out: Frames | None = None) -> Frames:
-        """The frame (C, h, w) of the events pushed so far with start_us <= t < end_us (`rvt`: t <= end_us).
+    def take(self, bounds_us: Ints, out: Frames | None = None) -> Frames:
+        """The frames (n, C, h, w) of n windows [start, end) (`rvt`: with their ends), of the events pushed so far.
 
-        Events before start_us may be forgotten; ValueError for a window that begins before an earlier one.
+        `bounds_us` (n, 2), ends increasing from call to call. `out`, contiguous, is written instead of a new array.
         """
-        if self._begin_us is not None and start_us < self._begin_us:
-            raise ValueError(f"the window from {start_us} us begins before the last one taken, at {self._begin_us} us")
-        self._begin_us = start_us
+        packed = self.pack(bounds_us)
+        if self._ahead is not None:
+            assert len(bounds_us) == 1 and out is None, "a window that is counted ahead is taken alone"
+            frames, self._ahead = self._ahead, None
+            add_events(packed, self.settings, frames)
+            return frames
         if out is None:
-            out = np.empty((self.counting.num_channels, self.pixels.height, self.pixels.width), self.counting.dtype)
-        self._begin += int(np.searchsorted(self._t[self._begin : self._end], start_us))
-        bounds_us = np.array([[start_us, end_us]])
-        ranges = self.counting.ranges(self._t[self._begin : self._end], bounds_us)
-        ranges += self._begin
-        first, last = int(ranges.min()), int(ranges.max())
+            out = np.empty((len(bounds_us), *self.frame_shape), self.settings.dtype)
+        fill_frames(packed, self.settings, out, np.arange(len(bounds_us)), self._ring_for(bounds_us))
+        return out
+
+    def count_ahead(self, bounds_us: Ints) -> None:
+        """Count the events pushed so far into the window (1, 2) that is taken next, alone, and forget them.
+
+        For windows that share no event: memory is that of a frame, however many events come. Does nothing where the
+        counts of a window depend on its later events.
+        """
+        if not adds_up(self.settings):
+            return
+        if self._ahead is None:
+            self._ahead = np.zeros((1, *self.frame_shape), self.settings.dtype)
+        add_events(self.pack(bounds_us), self.settings, self._ahead)
+        self.forget_before(int(bounds_us[0, 1]))
+
+    def pack(self, bounds_us: Ints) -> Binned:
+        """The events of windows (n, 2), not counted yet: small enough to be sent to another process, see `Binned`.
+
+        Its arrays are views that hold until the next call.
+        """
+        ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
+        first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
+        places = ranges if self._is_whole else self._before[ranges]
         low, high = self._place(first), self._place(last)
         times: Ints = np.empty(0, np.int64)
-        if self.counting.needs_time:
-            times = times_of_cells(self._t[first:last], None if self._is_whole else self._before[first : last + 1])
-        places = ranges if self._is_whole else self._before[ranges]
-        binned = Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
-        fill_frames(binned, self.counting, out[None], np.zeros(1, np.int64), self._ring)
-        return out
+        if REPRESENTATIONS[self.settings.representation].needs_time:
+            times = self._t[first:last]
+            if not self._is_whole:
+                times = np.repeat(times, np.diff(self._before[first : last + 1]))
+        return Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
+
+    def forget_before(self, time_us: int) -> None:
+        """No window that is taken from now on needs the events before a time."""
+        self._begin += int(np.searchsorted(self.times_us, time_us))
+
+    def state(self) -> tuple[npt.NDArray[Any], ...]:
+        """The events that are kept: times, cells, and the place of the first cell of each event and after the last."""
+        first, last = self._place(self._begin), self._place(self._end)
+        before = self._before[:0] if self._is_whole else self._before[self._begin : self._end + 1] - first
+        return self.times_us.copy(), self._cells[first:last].copy(), before
+
+    def load_state(self, state: tuple[npt.NDArray[Any], ...]) -> None:
+        """Go on with what `state` of another counter with the same settings and pixels gave."""
+        t, cells, before = state
+        self._begin = self._end = 0
+        self._make_room(len(t), len(cells))
+        self._end = len(t)
+        self._t[: len(t)], self._cells[: len(cells)], self._before[: len(before)] = t, cells, before
+        self._latest_us = int(t[-1]) if len(t) else _NEVER_US
+        self._ring = self._last_end_us = self._ahead = None
+
+    def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
+        """The bins that were counted last, if the next windows at this stride will need them."""
+        ends_us = bounds_us[:, 1].tolist()
+        before_us = ends_us[-2] if len(ends_us) > 1 else self._last_end_us
+        self._last_end_us = ends_us[-1] if ends_us else before_us
+        if not ends_us or before_us is None:
+            return None
+        num_slices = num_shared_slices(ends_us[-1] - int(bounds_us[-1, 0]), ends_us[-1] - before_us, self.settings)
+        if num_slices and (self._ring is None or self._ring.num_slices < num_slices):
+            self._ring = SliceRing(num_slices, self.pixels.num_pixels)
+        return self._ring if num_slices else None
 
     def _place(self, event: int) -> int:
         """Where the cells of a kept event begin."""
@@ -223,9 +178,75 @@ class SlidingWindows:
         self._begin, self._end = 0, end - begin
 
 
-def _check_order(events: Events, latest_us: int) -> None:
-    if events.t[0] < latest_us:
-        raise ValueError(f"events at {events.t[0]} us follow events at {latest_us} us; push in order")
+def count_as_they_close(
+    blocks: Iterable[Events], windows: Windows | None, counter: FrameCounter, max_windows: int
+) -> Iterator[tuple[Windows, Frames]]:
+    """The windows of a recording in order with their frames, at most `max_windows` at a time, as soon as they close.
+
+    `windows`: None for the free grid of the counter's settings from the first event on. A window closes with the first
+    event that cannot be in it; when the blocks end, the others do. However long the recording, this holds one block,
+    the events of the windows it is in (of windows that share no event, what they count), and `max_windows` frames.
+    Blocks may reuse their arrays.
+    """
+    grid: FreeGrid | None = None
+    done, last_us, settings = 0, 0, counter.settings
+    if windows is None:
+        is_apart = settings.length_us is None or settings.length_us <= int(settings.stride_us)
+    else:
+        is_apart = bool((windows.bounds_us[1:, 0] >= windows.bounds_us[:-1, 1]).all())
+
+    def part(start: int, stop: int) -> Windows:
+        if windows is not None:
+            return windows[start:stop]
+        assert grid is not None
+        return grid.windows(start, stop)
+
+    def taken(stop: int) -> Iterator[tuple[Windows, Frames]]:
+        nonlocal done
+        while done < stop:
+            closed = part(done, done + 1 if counter.is_ahead else min(done + max_windows, stop))
+            done += len(closed)
+            yield closed, counter.take(closed.bounds_us)
+
+    for block in blocks:
+        if not len(block) or (windows is not None and done == len(windows)):
+            continue
+        counter.push(block)
+        grid = grid or FreeGrid(int(block.t[0]), settings)
+        last_us = int(block.t[-1])
+        closed_us = last_us - settings.includes_end  # windows that end until then are closed
+        num_closed = (
+            grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
+        )
+        yield from taken(int(num_closed))
+        open_us = part(done, done + 1).bounds_us
+        if len(open_us):
+            counter.forget_before(int(open_us[0, 0]))
+            if is_apart and len(counter.times_us):
+                counter.count_ahead(open_us)
+    if windows is not None:
+        yield from taken(len(windows))
+    elif grid is not None:
+        yield from taken(grid.num_ended(last_us) + 1)
+
+
+def count_windows(
+    events: Events,
+    windows: Windows,
+    height: int,
+    width: int,
+    settings: WindowSettings | None = None,
+    downsample: int = 1,
+) -> Frames:
+    """The frames (T, C, height // downsample, width // downsample) of T windows of a recording in memory.
+
+    Sizes are sensor pixels; in histograms channel = polarity * num_bins + bin; of downsample x downsample pixels one
+    is kept, the one right below the middle (nearest-exact). Events outside all windows are ignored. ValueError for
+    events outside the sensor.
+    """
+    counter = FrameCounter(settings or WindowSettings(), frame_pixels(height, width, downsample))
+    counter.push(events)
+    return counter.take(windows.bounds_us)
 
 
 def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:

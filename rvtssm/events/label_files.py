@@ -40,10 +40,6 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
-def _read_prophesee(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    return read_boxes(path)
-
-
 def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     """Read COCO JSON of one recording, in which every image has the time of its labels as `t_us`."""
     try:
@@ -126,7 +122,7 @@ def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 
 
 LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
-    ".npy": _read_prophesee,
+    ".npy": lambda path, spec, end_us: read_boxes(path),
     ".json": _read_coco,
     ".txt": _read_yolo,
     ".xml": _read_voc,

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
-from rvtssm.events.representations import check_convention
 from rvtssm.records import DatasetSpec, Labels, Windows
 
 BOX_DTYPE = np.dtype(
@@ -93,7 +92,6 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     all and drops repeated boxes, but thins labels that come faster than 20 Hz in the same way. The result does not
     depend on the stride, so every rate is scored on the same boxes.
     """
-    check_convention(convention)
     boxes = with_class_indices(boxes, spec)
     for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
         end = np.clip(boxes[start] + boxes[size], 0, limit)

@@ -1,5 +1,10 @@
 """What a window of events becomes: named representations with one contract, behind the table REPRESENTATIONS.
 
+Convention `exact`: windows are half-open, bins are equal parts of the window, counts saturate.
+Convention `rvt` equals the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
+the first and the last event of a window in float32, and counts wrap at 256 before they are cut off.
+Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
+
 `histogram`: uint8, 2 channels per bin: events per polarity, bin and pixel, saturating (Gehrig and Scaramuzza, 2023).
 `voxel_grid`: float16, 1 channel per bin: polarities, each shared by the two bins next to its time (Zhu et al., 2019).
 `event_stack`: int8, 1 channel per bin: the polarity of the latest event at a pixel, among all events of the window,
@@ -8,6 +13,7 @@ the later half of them, the later quarter ...: mixed density (Nam et al., 2022).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,65 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.jit import jit
-from rvtssm.records import CHANNELS_PER_BIN
-
-CONVENTIONS = ("exact", "rvt")
+from rvtssm.records import WindowSettings
 
 Ints = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int32]
 Frames = npt.NDArray[np.generic]
-
-
-def check_convention(convention: str) -> None:
-    """ValueError for a name that is not in CONVENTIONS."""
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention={convention!r}; choose from {', '.join(CONVENTIONS)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """What a window becomes: the settings of every function below. ValueError for what cannot be counted."""
-
-    num_bins: int = 10
-    count_cutoff: int = 10
-    convention: str = "exact"
-    representation: str = "histogram"
-
-    def __post_init__(self) -> None:
-        check_convention(self.convention)
-        if self.representation not in REPRESENTATIONS:
-            raise ValueError(f"representation={self.representation!r}; choose from {', '.join(REPRESENTATIONS)}")
-        if self.convention == "rvt" and self.representation != "histogram":
-            raise ValueError(
-                f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact"
-            )
-        if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
-            raise ValueError(
-                f"cannot count with count_cutoff={self.count_cutoff} (1 to 255), num_bins={self.num_bins} (at least 1)"
-            )
-
-    @property
-    def num_channels(self) -> int:
-        return CHANNELS_PER_BIN[self.representation] * self.num_bins
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        return REPRESENTATIONS[self.representation].dtype
-
-    @property
-    def needs_time(self) -> bool:
-        return REPRESENTATIONS[self.representation].needs_time
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether the events of a window can be counted bin by bin as they come, without knowing the later ones."""
-        return self.representation == "histogram" and self.convention == "exact"
-
-    def ranges(self, t: Ints, bounds_us: Ints) -> Ints:
-        """Which events make which bin: (T, R, 2) index ranges into t (N,), for windows (T, 2)."""
-        if self.convention == "rvt":
-            return _closed_bins(t, bounds_us, self.num_bins)
-        return REPRESENTATIONS[self.representation].ranges(t, bounds_us, self.num_bins)
 
 
 @dataclass(slots=True)
@@ -98,6 +50,21 @@ class SliceRing:
 _NO_RING = SliceRing(0, 0)
 
 
+def adds_up(settings: WindowSettings) -> bool:
+    """Whether events can be counted bin by bin before the later events of their window are known."""
+    return settings.representation == "histogram" and settings.convention == "exact"
+
+
+def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) -> int:
+    """How many bins of windows at this stride later ones may need again: 0 where no bins coincide."""
+    if not adds_up(settings) or not 0 < stride_us < length_us or length_us % settings.num_bins:
+        return 0
+    bin_us = length_us // settings.num_bins
+    # after that many strides bins lie on bins again
+    num_strides = bin_us // math.gcd(bin_us, stride_us)
+    return 0 if num_strides * stride_us >= length_us else num_strides * (settings.num_bins + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Binned:
     """The events of T windows, ready to be counted. Times and bounds may count from any common zero."""
@@ -113,9 +80,25 @@ class Binned:
         return len(self.ranges)
 
 
-def fill(binned: Binned, counting: Counting, out: Frames, places: Ints, ring: SliceRing | None = None) -> None:
-    """Write window w to out[places[w]]; out (F, C, num_pixels) of the dtype of the representation, contiguous."""
-    REPRESENTATIONS[counting.representation].fill(binned, counting, out, places, ring)
+def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
+    """Which events make which bin: (T, R, 2) index ranges into t (N,), for windows (T, 2)."""
+    if settings.convention == "rvt":
+        return _closed_bins(t, bounds_us, settings.num_bins)
+    return REPRESENTATIONS[settings.representation].ranges(t, bounds_us, settings.num_bins)
+
+
+def fill_frames(
+    binned: Binned, settings: WindowSettings, frames: Frames, places: Ints, ring: SliceRing | None = None
+) -> None:
+    """Count window w into frames[places[w]]; frames (F, C, h, w), contiguous, the others stay as they are."""
+    num_frames, num_channels, height, width = frames.shape
+    flat = frames.reshape(num_frames, num_channels, height * width)
+    REPRESENTATIONS[settings.representation].fill(binned, settings, flat, places, ring)
+
+
+def add_events(binned: Binned, settings: WindowSettings, frames: Frames) -> None:
+    """Count the one window of `binned` into frames (1, C, h, w) that hold its earlier events; see `adds_up`."""
+    _add(binned.cells, binned.ranges[0], np.uint8(settings.count_cutoff), frames.reshape(-1))
 
 
 def _equal_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
@@ -192,11 +175,13 @@ def _later_halves(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
     return np.stack([last - count, np.broadcast_to(last, count.shape)], axis=2).astype(np.int64)
 
 
-def _fill_histogram(binned: Binned, counting: Counting, out: Frames, places: Ints, ring: SliceRing | None) -> None:
+def _fill_histogram(
+    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
+) -> None:
     ring = ring or _NO_RING
-    wraps = counting.convention == "rvt"
+    wraps = settings.convention == "rvt"
     kept = (ring.keys, ring.used, ring.planes, binned.first)
-    _count(binned.cells, binned.ranges, places, np.uint8(counting.count_cutoff), wraps, *kept, out)
+    _count(binned.cells, binned.ranges, places, np.uint8(settings.count_cutoff), wraps, *kept, out)
 
 
 @jit
@@ -223,23 +208,40 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
             _clear(darker)
             _clear(brighter)
             here, jump = np.uint64(b * num_pixels), np.uint64(num_bins * num_pixels)
-            is_over = False  # rare, and looking for it costs less than cutting every frame
-            for i in range(np.uint64(start), np.uint64(stop)):
-                cell = np.uint64(cells[i])
-                place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
-                count = flat[place]
-                below = count < cutoff
-                flat[place] = count + (np.uint8(1) if wraps else np.uint8(below))
-                is_over |= not below
-            if wraps and is_over:
-                _cut(darker, cutoff)
-                _cut(brighter, cutoff)
+            if wraps:
+                is_over = False  # rare, and looking for it costs less than cutting every frame
+                for i in range(np.uint64(start), np.uint64(stop)):
+                    cell = np.uint64(cells[i])
+                    place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
+                    is_over |= flat[place] >= cutoff
+                    flat[place] += np.uint8(1)
+                if is_over:
+                    _cut(darker, cutoff)
+                    _cut(brighter, cutoff)
+            else:
+                for i in range(np.uint64(start), np.uint64(stop)):
+                    cell = np.uint64(cells[i])
+                    place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
+                    count = flat[place]
+                    flat[place] = count + np.uint8(count < cutoff)
             if start < stop and len(keys):
                 oldest = np.argmin(used[:-1])
                 _copy(darker, planes[oldest, 0])
                 _copy(brighter, planes[oldest, 1])
                 keys[oldest, 0], keys[oldest, 1] = first_cell + start, first_cell + stop
                 used[oldest] = used[-1]
+
+
+@jit
+def _add(cells, ranges, cutoff, flat):  # type: ignore[no-untyped-def]
+    jump = np.uint64(len(flat) // 2)
+    for b in range(len(ranges)):
+        here = np.uint64(b * (len(flat) // (2 * len(ranges))))
+        for i in range(np.uint64(ranges[b, 0]), np.uint64(ranges[b, 1])):
+            cell = np.uint64(cells[i])
+            place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
+            count = flat[place]
+            flat[place] = count + np.uint8(count < cutoff)
 
 
 @jit
@@ -260,7 +262,9 @@ def _cut(plane, cutoff):  # type: ignore[no-untyped-def]
         plane[i] = min(plane[i], cutoff)
 
 
-def _fill_voxel_grid(binned: Binned, counting: Counting, out: Frames, places: Ints, ring: SliceRing | None) -> None:
+def _fill_voxel_grid(
+    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
+) -> None:
     grid = np.empty(out.shape[1:], np.float32)  # sums are rounded to float16 once
     for ranges, bounds, place in zip(binned.ranges, binned.bounds_us, places, strict=True):
         _share(binned.cells, binned.times, ranges, *bounds, grid)
@@ -281,7 +285,9 @@ def _share(cells, times, ranges, start_us, end_us, grid):  # type: ignore[no-unt
                 grid[r + 1, pixel] += polarity * later
 
 
-def _fill_event_stack(binned: Binned, counting: Counting, out: Frames, places: Ints, ring: SliceRing | None) -> None:
+def _fill_event_stack(
+    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
+) -> None:
     _stack(binned.cells, binned.ranges, places, out)
 
 
@@ -297,16 +303,15 @@ def _stack(cells, ranges, places, out):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """dtype of the frames; whether cells need their times; which events make which bin; bins to frames."""
+    """Whether cells need their times; which events make which bin; bins to frames."""
 
-    dtype: np.dtype[np.generic]
     needs_time: bool
     ranges: Callable[[Ints, Ints, int], Ints]
-    fill: Callable[[Binned, Counting, Frames, Ints, SliceRing | None], None]
+    fill: Callable[[Binned, WindowSettings, Frames, Ints, SliceRing | None], None]
 
 
 REPRESENTATIONS = {
-    "histogram": Representation(np.dtype(np.uint8), False, _equal_bins, _fill_histogram),
-    "voxel_grid": Representation(np.dtype(np.float16), True, _steps_between_bins, _fill_voxel_grid),
-    "event_stack": Representation(np.dtype(np.int8), False, _later_halves, _fill_event_stack),
+    "histogram": Representation(False, _equal_bins, _fill_histogram),
+    "voxel_grid": Representation(True, _steps_between_bins, _fill_voxel_grid),
+    "event_stack": Representation(False, _later_halves, _fill_event_stack),
 }

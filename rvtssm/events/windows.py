@@ -1,64 +1,113 @@
 """The time grid: where windows end, and from where they count. Length and stride are independent.
 
-`length_us=None` (shrink) lets every window begin where the one before ended, so that each event is in exactly one;
+A length of None (shrink) lets every window begin where the one before ended, so that each event is in exactly one;
 a number (slide) keeps that length whatever the stride.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.records import Windows
+from rvtssm.records import Windows, WindowSettings
 
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
+_USUAL = WindowSettings()
 
 
-def label_grid(
-    label_times_us: npt.NDArray[np.int64], stride_us: float, length_us: int | None, start_us: int
-) -> Windows:
+@dataclass
+class WindowsConfig:
+    """How events become frames: the section `windows` of the configuration."""
+
+    stride_ms: float = _USUAL.stride_us / 1000  # distance of window ends
+    length_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
+    num_bins: int = _USUAL.num_bins
+    count_cutoff: int = _USUAL.count_cutoff
+    convention: str = _USUAL.convention  # or "rvt", which reproduces RVT's files
+    representation: str = _USUAL.representation  # or another of events/representations.py
+
+    def __post_init__(self) -> None:
+        for name in ("stride_ms", "length_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0.001 <= value < math.inf:
+                raise ValueError(f"windows.{name}={value:g} must be at least 0.001, which is a microsecond")
+        try:
+            self.settings  # noqa: B018  checks its values
+        except ValueError as error:
+            raise ValueError(f"windows: {error}") from None
+
+    @property
+    def settings(self) -> WindowSettings:
+        """The same in microseconds. RVT's windows always have a length, by default that of the stride."""
+        stride_us = round(self.stride_ms * 1000)
+        length_us = None if self.length_ms is None else round(self.length_ms * 1000)
+        if length_us is None and self.convention == "rvt":
+            length_us = stride_us
+        return WindowSettings(
+            stride_us, length_us, self.convention, self.num_bins, self.count_cutoff, self.representation
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FreeGrid:
+    """Windows at the stride of `settings` from the first event on, edges rounded to the microsecond, without an end."""
+
+    first_us: int
+    settings: WindowSettings
+
+    def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Where the windows [start, stop) end, counted from 0; window -1 ends at the first event."""
+        return _rounded(self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1))
+
+    def windows(self, start: int, stop: int) -> Windows:
+        """The windows [start, stop), counted from 0."""
+        ends = self.ends_us(start - 1, stop)
+        return _windows(ends[1:], np.diff(ends), self.settings.length_us)
+
+    def num_ended(self, time_us: int) -> int:
+        """How many windows end at or before a time."""
+        count = max(0, int((time_us - self.first_us) // self.settings.stride_us))
+        return count + int(self.ends_us(count, count + 1)[0] <= time_us)  # its end may have been rounded down
+
+    def num_until(self, last_us: int) -> int:
+        """How many windows a recording with this last event has: the last one holds it, and may end after it.
+
+        ValueError for more than a recording can have.
+        """
+        _check_span(self.first_us, last_us, self.settings.stride_us)
+        return self.num_ended(last_us) + 1
+
+
+def free_grid(first_us: int, last_us: int, settings: WindowSettings) -> Windows:
+    """The windows of a `FreeGrid` from the first to the last event of a recording."""
+    grid = FreeGrid(first_us, settings)
+    return grid.windows(0, grid.num_until(last_us))
+
+
+def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: WindowSettings) -> Windows:
     """Windows of which one ends at every label time.
 
     Between two label times the ends are spread evenly, in the number that comes nearest the stride; before the
     first they go back by the stride as long as a window begins at or after `start_us`. The last label ends the
     grid. ValueError without label times, and for more windows than a recording can have.
     """
-    _check(stride_us, length_us)
-    times = np.unique(label_times_us)
+    times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):
         raise ValueError("a label grid needs at least one label time; use the free grid for recordings without labels")
     _check_span(start_us, int(times[-1]), stride_us)
-    reach = stride_us if length_us is None else length_us
+    reach = stride_us if settings.length_us is None else settings.length_us
     num_before = max(0, int((times[0] - reach - start_us) // stride_us))
-    ends = [_rounded(times[0] - stride_us * np.arange(num_before, -1, -1))]
+    parts = [_rounded(times[0] - stride_us * np.arange(num_before, -1, -1))]
     for left, right in pairwise(times):
         num_steps = max(1, round((right - left) / stride_us))
         # Rounded down as RVT does, so that its files can be reproduced.
-        ends.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
-    return _windows(np.concatenate(ends), stride_us, length_us)
-
-
-def free_grid(first_us: int, last_us: int, stride_us: float, length_us: int | None) -> Windows:
-    """Windows at a fixed stride from the first event on, edges rounded to the microsecond.
-
-    The last window is the one that holds the last event; its end may lie after it. ValueError for more windows than
-    a recording can have.
-    """
-    _check(stride_us, length_us)
-    _check_span(first_us, last_us, stride_us)
-    num_windows = int((last_us - first_us) // stride_us) + 1
-    ends = _rounded(first_us + stride_us * np.arange(1, num_windows + 1))
-    if ends[-1] <= last_us:  # rounding down can leave the last event on the edge
-        ends = np.append(ends, _rounded(np.array([first_us + stride_us * (num_windows + 1)])))
-    return _windows(ends, stride_us, length_us)
-
-
-def _check(stride_us: float, length_us: int | None) -> None:
-    if not (1 <= stride_us < math.inf) or (length_us is not None and length_us < 1):
-        raise ValueError(f"stride and length must be at least 1 us, got {stride_us} and {length_us}")
+        parts.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
+    ends = np.concatenate(parts)
+    return _windows(ends, np.diff(ends, prepend=ends[0] - round(stride_us)), settings.length_us)
 
 
 def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
@@ -74,7 +123,6 @@ def _rounded(times: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
     return rounded
 
 
-def _windows(ends: npt.NDArray[np.int64], stride_us: float, length_us: int | None) -> Windows:
-    dt_us = np.diff(ends, prepend=ends[0] - round(stride_us))
+def _windows(ends: npt.NDArray[np.int64], dt_us: npt.NDArray[np.int64], length_us: int | None) -> Windows:
     starts = ends - (dt_us if length_us is None else length_us)
     return Windows(np.stack([starts, ends], axis=1), dt_us)

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file
-from rvtssm.events.representations import Counting
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
@@ -65,9 +64,9 @@ def export_detector(
     """Write the step of a detector for frames of height x width pixels, default: those of training.
 
     Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
-    (B,) float32, then the state tensors (B, n, ...); outputs: predictions (B, A, 5 + K) as in `Detector`, then the
+    (B,) float32, then the state tensors (B, n, ...); outputs: the tensors of the head's predictions (B, ...), then the
     state afterwards. Returns the description that is stored in the file.
-    ValueError for weights that forget by the chunk, or whose layers have no such step (see `rvtssm.ssm.real_step`),
+    ValueError for weights that forget by the chunk, or whose layers have no such step (see `TemporalLayer.real_step`),
     and for what was exported already.
     """
     kind = format_of(path)
@@ -86,8 +85,7 @@ def export_detector(
     description = _describe(checkpoint, step)
     streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
     state = step.init_state(2)
-    geometry = step.detector.geometry
-    size = (2, step.detector.in_channels, geometry.height, geometry.width)
+    size = (2, step.detector.in_channels, *step.detector.frame_hw)
     hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
@@ -109,8 +107,7 @@ def export_detector(
 
 def frame_dtype(windows: WindowSettings) -> torch.dtype:
     """Of the frames that events become in such windows."""
-    counting = Counting(windows.num_bins, windows.count_cutoff, windows.convention, windows.representation)
-    return torch.from_numpy(np.empty(0, counting.dtype)).dtype
+    return torch.from_numpy(np.empty(0, windows.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
@@ -119,7 +116,7 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
         description = json.loads(text)
         stored = description["checkpoint"]
         meta = CheckpointMeta.from_dict({**stored, "spec": {name: _tuples(v) for name, v in stored["spec"].items()}})
-        if missing := {"frame_hw", "state", "locations"} - description.keys():
+        if missing := {"frame_hw", "state", "predictions"} - description.keys():
             raise KeyError(*missing)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
@@ -135,12 +132,12 @@ def _tuples(value: Any) -> Any:
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
     meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
-    geometry = step.detector.geometry
+    empty = step.detector.empty()
     return {
         "checkpoint": meta.to_dict(),  # without folders: such a file goes to other machines
-        "frame_hw": [geometry.height, geometry.width],
+        "frame_hw": list(step.detector.frame_hw),
         "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
-        "locations": step.detector.locations.tolist(),
+        "predictions": {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names},
     }
 
 
@@ -159,7 +156,7 @@ def _write_onnx(
         dynamic_shapes=shapes,
         opset_version=_OPSET,
         input_names=["hist", "step_scale", *step.state_names],
-        output_names=["predictions", *(f"next_{name}" for name in step.state_names)],
+        output_names=[*step.prediction_names, *(f"next_{name}" for name in step.state_names)],
         verbose=False,
     )
     assert program is not None

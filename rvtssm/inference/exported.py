@@ -16,19 +16,20 @@ from torch import Tensor, nn
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.detector import InputGeometry, derive_geometry
+from rvtssm.models.parts import head_class
 
-Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
+# a step: counts, step scale, states -> tensors of the predictions, states
+Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
 def largest_difference(
     checkpoint: LoadedCheckpoint, exported: LoadedCheckpoint, num_steps: int, num_streams: int = 2, seed: int = 0
 ) -> tuple[float, float]:
-    """Of the predictions of both over carried steps at changing rates: relative to the largest, and of the scores.
+    """Return how far boxes (relative to the largest) and scores of both differ over carried steps at changing rates.
 
-    Counts are random, the step scales between a tenth and twice that of training. NaN where one of them is.
+    Counts are random, the step scales between a tenth and twice that of training. NaN if one of them is.
     """
-    height, width = exported.detector.geometry.height, exported.detector.geometry.width
+    height, width = exported.detector.frame_hw
     reference = detector_for_frame(checkpoint, height, width).cpu()
     generator = torch.Generator().manual_seed(seed)
     states: list[Any] = [None, None]
@@ -41,11 +42,10 @@ def largest_difference(
         for i, detector in enumerate((reference, exported.detector)):
             with torch.no_grad():
                 predictions, states[i] = detector(hist, states[i], scale)
-            found.append(predictions)
-        wanted, given = found
-        boxes = (given - wanted)[..., :4].abs().max() / wanted[..., :4].abs().max()
-        scores = (given[..., 4:].sigmoid() - wanted[..., 4:].sigmoid()).abs().max()
-        differences.append(torch.stack([boxes, scores]))
+            found.append(detector.head.compared(predictions))
+        (wanted_boxes, wanted_scores), (boxes, scores) = found
+        difference = (boxes - wanted_boxes).abs().max() / wanted_boxes.abs().max()
+        differences.append(torch.stack([difference, (scores - wanted_scores).abs().max()]))
     largest = torch.stack(differences).amax(dim=0)
     return float(largest[0]), float(largest[1])
 
@@ -69,24 +69,33 @@ def read_exported(path: Path | str) -> LoadedCheckpoint:
 
 
 class ExportedDetector(nn.Module):
-    """As `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU."""
+    """As `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU.
 
-    locations: Tensor
+    `head` is the class of the head, whose static methods decode its predictions without weights.
+    """
+
+    device = torch.device("cpu")
+    is_causal = True  # no other layer has a step
 
     def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any]) -> None:
         super().__init__()
-        self.geometry: InputGeometry = derive_geometry(*description["frame_hw"])
-        self.num_classes = meta.spec.num_classes
+        height, width = description["frame_hw"]
+        self.frame_hw = height, width
+        self.head = head_class(meta.model_config)
         self._run = run
         self._shapes = [tuple(shape) for shape in description["state"].values()]
-        self.register_buffer("locations", torch.tensor(description["locations"]), persistent=False)
+        self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
     def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
         """Zeros (B * n, ...) in order of the file's state tensors, stream-major."""
         return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)
 
+    def empty(self) -> Any:
+        """Return the predictions of no frame."""
+        return self._predictions([torch.zeros(0, *shape) for shape in self._prediction_shapes.values()])
+
     def prepare(self, step_scale: float) -> float:
-        """The file takes the step scale as it is."""
+        """Return the step scale as it is, since the file takes it so."""
         return step_scale
 
     def forward(
@@ -95,8 +104,9 @@ class ExportedDetector(nn.Module):
         state: tuple[Tensor, ...] | None = None,
         step_scale: float | Tensor = 1.0,
         frame_index: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As `Detector.forward`, one step at a time."""
+        targets: None = None,
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Run L steps as `Detector.forward` does, one at a time."""
         num_steps, num_streams = hist.shape[:2]
         leaves = [leaf.unflatten(0, (num_streams, -1)) for leaf in state or self.init_state(num_streams)]
         scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
@@ -104,9 +114,14 @@ class ExportedDetector(nn.Module):
         for counts, scale in zip(hist, scales, strict=True):
             predictions, leaves = self._run(counts, scale.contiguous(), leaves)
             found.append(predictions)
-        every = torch.stack(found)
-        chosen = every.flatten(0, 1) if frame_index is None else every[frame_index[:, 0], frame_index[:, 1]]
-        return chosen, tuple(leaf.flatten(0, 1) for leaf in leaves)
+        fields = [torch.cat(field) for field in zip(*found, strict=True)]
+        if frame_index is not None:
+            fields = [field[frame_index[:, 0] * num_streams + frame_index[:, 1]] for field in fields]
+        return self._predictions(fields), tuple(leaf.flatten(0, 1) for leaf in leaves)
+
+    def _predictions(self, fields: list[Tensor]) -> Any:
+        named = dict(zip(self._prediction_shapes, fields, strict=True))
+        return self.head.record(**{name: named.get(name) for name in self.head.record._fields})
 
 
 def _open_onnx(path: Path) -> tuple[Run, str]:
@@ -122,10 +137,11 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
         raise ValueError(f"{path} is not a whole ONNX file; export it again with `rvtssm export`") from None
     names = [each.name for each in session.get_inputs()]
 
-    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
-        predictions, *after = session.run(None, dict(zip(names, arrays, strict=True)))
-        return torch.from_numpy(predictions), [torch.from_numpy(array) for array in after]
+        found = [torch.from_numpy(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
+        num_predictions = len(found) - len(state)
+        return found[:num_predictions], found[num_predictions:]
 
     return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
 
@@ -138,7 +154,7 @@ def _open_program(path: Path) -> tuple[Run, str]:
         raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
     text: Any = extra[METADATA_KEY]
 
-    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         predictions, after = program(hist, step_scale, state)
         return predictions, after
 

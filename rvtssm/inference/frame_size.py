@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.detector import Detector
 from rvtssm.records import DatasetSpec, Detections
 
 
@@ -30,20 +30,13 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
     ValueError for an exported model of another size.
     """
     trained = checkpoint.detector
-    if (height, width) == (trained.geometry.height, trained.geometry.width):
+    if (height, width) == trained.frame_hw:
         return trained.eval()
     if not isinstance(trained, Detector):
         raise ValueError(
-            f"this model was exported for frames of {trained.geometry.width} x {trained.geometry.height} pixels, "
+            f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, "
             f"needed are {width} x {height}; export it again with export.height={height} export.width={width}"
         )
-    detector = build_detector(
-        checkpoint.model_config,
-        checkpoint.temporal_config,
-        height,
-        width,
-        checkpoint.spec.num_classes,
-        in_channels=checkpoint.windows.num_channels,
-    )
+    detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())
-    return detector.to(next(trained.parameters()).device).eval()
+    return detector.to(trained.device).eval()

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
-from rvtssm.inference.pending import PendingEvents
-from rvtssm.inference.schedule import FixedRate, Schedule, Since
+from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
-from rvtssm.records import Detections, Events, Windows
+from rvtssm.records import Detections, Events
 
 _NEVER_US = -(1 << 62)  # before all events
 _LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
@@ -84,10 +84,11 @@ class StreamDetector:
             checkpoint.windows.stride_us,
             checkpoint.model_config.memory_chunk,
         )
-        self._pending = [PendingEvents() for _ in range(num_cameras)]  # what the next window may still need
+        pixels = frame_pixels(height, width, self.downsample)
+        self._counters = [FrameCounter(self.windows, pixels) for _ in range(num_cameras)]
         self._known_us = [_NEVER_US if start_us is None else start_us] * num_cameras
         self._start_us = start_us
-        self._schedule = schedule or FixedRate(1e6 / self.windows.stride_us, self.windows.length_us)
+        self._schedule = schedule or FixedRate(self.windows.hz, self.windows.length_us)
         self._anchor_us = self._end_us = 0 if start_us is None else start_us
         self._count = 0  # windows since the anchor
         self._is_first = True
@@ -114,17 +115,16 @@ class StreamDetector:
         self._check(packets, until_us)
         for camera, packet in enumerate(packets):
             if len(packet):
-                self._pending[camera].append(packet)
+                self._counters[camera].push(packet)
                 self._known_us[camera] = int(packet.t[-1])
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))
         if self._start_us is None:
-            first = [int(pending.events.t[0]) for pending in self._pending if len(pending.events)]
+            first = [int(counter.times_us[0]) for counter in self._counters if len(counter.times_us)]
             if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
                 return []
             self._start_us = self._anchor_us = self._end_us = min(first)
-        # closed windows (`rvt`) hold the events at their end as well, of which more may come
-        known_us = min(self._known_us) - (self.windows.convention == "rvt")
+        known_us = min(self._known_us) - self.windows.includes_end  # of the events at an end, more may come
         merge = functools.cache(lambda: self._times_until(known_us))
         closed = []
         while (window := self._next_window(known_us, merge)) is not None:
@@ -137,7 +137,7 @@ class StreamDetector:
         return {
             "streams": self._streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
-            "pending": [[torch.tensor(array) for array in _arrays(pending.events)] for pending in self._pending],
+            "pending": [[torch.from_numpy(array) for array in counter.state()] for counter in self._counters],
             "known_us": list(self._known_us),
             "schedule": repr(self._schedule),
             **{name: getattr(self, f"_{name}") for name in _TIMES},
@@ -147,9 +147,9 @@ class StreamDetector:
         """Go on from what `state_dict` gave; ValueError where number of cameras, sensor or detector differ."""
         if missing := [name for name in _STORED if name not in stored]:
             raise ValueError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
-        if len(stored["pending"]) != len(self._pending):
+        if len(stored["pending"]) != len(self._counters):
             raise ValueError(
-                f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._pending)}; "
+                f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._counters)}; "
                 "give num_cameras as it was"
             )
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
@@ -158,7 +158,8 @@ class StreamDetector:
                 f"{_pixels(self.sensor_hw)}; give height and width as they were"
             )
         self._streams.load_state_dict(stored["streams"])
-        self._pending = [PendingEvents(Events(*(each.numpy() for each in arrays))) for arrays in stored["pending"]]
+        for counter, arrays in zip(self._counters, stored["pending"], strict=True):
+            counter.load_state(tuple(array.numpy() for array in arrays))
         self._known_us = list(stored["known_us"])
         for name in _TIMES:
             setattr(self, f"_{name}", stored[name])
@@ -167,8 +168,8 @@ class StreamDetector:
 
     def _check(self, packets: list[Events], until_us: int | None) -> None:
         """Everything is checked before anything is taken in."""
-        if len(packets) != len(self._pending):
-            raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._pending)}")
+        if len(packets) != len(self._counters):
+            raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._counters)}")
         height, width = self.sensor_hw
         for camera, (packet, known_us) in enumerate(zip(packets, self._known_us, strict=True)):
             if not len(packet):
@@ -203,7 +204,7 @@ class StreamDetector:
 
     def _times_until(self, known_us: int) -> npt.NDArray[np.int64]:
         """Of the events of all cameras since the last window, ascending; merged at most once for a packet."""
-        times = [pending.events.between(self._end_us, max(known_us, self._end_us)).t for pending in self._pending]
+        times = [_between(counter.times_us, self._end_us, max(known_us, self._end_us)) for counter in self._counters]
         return times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
 
     def _next_window(self, known_us: int, merge: Callable[[], npt.NDArray[np.int64]]) -> tuple[int, int, float] | None:
@@ -214,8 +215,10 @@ class StreamDetector:
         def merge_left() -> npt.NDArray[np.int64]:
             return merge()[np.searchsorted(merge(), self._end_us) :]
 
-        since = Since(self._anchor_us, self._count, self._end_us, self._last_rate_hz, merge_left, len(self._pending))
-        end_us, step_us = self._schedule.next_end(since)
+        known = KnownSoFar(
+            self._anchor_us, self._count, self._end_us, self._last_rate_hz, merge_left, len(self._counters)
+        )
+        end_us, step_us = self._schedule.next_end(known)
         length_us = self._schedule.length_us or end_us - self._end_us
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
             raise ValueError(
@@ -226,9 +229,9 @@ class StreamDetector:
 
     def _close(self, start_us: int, end_us: int, step_us: float) -> LiveWindow:
         began = time.perf_counter()
-        bounds = Windows(np.array([[start_us, end_us]]), np.array([end_us - self._end_us]))
-        hist = np.stack([self._count_one(pending.events, bounds) for pending in self._pending], axis=1)
-        cameras = list(range(len(self._pending)))
+        bounds_us = np.array([[start_us, end_us]])
+        hist = np.stack([counter.take(bounds_us) for counter in self._counters], axis=1)
+        cameras = list(range(len(self._counters)))
         predictions = self._streams.push(
             torch.from_numpy(hist),
             torch.full((1, len(cameras)), step_us, dtype=torch.float64),
@@ -236,35 +239,24 @@ class StreamDetector:
             slots=cameras,
             is_first=[self._is_first] * len(cameras),
         )
-        found = postprocess(predictions, [end_us] * len(cameras), self.config)
+        found = self._streams.detector.head.decode(predictions, [end_us] * len(cameras), self.config)
         detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
-        num_events = sum(len(pending.events.between(self._end_us, end_us)) for pending in self._pending)
+        num_events = sum(len(_between(counter.times_us, self._end_us, end_us)) for counter in self._counters)
         self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)
         self._count, self._end_us, self._is_first = self._count + 1, end_us, False
-        for pending in self._pending:
-            pending.drop_before(end_us - (self._schedule.length_us or 0))
+        for counter in self._counters:
+            counter.forget_before(end_us - (self._schedule.length_us or 0))
         return LiveWindow(start_us, end_us, detections, time.perf_counter() - began)
-
-    def _count_one(self, events: Events, window: Windows) -> np.ndarray:
-        start_us, end_us = window.bounds_us[0].tolist()
-        return count_windows(
-            events.between(start_us, end_us + 1),  # closed windows (`rvt`) hold their end
-            window,
-            *self.sensor_hw,
-            num_bins=self.windows.num_bins,
-            count_cutoff=self.windows.count_cutoff,
-            downsample=self.downsample,
-            convention=self.windows.convention,
-            representation=self.windows.representation,
-        )
 
 
 _TIMES = ("start_us", "anchor_us", "end_us", "count", "is_first", "last_rate_hz")
 _STORED = ("streams", "sensor_hw", "pending", "known_us", "schedule", *_TIMES)
 
 
-def _arrays(events: Events) -> tuple[np.ndarray, ...]:
-    return events.t, events.x, events.y, events.p
+def _between(times_us: npt.NDArray[np.int64], start_us: int, end_us: int) -> npt.NDArray[np.int64]:
+    """Of times in order those with start_us <= t < end_us."""
+    first, stop = np.searchsorted(times_us, np.array((start_us, end_us)))
+    return times_us[first:stop]
 
 
 def _pixels(sensor_hw: Sequence[int]) -> str:

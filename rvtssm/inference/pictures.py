@@ -58,15 +58,15 @@ def open_pictures(
             if last is None:
                 return
             hist, frame = last
-            if write or stills.takes_next:
+            is_still = stills.takes_next()
+            if write or is_still:
                 seconds = (frame.t_us - (start_us or 0)) / 1e6
                 behind = images.at(frame.t_us) if images else None
                 picture = _draw(hist if summed is None else summed, frame, seconds, settings, ground_truth, behind)
                 if write:
                     write(picture)
-                stills.offer(seconds, picture)
-            else:
-                stills.skip()
+                if is_still:
+                    stills.add(seconds, picture)
             summed, last = None, None
 
         def show(hist: np.ndarray, frame: Detections) -> None:
@@ -98,19 +98,15 @@ class _StillChoice:
         self._kept: list[tuple[float, np.ndarray]] = []
         self._step, self._seen = 1, 0
 
-    @property
     def takes_next(self) -> bool:
-        return self._count > 0 and self._seen % self._step == 0
-
-    def skip(self) -> None:
+        """Count the next picture and return whether `add` wants it."""
         self._seen += 1
+        return self._count > 0 and (self._seen - 1) % self._step == 0
 
-    def offer(self, seconds: float, picture: np.ndarray) -> None:
-        if self.takes_next:
-            self._kept.append((seconds, picture))
-            if len(self._kept) > 4 * self._count:
-                self._kept, self._step = self._kept[::2], 2 * self._step
-        self._seen += 1
+    def add(self, seconds: float, picture: np.ndarray) -> None:
+        self._kept.append((seconds, picture))
+        if len(self._kept) > 4 * self._count:
+            self._kept, self._step = self._kept[::2], 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
         num_chosen = min(self._count, len(self._kept))

@@ -20,22 +20,21 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import staging_folder
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
-from rvtssm.events.windows import free_grid, label_grid
+from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_files
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
-from rvtssm.inference.grids import RecordingWindows, Step, steps_as_they_come, steps_of_file
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
-from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
-
-__all__ = ["FORMATS", "PredictConfig", "PredictionSummary", "detect", "predict_recording"]
+from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 FORMATS = (*DETECTION_FILES, "mp4", "png")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
@@ -115,9 +114,11 @@ def predict_recording(
                 open_pictures(staged, plan.pictures, ground_truth, source.images if config.overlay else None) as show,
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
-                steps = plan.steps(tally.watched(source.recording.iterate()))
-                for hist, frame, seconds in detect(checkpoint, steps, plan.frame_hw, config.postprocess):
-                    found = in_sensor_pixels(frame, plan.counting.downsample)
+                blocks = tally.watched(source.recording.iterate())
+                counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
+                stride_us = plan.settings.stride_us if plan.windows is None else None
+                for hist, frame, seconds in detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess):
+                    found = in_sensor_pixels(frame, plan.downsample)
                     append(found)
                     if on_frame is not None:
                         on_frame(found)
@@ -126,16 +127,15 @@ def predict_recording(
                     tally.add(frame, seconds)
                 _check_read(source, tally)
             wall_s = time.perf_counter() - began
-            stride_us, length_us = plan.counting.stride_us, plan.counting.length_us
             summary = PredictionSummary(
                 recording=source.name,
                 format=source.recording.format,
-                sensor_hw=plan.counting.sensor_hw,
+                sensor_hw=plan.sensor_hw,
                 frame_hw=plan.frame_hw,
                 trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
-                downsample=plan.counting.downsample,
-                hz=1e6 / stride_us,
-                window_ms=(length_us or stride_us) / 1000,
+                downsample=plan.downsample,
+                hz=plan.settings.hz,
+                window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
                 num_events=tally.num_events,
                 duration_s=tally.duration_s,
@@ -147,7 +147,7 @@ def predict_recording(
                 broke_off=source.broke_off,
                 wall_s=wall_s,
                 realtime_factor=tally.duration_s / wall_s,
-                windows_per_call=plan.counting.max_windows,
+                windows_per_call=config.windows_per_call,
                 step_ms=tally.step_ms(),
                 files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
             )
@@ -156,30 +156,35 @@ def predict_recording(
 
 
 def detect(
-    checkpoint: LoadedCheckpoint, steps: Iterable[Step], frame_hw: tuple[int, int], config: PostprocessConfig
+    checkpoint: LoadedCheckpoint,
+    counted: Iterable[tuple[Windows, np.ndarray]],
+    stride_us: float | None,
+    frame_hw: tuple[int, int],
+    config: PostprocessConfig,
 ) -> Iterator[tuple[np.ndarray, Detections, float]]:
     """Histogram, detections (frame px, inside the frame) and seconds of work of every window.
 
-    The state is carried through all steps.
+    `counted`: windows with their frames (n, C, h, w), in order. `stride_us`: the time the detector steps by, None for
+    that of the windows, which is in whole microseconds. The state is carried through all steps.
     """
     streams = Streams(
         detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
     )
     is_first = True
-    for step in steps:
+    for windows, hists in counted:
         began = time.perf_counter()
-        num_windows = len(step.hist)
-        places = torch.arange(num_windows)
+        places = torch.arange(len(windows))
+        dt_us = windows.dt_us if stride_us is None else np.full(len(windows), stride_us)
         predictions = streams.push(
-            torch.from_numpy(step.hist)[:, None],
-            torch.from_numpy(step.step_us)[:, None],
+            torch.from_numpy(hists)[:, None],
+            torch.from_numpy(dt_us)[:, None],
             torch.stack([places, torch.zeros_like(places)], dim=1),
             slots=[0],
             is_first=[is_first],
         )
-        frames = postprocess(predictions, step.ends_us.tolist(), config)
-        seconds = (time.perf_counter() - began) / num_windows
-        for hist, frame in zip(step.hist, frames, strict=True):
+        frames = streams.detector.head.decode(predictions, windows.ends_us.tolist(), config)
+        seconds = (time.perf_counter() - began) / len(windows)
+        for hist, frame in zip(hists, frames, strict=True):
             yield hist, inside_frame(frame, *frame_hw), seconds
         is_first = False
 
@@ -188,66 +193,62 @@ def detect(
 class _Plan:
     """How one recording goes through the detector."""
 
-    counting: RecordingWindows
-    frame_hw: tuple[int, int]
+    settings: WindowSettings
+    windows: Windows | None  # None: at a fixed stride from the first event on
+    num_windows: int | None  # None: not known before the end
+    sensor_hw: tuple[int, int]
+    downsample: int
     pictures: PictureSettings
-    windows: Windows | None  # None: they close as events arrive
-    is_fixed: bool  # the stride is the same everywhere
 
     @property
-    def num_windows(self) -> int | None:
-        return None if self.windows is None else len(self.windows)
+    def frame_hw(self) -> tuple[int, int]:
+        return self.sensor_hw[0] // self.downsample, self.sensor_hw[1] // self.downsample
 
-    def steps(self, blocks: Iterable[Events]) -> Iterator[Step]:
-        if self.windows is None:
-            return steps_as_they_come(blocks, self.counting)
-        return steps_of_file(blocks, self.windows, self.is_fixed, self.counting)
+    def counter(self) -> FrameCounter:
+        return FrameCounter(self.settings, frame_pixels(*self.sensor_hw, self.downsample))
 
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """ValueError for a recording without events, or of which nothing is left at this downsampling."""
-    recording, trained = source.recording, checkpoint.windows
+    recording, settings = source.recording, checkpoint.windows
     downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
-    frame_hw = (recording.height // downsample, recording.width // downsample)
-    if min(frame_hw) < 1:
+    if min(recording.height, recording.width) < downsample:
         raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
-    stride_us, length_us = _stride_and_length(trained, config)
-    windows, is_fixed = None, True
+    if config.hz is not None and not math.isclose(config.hz, settings.hz):
+        settings = settings.at_rate(config.hz, config.window)
+    windows, num_windows = None, None
     if isinstance(recording, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
-        windows, is_fixed = _grid(recording, np.concatenate([np.empty(0, np.int64), *given]), stride_us, length_us)
+        windows = _windows_at(recording, np.concatenate([np.empty(0, np.int64), *given]), settings)
+        first_us, last_us = recording.time_range_us
+        num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
         if truncated := recording.faults.truncated_bytes:
             again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
             raise ValueError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
         _check_frame(source, recording.num_events)
-    hz = 1e6 / stride_us
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,
-        hz=hz,
-        windows_per_picture=max(1, math.ceil(hz / config.max_fps - 1e-9)),
-        is_summed=length_us is None,
+        hz=settings.hz,
+        windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
+        is_summed=settings.length_us is None,
         has_video="mp4" in config.formats,
         num_stills=config.num_stills if "png" in config.formats else 0,
         downsample=downsample,
         scale=config.scale,
     )
-    counting = RecordingWindows(
-        trained, stride_us, length_us, (recording.height, recording.width), downsample, config.windows_per_call
-    )
-    return _Plan(counting, frame_hw, pictures, windows, is_fixed)
+    return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
 
 
-def _grid(recording: Recording, ends_us: np.ndarray, stride_us: float, length_us: int | None) -> tuple[Windows, bool]:
-    """The windows, and whether their stride is one number; they end at those of `ends_us` between the events, and go
-    on by the stride after the last of them."""
+def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
+    """Windows that end at those of `ends_us` between the events, and go on by the stride after the last of them; None
+    where there are none."""
     first_us, last_us = recording.time_range_us
     times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
-    if len(times_us):
-        num_after = int((last_us + 1 - times_us.max()) // stride_us)
-        after_us = np.rint(times_us.max() + stride_us * np.arange(1, num_after + 1)).astype(np.int64)
-        return label_grid(np.concatenate([times_us, after_us]), stride_us, length_us, first_us), False
-    return free_grid(first_us, last_us, stride_us, length_us), True
+    if not len(times_us):
+        return None
+    after = FreeGrid(int(times_us.max()), settings)
+    return label_grid(np.concatenate([times_us, after.ends_us(0, after.num_ended(last_us + 1))]), first_us, settings)
 
 
 def _check_frame(source: Source, num_events: int) -> None:
@@ -267,13 +268,6 @@ def _check_read(source: Source, tally: Tally) -> None:
         _check_frame(source, tally.num_events)
         if not tally.num_events:
             raise ValueError(source.broke_off or f"{source.name} ended without an event; it needs a stream of events")
-
-
-def _stride_and_length(trained: WindowSettings, config: PredictConfig) -> tuple[float, int | None]:
-    """Microseconds from window to window, and of a window; None: as long as the stride."""
-    if config.hz is None or math.isclose(config.hz, 1e6 / trained.stride_us):
-        return trained.stride_us, trained.length_us
-    return 1e6 / config.hz, None if config.window == "shrink" else trained.length_us or round(trained.stride_us)
 
 
 @contextmanager

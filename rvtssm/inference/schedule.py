@@ -10,13 +10,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.events.windows import FreeGrid
+from rvtssm.records import WindowSettings
+
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class KnownSoFar:
     """What is known when a window is planned."""
 
     anchor_us: int  # where the schedule began
-    count: int  # windows since then
+    count: int  # windows that it has planned
     end_us: int  # of the last window; the anchor, if there was none
     last_rate_hz: float  # events per second and camera in the last window, NaN if there was none
     merge_times: Callable[[], npt.NDArray[np.int64]]  # work for several cameras, so only where it is asked for
@@ -35,7 +38,7 @@ class Schedule(Protocol):
     def length_us(self) -> int | None:
         """How long windows are; None: since the end of the one before."""
 
-    def next_end(self, since: Since) -> tuple[int, float]:
+    def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         """End of the next window and the step of the model, both in microseconds.
 
         Asked again as events arrive. The window closes once everything before the answer is known.
@@ -52,9 +55,10 @@ class FixedRate:
     def __post_init__(self) -> None:
         _check(self.length_us, hz=self.hz)
 
-    def next_end(self, since: Since) -> tuple[int, float]:
-        stride_us = 1e6 / self.hz
-        return int(np.rint(since.anchor_us + stride_us * (since.count + 1))), stride_us
+    def next_end(self, known: KnownSoFar) -> tuple[int, float]:
+        settings = WindowSettings(1e6 / self.hz, self.length_us)
+        (end_us,) = FreeGrid(known.anchor_us, settings).ends_us(known.count, known.count + 1)
+        return int(end_us), settings.stride_us
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,15 @@ class EventCount:
     def __post_init__(self) -> None:
         _check(self.length_us, num_events=self.num_events, min_us=self.min_us, max_us=self.max_us - self.min_us + 1)
 
-    def next_end(self, since: Since) -> tuple[int, float]:
-        latest = since.end_us + self.max_us
-        wanted = self.num_events * since.num_cameras
-        times_us = since.times_us
+    def next_end(self, known: KnownSoFar) -> tuple[int, float]:
+        latest = known.end_us + self.max_us
+        wanted = self.num_events * known.num_cameras
+        times_us = known.times_us
         if len(times_us) < wanted:
             end_us = latest
         else:
-            end_us = min(max(int(times_us[wanted - 1]) + 1, since.end_us + self.min_us), latest)
-        return end_us, float(end_us - since.end_us)
+            end_us = min(max(int(times_us[wanted - 1]) + 1, known.end_us + self.min_us), latest)
+        return end_us, float(end_us - known.end_us)
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,10 @@ class Adaptive:
         if self.min_hz > self.max_hz:
             raise ValueError(f"min_hz={self.min_hz:g} is above max_hz={self.max_hz:g}; exchange them")
 
-    def next_end(self, since: Since) -> tuple[int, float]:
-        wanted_hz = 0.0 if math.isnan(since.last_rate_hz) else since.last_rate_hz / self.num_events
+    def next_end(self, known: KnownSoFar) -> tuple[int, float]:
+        wanted_hz = 0.0 if math.isnan(known.last_rate_hz) else known.last_rate_hz / self.num_events
         stride_us = round(1e6 / min(max(wanted_hz, self.min_hz), self.max_hz))
-        return since.end_us + stride_us, float(stride_us)
+        return known.end_us + stride_us, float(stride_us)
 
 
 def _check(length_us: int | None, **positive: float) -> None:

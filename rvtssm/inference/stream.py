@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from rvtssm.inference.progress import progress_bar
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, SequenceBatch
 
@@ -48,7 +47,7 @@ def stream(
                 if not bool(batch.is_pad.all()):
                     predictions = streams.push_batch(batch)
                     recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-                    frames = postprocess(predictions, batch.t_us.tolist(), config)
+                    frames = detector.head.decode(predictions, batch.t_us.tolist(), config)
                     for recording, frame in zip(recordings, frames, strict=True):
                         found[recording].append(frame)
                 advance(1)
@@ -60,9 +59,9 @@ def stream(
     ]
 
 
-def check_causal(detector: Any) -> None:
+def check_causal(detector: Detector) -> None:
     """Raise ValueError for a detector whose outputs depend on later windows, since it cannot run step by step."""
-    if isinstance(detector, Detector) and not all(stage.temporal.is_causal for stage in detector.backbone.stages):
+    if not detector.is_causal:
         raise ValueError(
             "these weights see whole chunks only (temporal.bidirectional=true) and cannot go step by step; score them "
             "with `rvtssm evaluate`, or train with temporal.bidirectional=false"

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rvtssm.atomic_files import atomic_file
-from rvtssm.models.detector import Detector, ModelConfig, build_detector
+from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -64,15 +65,15 @@ class CheckpointMeta:
             meta["prepared_dir"],
         )
 
-    def build(self) -> Detector:
-        """The detector that is described, with fresh weights."""
-        spec = self.spec
+    def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
+        """Return the detector that is described, with fresh weights; `frame_hw` in pixels, None: as in training."""
+        height, width = frame_hw or (self.spec.frame_height, self.spec.frame_width)
         return build_detector(
             self.model_config,
             self.temporal_config,
-            spec.frame_height,
-            spec.frame_width,
-            spec.num_classes,
+            height,
+            width,
+            self.spec.num_classes,
             in_channels=self.windows.num_channels,
         )
 

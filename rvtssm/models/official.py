@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, fill_detector
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TemporalConfig
 

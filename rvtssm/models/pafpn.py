@@ -5,11 +5,14 @@ Source: YOLOX (Ge et al., 2021), PAFPN with CSP layers, upsampled by nearest nei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from rvtssm.models.contracts import Neck
+from rvtssm.models.model_config import ModelConfig
 
 
 class ConvNormAct(nn.Module):
@@ -44,12 +47,16 @@ class CspLayer(nn.Module):
         return self.conv3(torch.cat([self.blocks(self.conv1(x)), self.conv2(x)], dim=1))
 
 
-class Pafpn(nn.Module):
-    """Three maps (M, C, H / s, W / s), s = 8, 16, 32, to three maps of the same shapes."""
+class Pafpn(Neck):
+    """Maps of the strides 8, 16 and 32 in, maps of the same shapes out."""
 
-    def __init__(self, channels: Sequence[int], num_blocks: int) -> None:
+    strides = (8, 16, 32)
+
+    def __init__(self, model: ModelConfig, channels: Mapping[int, int]) -> None:
         super().__init__()
-        c8, c16, c32 = channels
+        self.channels = {stride: channels[stride] for stride in self.strides}
+        c8, c16, c32 = self.channels.values()
+        num_blocks = model.fpn_blocks
         self.reduce32 = ConvNormAct(c32, c16, 1)
         self.merge16_down = CspLayer(2 * c16, c16, num_blocks)
         self.reduce16 = ConvNormAct(c16, c8, 1)
@@ -59,14 +66,13 @@ class Pafpn(nn.Module):
         self.shrink16 = ConvNormAct(c16, c16, 3, stride=2)
         self.merge32_up = CspLayer(2 * c16, c32, num_blocks)
 
-    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        map8, map16, map32 = maps
-        reduced32 = self.reduce32(map32)
-        reduced16 = self.reduce16(self.merge16_down(torch.cat([_twice(reduced32), map16], dim=1)))
-        out8 = self.merge8_down(torch.cat([_twice(reduced16), map8], dim=1))
+    def forward(self, maps: dict[int, Tensor]) -> dict[int, Tensor]:
+        reduced32 = self.reduce32(maps[32])
+        reduced16 = self.reduce16(self.merge16_down(torch.cat([_twice(reduced32), maps[16]], dim=1)))
+        out8 = self.merge8_down(torch.cat([_twice(reduced16), maps[8]], dim=1))
         out16 = self.merge16_up(torch.cat([self.shrink8(out8), reduced16], dim=1))
         out32 = self.merge32_up(torch.cat([self.shrink16(out16), reduced32], dim=1))
-        return [out8, out16, out32]
+        return {8: out8, 16: out16, 32: out32}
 
 
 def _twice(x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """A state-space layer over the two axes of an image as a spatial mixer: states run along rows and along columns.
 
-Source: 2-D SSM: A General Spatial Layer for Visual Transformers (Baron et al., 2023). S5-SSM2D-B is in the appendix of
-State Space Models for Event Cameras (Zubic et al., 2024), without its internals; ours are that layer in the place of
-each attention of a pair, the rest of the block as it is.
+Source: 2-D SSM: A General Spatial Layer for Visual Transformers (Baron et al., 2023). The appendix of State Space
+Models for Event Cameras (Zubic et al., 2024) has results of S5-SSM2D-B, but no details. In ours, that layer replaces
+each attention of a pair, and the rest of the block is unchanged.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _FLIPS: tuple[tuple[int, ...], ...] = ((), (-2,), (-1,), (-2, -1))  # the axes a
 
 
 class SSM2D(nn.Module):
-    """(B, H, W, C) -> (B, H, W, C), from every pixel to every other; its weights serve frames of any size.
+    """Connects every pixel to every other, (B, H, W, C) -> (B, H, W, C), with weights for frames of any size.
 
     Roesser's model, with states h along rows and v along columns, of the same few modes for all channels:
     h[i, j] = a1 h[i, j-1] + a2 v[i, j-1] + b1 u[i, j],  v[i, j] = a3 h[i-1, j] + a4 v[i-1, j] + b2 u[i, j],
     y = c1 h + c2 v summed over the modes, with c of each channel, from each of the four corners, plus D u.
     As in the real variant of the paper, every a lies in (0, 1). Ours: a1 = r s and a2 = r (1 - s), so that their sum
-    r < 1 and nothing can grow, a4 and a3 likewise; b = (1 - r) B, so that slow modes are no louder than fast ones.
+    r < 1 and nothing can grow, a4 and a3 likewise; b = (1 - r) B, so that slow modes are not larger than fast ones.
 
-    That is a convolution with a kernel as large as the frame, by Fourier transform, in the precision of the weights.
+    This is a convolution with a kernel as large as the frame, by Fourier transform, in the precision of the weights.
     """
 
     def __init__(self, dim: int) -> None:
@@ -47,58 +47,62 @@ class SSM2D(nn.Module):
         height, width = x.shape[1:3]
         with torch.autocast(x.device.type, enabled=False):
             inputs = x.to(self.D.dtype)
-            size = 2 * height, 2 * width  # twice the frame: what runs out at one side does not come in at the other
+            size = 2 * height, 2 * width  # twice the frame, so that the convolution does not wrap around
             kernel = torch.fft.rfft2(self.kernel(height, width), dim=(0, 1))
             mixed = torch.fft.rfft2(inputs, s=size, dim=(1, 2)) * kernel
             y = torch.fft.irfft2(mixed, s=size, dim=(1, 2))[:, :height, :width]
             return torch.addcmul(y, inputs, self.D).to(x.dtype)
 
+    def real_form(self, height: int, width: int) -> RealSSM2D:
+        """Return the layer for frames of height x width without complex numbers, for export."""
+        return RealSSM2D(self, height, width)
+
     def kernel(self, height: int, width: int) -> Tensor:
-        """What a pixel gives to those around it: (2 H, 2 W, C), offsets to the left and upwards from the end."""
+        """Return the effect of a pixel on others: (2 H, 2 W, C), negative offsets counted from the end."""
         total = self.C.new_zeros(())
         for responses, c, flips in zip(self.responses(height, width), self.C.unbind(1), _FLIPS, strict=True):
             quarter = F.pad(torch.einsum("nshw,cns->chw", responses, c), (0, width, 0, height))
-            # backwards: offset -1 is the last, offset 0 stays the first
+            # in a direction that runs backwards, offset -1 is the last and offset 0 stays the first
             total = total + (quarter.flip(flips).roll([1] * len(flips), flips) if flips else quarter)
         return total.permute(1, 2, 0)
 
     def responses(self, height: int, width: int) -> Tensor:
-        """The states h and v, i rows below and j columns right of an impulse: (directions, modes, 2, H, W).
+        """Return the states h and v, i rows below and j columns right of an impulse: (directions, modes, 2, H, W).
 
-        In closed form. A way from the impulse to (i, j) is a sequence of entries, j of them into h and i into v. Those
-        that change from v to h, or from h to v, t times are counted by binomials, one for the entries into h and one
-        for those into v; so the sum over all ways is a product of two matrices.
+        This is a closed form. A path from the impulse to (i, j) is a sequence of entries, j of them into h and i into
+        v. Binomials count the paths that change from v to h, or from h to v, t times: one for the entries into h, one
+        for those into v. So the sum over all paths is a product of two matrices.
         """
         log_r, log_s = F.logsigmoid(self.decay), F.logsigmoid(self.share)
         stay, turn = (log_r + log_s).unbind(-1), (log_r + F.logsigmoid(-self.share)).unbind(-1)
         b_h, b_v = ((1 - self.decay.sigmoid()) * self.B)[..., None, None].unbind(2)
         num_turns = min(height, width) + 1
-        # ways that begin in h, or in v: the first run of entries there may be empty, no other may
-        first_h, other_h = _ways(width, num_turns, stay[0], turn[0])
-        first_v, other_v = _ways(height, num_turns, stay[1], turn[1])
-        # ways that end in the other state than they began in have one turn back fewer
+        # paths that begin in h, or in v: only the first run of entries there may be empty
+        first_h, other_h = _paths(width, num_turns, stay[0], turn[0])
+        first_v, other_v = _paths(height, num_turns, stay[1], turn[1])
+        # paths that end in the state that they did not begin in have one turn back fewer
         late_h, late_v = (F.pad(first, (1, -1)) for first in (first_h, first_v))
         h = b_h * (other_v @ first_h.mT) + b_v * (late_v @ other_h.mT)
         v = b_h * (other_v @ late_h.mT) + b_v * (first_v @ other_h.mT)
         return torch.stack([h, v], dim=2)
 
 
-def _ways(length: int, num_turns: int, stay: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of all sequences of k < `length` entries into a state, t of them from the other: (..., K, T), twice.
+def _paths(length: int, num_turns: int, stay: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights of all sequences of k < `length` entries into a state, t of them from the other: two (..., K, T).
 
-    First for sequences of t + 1 runs, of which the first may be empty, then of t runs. `stay` and `turn` are logarithms
-    of the weights of an entry.
+    The first is for sequences of t + 1 runs, of which the first may be empty; the second for t runs. `stay` and `turn`
+    are logarithms of the weights of an entry.
     """
     k = torch.arange(length, device=stay.device, dtype=stay.dtype)[:, None]
     t = torch.arange(num_turns, device=stay.device, dtype=stay.dtype)
     weight = (k - t) * stay[..., None, None] + t * turn[..., None, None]
     first = torch.exp(_log_binomial(k, t) + weight)
     other = torch.exp(_log_binomial(k - 1, t - 1) + weight)
-    return first, torch.where((k == 0) & (t == 0), torch.ones_like(other), other)  # no entry, no run: one way
+    return first, torch.where((k == 0) & (t == 0), torch.ones_like(other), other)  # no entry, no run: one path
 
 
 def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
-    """log of n over k, -inf where that is 0."""
+    """Return the logarithm of n over k, -inf if that is 0."""
     is_some = (k >= 0) & (k <= n)
     n, k = torch.where(is_some, n, torch.zeros_like(n + k)), torch.where(is_some, k, torch.zeros_like(n + k))
     counted = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
@@ -106,9 +110,9 @@ def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
 
 
 class RealSSM2D(nn.Module):
-    """The numbers of a layer for frames of H x W pixels, by products of real matrices: for formats without transforms.
+    """A `SSM2D` layer for frames of H x W pixels as products of real matrices, for formats without transforms.
 
-    Its tensors are constants: what is exported is not trained.
+    Its tensors are constants, because an exported model is not trained.
     """
 
     spectrum: Tensor
@@ -121,7 +125,7 @@ class RealSSM2D(nn.Module):
         super().__init__()
         spectrum = torch.fft.rfft2(layer.kernel(height, width).double(), dim=(0, 1)).permute(2, 0, 1)
         rows, columns = (_waves(length, count) for length, count in ((height, 2 * height), (width, width + 1)))
-        # of the columns half the frequencies are enough; all but the ends count twice
+        # half the frequencies of the columns are enough; all but the first and the last count twice
         weight = torch.full((width + 1, 1), 2.0).double()
         weight[[0, -1]] = 1
         back = columns * weight / (4 * height * width)
@@ -133,7 +137,7 @@ class RealSSM2D(nn.Module):
         """(B, H, W, C) -> (B, H, W, C)."""
         u = x.permute(0, 3, 1, 2)
         cos_rows, sin_rows = self.rows.unbind(0)  # (2 H, H)
-        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # over columns: the transform is re - i im
+        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # along columns: the transform is re - i im
         re, im = cos_rows @ re - sin_rows @ im, cos_rows @ im + sin_rows @ re
         by_re, by_im = self.spectrum.unbind(-1)
         re, im = re * by_re + im * by_im, im * by_re - re * by_im
@@ -143,7 +147,7 @@ class RealSSM2D(nn.Module):
 
 
 def _waves(length: int, count: int) -> Tensor:
-    """Cosines and sines of the first `count` frequencies of twice the length: (2, count, length) float64."""
+    """Return cosines and sines of the first `count` frequencies of twice the length: (2, count, length) float64."""
     turns = torch.outer(torch.arange(count), torch.arange(length)) % (2 * length)
     angle = turns.double() * (math.pi / length)
     return torch.stack([angle.cos(), angle.sin()])
@@ -152,7 +156,7 @@ def _waves(length: int, count: int) -> Tensor:
 class SSM2DBlock(nn.Module):
     """A two-dimensional state-space layer, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
 
-    `normed_input` leaves out the first norm, for an input that comes from one.
+    `normed_input` leaves out the first norm, for an input that is normed already.
     """
 
     def __init__(self, dim: int, *, normed_input: bool, layer_scale: float, drop_path: float) -> None:
@@ -172,7 +176,7 @@ class SSM2DBlock(nn.Module):
 class SSM2DPair(nn.Module):
     """Two such blocks: (B, H, W, C) -> (B, H, W, C).
 
-    `partition` and `head_dim`, which concern attention, change nothing.
+    `partition` and `head_dim` concern attention and are ignored.
     """
 
     def __init__(

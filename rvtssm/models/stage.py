@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.ssm import TemporalLayer
 
@@ -54,7 +53,6 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.remembers = remembers
-        self.recomputes = False  # in the backward, instead of keeping what it needs: less memory, more time
         self.downsample = Downsample(in_channels, dim, factor)
         self.blocks = nn.Sequential(
             *(
@@ -71,25 +69,7 @@ class Stage(nn.Module):
         )
         self.temporal = temporal
 
-    def init_state(self, num_sequences: int) -> Any:
-        """The state before any input."""
-        return self.temporal.init_state(num_sequences) if self.remembers else ()
-
     def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
-        """`step_scale`: a number, (B,) or (L, B), relative to training, or what the temporal layer prepared."""
-        if self.recomputes and torch.is_grad_enabled():
-            return checkpoint(self._run, x, state, step_scale, use_reentrant=False)
-        return self._run(x, state, step_scale)
-
-    def _run(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
-        num_steps, num_streams = x.shape[:2]
-        x = self.blocks(self.downsample(x.flatten(0, 1)))  # (L B, H, W, dim)
-        height, width, dim = x.shape[1:]
-        # (L B) H W D -> L (B H W) D: a view
-        where = {"grid": (height, width)} if self.temporal.takes_grid else {}
-        pixels = x.reshape(num_steps, num_streams * height * width, dim)
-        if self.remembers:
-            y, state = self.temporal(pixels, state, step_scale, **where)
-        else:
-            y = self.temporal.alone(pixels, step_scale, **where)
-        return y.view(num_steps, num_streams, height, width, dim), state
+        """`step_scale` and `state` as in `mix_in_time`."""
+        mixed = self.blocks(self.downsample(x.flatten(0, 1))).unflatten(0, x.shape[:2])
+        return mix_in_time(self.temporal, mixed, state, step_scale, self.remembers)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.records import SequenceBatch
 
@@ -58,7 +59,7 @@ class Streams:
         """Forget every stream, and what was prepared with the weights of now."""
         self._state, self._steps, self._prepared = None, {}, None
 
-    def push_batch(self, batch: SequenceBatch) -> Tensor:
+    def push_batch(self, batch: SequenceBatch) -> Any:
         """Run the chunks of a batch; returns the predictions of its labelled frames, in the order of `frame_index`."""
         num_steps = len(batch.hist)
         if not self.with_gradients:  # padding comes last and changes no prediction; training keeps one shape
@@ -69,14 +70,22 @@ class Streams:
             batch.frame_index,
             batch.slot.tolist(),
             batch.is_first.tolist(),
+            (batch.targets, batch.num_targets) if self.with_gradients and self.detector.training else None,
         )
 
     def push(
-        self, hist: Tensor, dt_us: Tensor, frame_index: Tensor, slots: Sequence[int], is_first: Sequence[bool]
-    ) -> Tensor:
+        self,
+        hist: Tensor,
+        dt_us: Tensor,
+        frame_index: Tensor,
+        slots: Sequence[int],
+        is_first: Sequence[bool],
+        targets: tuple[Tensor, Tensor] | None = None,
+    ) -> Any:
         """Run L steps of B streams: hist (L, B, C, H, W), dt_us (L, B), frame_index (M, 2) = (step, stream).
 
-        Returns the predictions (M, A, 5 + K) of the frames in frame_index, which is in the order of steps.
+        Returns the head's predictions for the M frames in frame_index, which is in the order of steps. `targets` (boxes
+        (M, N, 5) and their number (M,)) are handed to a head that trains with them.
         """
         with nullcontext() if self.with_gradients else torch.inference_mode():
             hist = hist.to(self._device, non_blocking=True)
@@ -84,24 +93,26 @@ class Streams:
             if self.step_scale is not None:
                 step_scale = torch.full_like(step_scale, self.step_scale)
             if self.memory_chunk == 1:
-                return self._push_without_memory(hist, step_scale, frame_index.cpu())
+                return self._push_without_memory(hist, step_scale, frame_index.cpu(), targets)
             state, steps = self._gather(slots, is_first)
             predictions = []
             segments = self._segments(steps, len(hist))
             for start, stop in segments:
-                wanted = frame_index
+                wanted, boxes = frame_index, targets
                 if len(segments) > 1:
                     is_inside = (frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)
                     wanted = frame_index[is_inside] - torch.tensor([start, 0], device=frame_index.device)
+                    boxes = targets and (targets[0][is_inside], targets[1][is_inside])
                 found, state = self.detector(
                     hist[start:stop],
                     self._forgotten(state, [count + start for count in steps]),
                     self._prepare(_number_if_constant(step_scale[start:stop], self._device)),
                     wanted.to(self._device),
+                    boxes,
                 )
                 predictions.append(found)
             self._keep(slots, state, [count + len(hist) for count in steps])
-            return predictions[0] if len(predictions) == 1 else torch.cat(predictions)
+            return concatenate(predictions)
 
     def states(self) -> dict[str, Any]:
         """The states of all streams as they are, not copied: `steps` by slot and `state`, whose rows are in that order.
@@ -130,7 +141,7 @@ class Streams:
 
     @property
     def _device(self) -> torch.device:
-        return self.detector.locations.device
+        return self.detector.device
 
     def _prepare(self, step_scale: float | Tensor) -> float | Tensor | PreparedStep:
         if isinstance(step_scale, Tensor) or self.with_gradients:
@@ -139,15 +150,17 @@ class Streams:
             self._prepared = (step_scale, self.detector.prepare(step_scale))
         return self._prepared[1]
 
-    def _push_without_memory(self, hist: Tensor, step_scale: Tensor, frame_index: Tensor) -> Tensor:
+    def _push_without_memory(
+        self, hist: Tensor, step_scale: Tensor, frame_index: Tensor, targets: tuple[Tensor, Tensor] | None
+    ) -> Any:
         """Every frame is a stream of one step, so only the wanted ones need to be run."""
+        if not len(frame_index):
+            return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
         each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
-        if not len(rows):
-            rows = torch.zeros(1, dtype=torch.int64)  # the detector needs a frame to say that it predicts nothing
         frames = hist.flatten(0, 1)[rows.to(self._device)][None]
         scale = _number_if_constant(step_scale.flatten()[rows.to(step_scale.device)][None], self._device)
-        predictions, _ = self.detector(frames, None, scale, each.to(self._device))
+        predictions, _ = self.detector(frames, None, scale, each.to(self._device), targets)
         return predictions
 
     def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ Sources of weights: our checkpoints, those of RVT and of the official SSM releas
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, CheckpointMeta, load_file, read_checkpoint
 from rvtssm.models.detector import Detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
-_STEM = "backbone.stages.0.downsample.conv.weight"
 # what decides how the numbers of a temporal layer are laid out and what they mean
 _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")
 
@@ -32,7 +32,7 @@ class TransferSource:
     temporal: TemporalConfig
     windows: WindowSettings
     class_names: tuple[str, ...] | None
-    head_dim: int | None
+    model: ModelConfig | None
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Transferred:
     """What became of one tensor of the new detector: taken, resized or left, and why."""
 
     name: str
+    part: str  # of the detector, such as `temporal at stride 8`
     outcome: str
     reason: str = ""
 
@@ -54,7 +55,7 @@ def read_source(path: str | Path) -> TransferSource:
             found.temporal_config,
             found.windows,
             found.spec.class_names,
-            found.model_config.head_dim,
+            found.model_config,
         )
     # channels per attention head are not in such weights; those of the new detector are taken for granted
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
@@ -62,100 +63,128 @@ def read_source(path: str | Path) -> TransferSource:
 
 
 def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
-    """Fill a new detector, described by `meta`, from other weights; one row per tensor of it, in its order.
+    """Fill a new detector, described by `meta`, from other weights; returns one row per tensor of it, in its order.
 
-    ValueError where not one matrix of the backbone could be taken: these are no weights to start from.
+    ValueError if not one matrix of the backbone could be taken, since these are no weights to start from.
     """
     report, filled = [], {}
-    foreign = _foreign_stages(source, detector, meta)
+    layers = _temporal_prefixes(detector)
+    foreign = _foreign_layers(source, detector, meta, layers)
+    stem = f"backbone.{detector.backbone.input_weight}"
     for name, own in detector.state_dict().items():
-        value, row = _fit(name, own, source, meta, foreign)
-        report.append(row)
+        value, outcome, reason = _fit(name, own, source, detector, meta, stem, foreign)
+        report.append(Transferred(name, _part(name, detector, layers), outcome, reason))
         if value is not None:
             filled[name] = value
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
-        width = f" (they have {source.weights[_STEM].shape[0]})" if _STEM in source.weights else ""
+        width = f" (they have {source.weights[stem].shape[0]})" if stem in source.weights else ""
+        model = meta.model_config
         raise ValueError(
-            f"none of the weights fits the backbone of this model, model.embed_dim={meta.model_config.embed_dim} and "
-            f"model.mixer={meta.model_config.mixer}; give the model=, model.embed_dim={width} and model.mixer that "
-            "they were trained with, or start without weights"
+            f"none of the weights fits the backbone of this model, model.backbone={model.backbone}, "
+            f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
+            f"model.embed_dim={width} and model.mixer that they were trained with, or start without weights"
         )
     detector.load_state_dict(filled, strict=False)
     return report
 
 
+def _part(name: str, detector: Detector, layers: Mapping[str, int]) -> str:
+    """Return where a tensor belongs, for a person."""
+    for prefix, stride in layers.items():
+        if name.startswith(prefix):
+            return f"temporal at stride {stride}"
+    if f".{detector.head.class_layer}." in name:
+        return "head classes"
+    room = name.split(".")[0]
+    return "spatial" if room == "backbone" else room
+
+
+_Fitted = tuple[Tensor | None, str, str]  # the value, None to leave a tensor as it is; the outcome; the reason
+
+
 def _fit(
-    name: str, own: Tensor, source: TransferSource, meta: CheckpointMeta, foreign: Mapping[str, str]
-) -> tuple[Tensor | None, Transferred]:
-    """The value for a tensor of the new detector, None where it stays as it is, and what is to be said of it."""
-    if stage := next((prefix for prefix in foreign if name.startswith(prefix)), None):
-        return None, Transferred(name, "left", foreign[stage])
-    if ".attention." in name and source.head_dim not in (None, meta.model_config.head_dim):
-        return None, Transferred(name, "left", f"made for model.head_dim={source.head_dim}")
+    name: str,
+    own: Tensor,
+    source: TransferSource,
+    detector: Detector,
+    meta: CheckpointMeta,
+    stem: str,
+    foreign: Mapping[str, str],
+) -> _Fitted:
+    """Return the value for a tensor of the new detector, and what is reported of it."""
+    if layer := next((prefix for prefix in foreign if name.startswith(prefix)), None):
+        return None, "left", foreign[layer]
+    for part, key in detector.backbone.layouts.items():
+        # where the source does not say, its value is taken to be that of the new detector
+        if part in name and source.model and getattr(source.model, key) != getattr(meta.model_config, key):
+            return None, "left", f"made for model.{key}={getattr(source.model, key)}"
     value = source.weights.get(name)
     if value is None:
-        return None, Transferred(name, "left", "not among the weights")
-    if ".class_out." in name:
-        return _fit_classes(name, own, value, source.class_names, meta.spec.class_names)
-    if name == _STEM and _bins(source.windows) != _bins(meta.windows):
-        return _fit_channels(name, own, value, source.windows, meta.windows)
+        return None, "left", "not among the weights"
+    if f".{detector.head.class_layer}." in name:
+        return _fit_classes(own, value, source.class_names, meta.spec.class_names)
+    if name == stem and _bins(source.windows) != _bins(meta.windows):
+        return _fit_channels(own, value, source.windows, meta.windows)
     if value.shape != own.shape:
-        return None, Transferred(name, "left", f"{_size(value)} there, {_size(own)} here")
+        return None, "left", f"{_size(value)} there, {_size(own)} here"
     ratio = meta.windows.stride_us / source.windows.stride_us
     if name.endswith(".log_step") and not math.isclose(ratio, 1):
         # the modes' own steps are counted in steps of training: the same memory in seconds
-        return value + math.log(ratio), Transferred(name, "resized", f"for steps {ratio:g} times as long")
-    return value, Transferred(name, "taken")
+        return value + math.log(ratio), "resized", f"for steps {ratio:g} times as long"
+    return value, "taken", ""
 
 
-def _fit_classes(
-    name: str, own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]
-) -> tuple[Tensor | None, Transferred]:
+def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]) -> _Fitted:
     """The rows of classes with the same name; all of them, where the names are not known but the number is the same."""
     if value.shape[1:] != own.shape[1:]:
-        return None, Transferred(name, "left", f"{_size(value)} there, {_size(own)} here")
+        return None, "left", f"{_size(value)} there, {_size(own)} here"
     if before is None:
         if len(value) == len(own):
-            return value, Transferred(name, "taken", "classes in their order")
-        return None, Transferred(name, "left", f"{len(value)} classes there, {len(own)} here")
+            return value, "taken", "classes in their order"
+        return None, "left", f"{len(value)} classes there, {len(own)} here"
     known = [class_name for class_name in after if class_name in before]
     if not known:
-        return None, Transferred(name, "left", "no class of the same name")
+        return None, "left", "no class of the same name"
     if tuple(before) == tuple(after):
-        return value, Transferred(name, "taken")
+        return value, "taken", ""
     filled = own.clone()
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
-    return filled, Transferred(name, "resized", f"rows of {', '.join(known)}, the others new")
+    return filled, "resized", f"rows of {', '.join(known)}, the others new"
 
 
-def _fit_channels(
-    name: str, own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings
-) -> tuple[Tensor | None, Transferred]:
+def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:
     """Filters over another number of bins, interpolated within each polarity.
 
     Fewer bins hold more events each, so the response to the same events stays nearly as it was.
     """
     if before.representation != after.representation:
-        return None, Transferred(name, "left", f"made for preprocess.representation={before.representation}")
+        return None, "left", f"made for windows.representation={before.representation}"
     if value.shape[0] != own.shape[0]:
-        return None, Transferred(name, "left", f"{_size(value)} there, {_size(own)} here")
+        return None, "left", f"{_size(value)} there, {_size(own)} here"
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
     by_bin = value.unflatten(1, (per_bin, before.num_bins)).permute(0, 1, 3, 4, 2).flatten(0, 3)[:, None]
     fitted = F.interpolate(by_bin, size=after.num_bins, mode="linear", align_corners=False)[:, 0]
     fitted = fitted.unflatten(0, (len(own), per_bin, *height_width)).permute(0, 1, 4, 2, 3).flatten(1, 2)
-    return fitted, Transferred(name, "resized", f"{before.num_bins} to {after.num_bins} bins")
+    return fitted, "resized", f"{before.num_bins} to {after.num_bins} bins"
 
 
-def _foreign_stages(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> dict[str, str]:
-    """Stages whose temporal layer cannot be taken as a whole, by the prefix of its names, and why.
+def _temporal_prefixes(detector: Detector) -> dict[str, int]:
+    """Return the beginning of the names of each temporal layer, and its stride."""
+    strides = {id(layer): stride for stride, layer in detector.backbone.temporal_layers().items()}
+    return {f"{name}.": strides[id(part)] for name, part in detector.named_modules() if id(part) in strides}
+
+
+def _foreign_layers(
+    source: TransferSource, detector: Detector, meta: CheckpointMeta, prefixes: Iterable[str]
+) -> dict[str, str]:
+    """Return the temporal layers that cannot be taken as a whole, by the prefix of their names, and why.
 
     Layers of different kinds have parameters of the same name that mean different things, so it is all or nothing.
     """
     own, foreign = detector.state_dict(), {}
     differing = [key for key in _LAYOUT if getattr(source.temporal, key) != getattr(meta.temporal_config, key)]
-    for number in range(len(detector.backbone.stages)):
-        prefix = f"backbone.stages.{number}.temporal."
+    for prefix in prefixes:
         shapes = {name: value.shape for name, value in own.items() if name.startswith(prefix)}
         if differing:
             made_for = ", ".join(f"temporal.{key}={getattr(source.temporal, key)}" for key in differing)

@@ -1,4 +1,4 @@
-"""The head: three maps to one row per location, box in pixels of the frame, scores as logits.
+"""The head of YOLOX: one row per location of the maps, with its box in pixels of the frame and its scores as logits.
 
 Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Width: a quarter of the coarsest map.
 """
@@ -6,14 +6,18 @@ Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Width: a quarte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from rvtssm.models.contracts import Head, at_least_one
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import ConvNormAct
-
-STRIDES = (8, 16, 32)
+from rvtssm.models.postprocess import PostprocessConfig, postprocess, to_probabilities
+from rvtssm.models.yolox_loss import yolox_loss
+from rvtssm.records import Detections
 
 
 class HeadLevel(nn.Module):
@@ -39,29 +43,63 @@ class HeadLevel(nn.Module):
         return torch.cat(raw, dim=1).permute(0, 2, 3, 1).flatten(1, 2)
 
 
-class YoloxHead(nn.Module):
-    """(M, C, H / s, W / s) for s = 8, 16, 32 -> (M, A, 5 + K) [cx, cy, w, h px, objectness logit, class logits].
+class YoloxPredictions(NamedTuple):
+    """One row per location, ordered by stride, then by y, then by x, as in `locate`."""
 
-    Rows are ordered by stride, then by y, then by x, as in `locate`.
-    """
+    rows: Tensor  # (M, A, 5 + K) float32 [cx, cy, w, h px, objectness logit, class logits]
 
-    def __init__(self, channels: Sequence[int], num_classes: int) -> None:
+
+class YoloxHead(Head):
+    """Maps of any strides to one row per cell; `locations` (A, 3) lists the centre and the stride of each in pixels."""
+
+    record = YoloxPredictions
+    locations: Tensor
+
+    def __init__(
+        self, model: ModelConfig, channels: Mapping[int, int], num_classes: int, padded_hw: tuple[int, int]
+    ) -> None:
         super().__init__()
-        hidden = channels[-1] // 4
-        self.levels = nn.ModuleList(HeadLevel(c, hidden, num_classes) for c in channels)
+        self.num_classes = num_classes
+        hidden = list(channels.values())[-1] // 4
+        self.levels = nn.ModuleList(HeadLevel(c, hidden, num_classes) for c in channels.values())
+        self.register_buffer("locations", locate(*padded_hw, list(channels)), persistent=False)
 
-    def forward(self, maps: Sequence[Tensor], locations: Tensor) -> Tensor:
-        raw = torch.cat([level(x) for level, x in zip(self.levels, maps, strict=True)], dim=1)
+    def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> YoloxPredictions:
+        raw = torch.cat([level(x) for level, x in zip(self.levels, maps.values(), strict=True)], dim=1)
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        stride = locations[:, 2:]
-        corner = locations[:, :2] - stride / 2  # offsets count from the top left of a cell
-        return torch.cat([raw[..., :2] * stride + corner, raw[..., 2:4].exp() * stride, raw[..., 4:]], dim=-1)
+        stride = self.locations[:, 2:]
+        corner = self.locations[:, :2] - stride / 2  # offsets count from the top left of a cell
+        rows = torch.cat([raw[..., :2] * stride + corner, raw[..., 2:4].exp() * stride, raw[..., 4:]], dim=-1)
+        return YoloxPredictions(rows)
+
+    def empty(self) -> YoloxPredictions:
+        return YoloxPredictions(self.locations.new_zeros(0, len(self.locations), 5 + self.num_classes))
+
+    def loss(
+        self,
+        predictions: YoloxPredictions,
+        targets: Tensor,
+        num_targets: Tensor,
+        divisor: Callable[[int], Tensor | int] = at_least_one,
+    ) -> dict[str, Tensor]:
+        return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor)
+
+    @staticmethod
+    def decode(
+        predictions: YoloxPredictions, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
+    ) -> list[Detections]:
+        return postprocess(predictions.rows, t_us, config)
+
+    @staticmethod
+    def compared(predictions: YoloxPredictions) -> tuple[Tensor, Tensor]:
+        found = to_probabilities(predictions.rows)
+        return found[..., :4], found[..., 4:5] * found[..., 5:]
 
 
-def locate(height: int, width: int) -> Tensor:
-    """The A locations of a padded frame: (A, 3) float32 [centre x px, centre y px, stride px]."""
+def locate(height: int, width: int, strides: Sequence[int] = (8, 16, 32)) -> Tensor:
+    """Return the A locations of a padded frame: (A, 3) float32 [centre x px, centre y px, stride px]."""
     parts = []
-    for stride in STRIDES:
+    for stride in strides:
         y, x = torch.meshgrid(torch.arange(height // stride), torch.arange(width // stride), indexing="ij")
         cells = torch.stack([x, y], dim=-1).reshape(-1, 2).float()
         parts.append(torch.cat([(cells + 0.5) * stride, torch.full((len(cells), 1), float(stride))], dim=1))

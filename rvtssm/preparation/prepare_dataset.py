@@ -31,7 +31,7 @@ from rvtssm.preparation.prepare_recording import (
 )
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.sections import Job, SectionedRecording
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.workers import (
     DaskCluster,
     Done,
@@ -43,8 +43,6 @@ from rvtssm.workers import (
     finished,
     num_usable_cores,
 )
-
-__all__ = ["Outcome", "PreprocessConfig", "PreprocessSummary", "prepare_recording", "preprocess_dataset"]
 
 _WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
@@ -77,6 +75,7 @@ def preprocess_dataset(
     spec: DatasetSpec,
     raw_dir: Path | str,
     prepared_dir: Path | str,
+    settings: WindowSettings,
     config: PreprocessConfig,
     progress: bool = True,
     workers: Workers | None = None,
@@ -105,16 +104,16 @@ def preprocess_dataset(
     folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
     for folder in folders:
         remove_abandoned(folder)
-    jobs = _missing(jobs, spec, config, summary)
+    jobs = _missing(jobs, spec, settings, config, summary)
     if not jobs:
         return summary
     if config.check_disk:
-        _check_disk(jobs, spec, config, Path(prepared_dir))
+        _check_disk(jobs, spec, settings, Path(prepared_dir))
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
             bar = stack.enter_context(PreparationBar(jobs, progress))
-            for job, outcome in _Run(jobs, spec, config, workers, bar).outcomes():
+            for job, outcome in _Run(jobs, spec, settings, config.is_labelled, workers, bar).outcomes():
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:
@@ -125,13 +124,15 @@ def preprocess_dataset(
     return summary
 
 
-def _missing(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, summary: PreprocessSummary) -> list[Job]:
+def _missing(
+    jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, config: PreprocessConfig, summary: PreprocessSummary
+) -> list[Job]:
     """The recordings that have to be prepared; the others go into the summary."""
 
     def outcome(job: Job) -> Outcome | None:
         try:
             job.num_bytes  # noqa: B018  of a link that leads nowhere there are none
-            if is_complete(job.recording, job.path, spec, config, job.is_train):
+            if is_complete(job.recording, job.path, spec, settings, job.is_train, config.is_labelled, config.overwrite):
                 return Outcome("skipped")
         except _FAILURES as error:
             return _failure(error)
@@ -145,10 +146,10 @@ def _missing(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, summa
     return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
 
 
-def _check_disk(jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, folder: Path) -> None:
+def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
     """ValueError where the disk has less room than the recordings are likely to need."""
-    overlap = max(1.0, (config.length_us or 0) / config.stride_us)
-    stored = _STORED_BYTES[config.representation] * overlap / spec.downsample**2
+    overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
+    stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
     needed = sum(
         stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
         for job in jobs
@@ -180,11 +181,18 @@ class _Run:
     """The jobs on their way through the workers: the longest first, sections before other recordings."""
 
     def __init__(
-        self, jobs: list[Job], spec: DatasetSpec, config: PreprocessConfig, workers: Workers, bar: PreparationBar
+        self,
+        jobs: list[Job],
+        spec: DatasetSpec,
+        settings: WindowSettings,
+        is_labelled: bool,
+        workers: Workers,
+        bar: PreparationBar,
     ) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._spec = spec
-        self._config = config
+        self._settings = settings
+        self._is_labelled = is_labelled
         self._workers = workers
         self._bar = bar
         # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
@@ -211,15 +219,15 @@ class _Run:
         for job, cut in self._cut.items():
             section = cut.next_section(4 * self._workers.num_workers)
             if section is not None:
-                return (job, section), count_section, (cut.plan.section(*cut.bounds[section]),)
+                return (job, section), count_section, (cut.plan.sequence.section(*cut.bounds[section]),)
         if not self._jobs:
             return None
         job = self._jobs.popleft()
+        how = self._spec, self._settings, job.is_train, self._is_labelled
         if job.num_bytes > self._longest_whole:
-            return (job,), plan_recording, (job.recording, self._spec, self._config, job.is_train, True)
-        arguments = (job.recording, job.path, self._spec, self._config, job.is_train)
+            return (job,), plan_recording, (job.recording, *how, True)
         report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
-        return (job,), prepare_recording, (*arguments, report)
+        return (job,), prepare_recording, (job.recording, job.path, *how, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
         """What became of the job, None if more of it is to be done or nobody waits for this part any more."""

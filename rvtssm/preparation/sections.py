@@ -44,7 +44,8 @@ class SectionedRecording:
     def __init__(self, job: Job, plan: Plan, num_workers: int) -> None:
         self.plan = plan
         self.num_events = 0
-        num_windows = len(plan.windows)
+        sequence = plan.sequence
+        num_windows = len(sequence.windows)
         least = -(-num_windows // _SECTION_WINDOWS)
         most = min(job.num_bytes // SECTION_BYTES, _SECTIONS_PER_WORKER * num_workers)
         num_sections = min(num_windows, max(least, most))
@@ -54,7 +55,7 @@ class SectionedRecording:
         self._waiting: dict[int, list[bytes]] = {}  # sections that came before their turn
         self._stack = ExitStack()
         self._writer: SequenceWriter = self._stack.enter_context(
-            sequence_writer(job.path, plan.windows, plan.labels, plan.frame_shape, plan.counting.dtype)
+            sequence_writer(job.path, sequence.windows, sequence.labels, sequence.frame_shape, sequence.settings.dtype)
         )
 
     @property
@@ -75,12 +76,12 @@ class SectionedRecording:
         while self._written in self._waiting:
             self._writer.append(self._waiting.pop(self._written))
             self._written += 1
-        return self.bounds[self._written - 1][1] / len(self.plan.windows) if self._written else 0.0
+        return self.bounds[self._written - 1][1] / len(self.plan.sequence.windows) if self._written else 0.0
 
     def finish(self) -> Outcome:
         self._writer.meta = self.plan.final_meta
         self._stack.close()
-        return Outcome("written", "", self.plan.events.faults.backward_steps, self.num_events)
+        return Outcome("written", "", self.plan.sequence.recording.faults.backward_steps, self.num_events)
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):  # what HDF5 has to say about a file that is deleted

@@ -3,7 +3,6 @@
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
 attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
 `labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
-Format version 1, which is read as well, has `histograms` (T, C, h, w) uint8 in chunks of one step, blosc, instead.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import h5py
-import hdf5plugin  # noqa: F401, where HDF5 finds blosc
+import hdf5plugin  # noqa: F401, where HDF5 finds the blosc of RVT's files
 import numpy as np
 import numpy.typing as npt
 
@@ -27,10 +26,9 @@ from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.preparation.compress import decompress_into
-from rvtssm.records import DatasetSpec, Labels, Windows
+from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 
 FORMAT_VERSION = 2
-_READABLE_VERSIONS = (1, 2)
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
@@ -47,7 +45,6 @@ class StoredSequence:
         self,
         name: str,
         path: Path,
-        dataset: str,
         windows: Windows,
         labels: Labels,
         meta: Meta,
@@ -58,8 +55,7 @@ class StoredSequence:
         self.windows = windows
         self.labels = labels
         self.meta = meta
-        self._dataset = dataset
-        self._offsets = offsets  # None: `dataset` is (T, C, h, w)
+        self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
         self._file: h5py.File | None = None
         self._file_owner = 0
 
@@ -73,13 +69,17 @@ class StoredSequence:
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
             self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
         try:
-            stored = self._file[self._dataset]
             if self._offsets is None:
-                dense: npt.NDArray[Any] = stored[start:stop]
+                dense: npt.NDArray[Any] = self._file["data"][start:stop]
                 return dense
-            return _decompressed(stored, self._offsets[start : stop + 1])
+            return _decompressed(self._file["frames"], self._offsets[start : stop + 1])
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
+
+    @property
+    def settings(self) -> WindowSettings:
+        """How the frames were counted."""
+        return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
 
     def close(self) -> None:
         """Release the file; reading again opens it again."""
@@ -181,11 +181,10 @@ def open_sequence(path: Path | str) -> StoredSequence:
         try:
             windows = Windows(file["bounds_us"][()], file["dt_us"][()])
             labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
-            offsets = file["offsets"][()] if meta["format_version"] > 1 else None
+            offsets = file["offsets"][()]
         except (KeyError, OSError, RuntimeError, ValueError) as error:
             raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
-    dataset = "histograms" if offsets is None else "frames"
-    return StoredSequence(path.stem, path, dataset, windows, labels, meta, offsets)
+    return StoredSequence(path.stem, path, windows, labels, meta, offsets)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
@@ -219,7 +218,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         "width": spec.width,
         "downsample": spec.downsample,
     }
-    return StoredSequence(folder.name, path, "data", windows, to_labels(boxes, windows), meta)
+    return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -260,9 +259,9 @@ def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
         version = meta["format_version"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
-    if version not in _READABLE_VERSIONS:
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {version}, this program reads {' and '.join(map(str, _READABLE_VERSIONS))}; "
+            f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
     return meta

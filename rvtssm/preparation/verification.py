@@ -17,17 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
+from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.prepare_recording import (
-    Plan,
-    PreprocessConfig,
-    check_faults,
-    check_label_times,
-    is_complete,
-    plan_recording,
-)
+from rvtssm.preparation.prepare_recording import Plan, is_complete, plan_recording
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.workers import Processes, SameProcess, Task, finished, num_usable_cores
 
 _FRAMES_AT_ONCE = 16
@@ -47,19 +42,20 @@ def verify_dataset(
     spec: DatasetSpec,
     raw_dir: Path | str | None,
     prepared_dir: Path | str | None,
+    settings: WindowSettings,
     config: PreprocessConfig,
     progress: bool = True,
 ) -> Verification:
     """Check the splits of `config` in the folders that are given, at least one.
 
-    With both, prepared files are held against the recordings they were made from, and against the settings of
-    `config`; without recordings, against each other. ValueError where there is nothing to check.
+    With both, prepared files are compared with the recordings they were made from, and with `settings`; without
+    recordings, with each other. ValueError where there is nothing to check.
     """
     found, tasks = Verification(), []
     if raw_dir is not None:
         tasks += list(_raw_tasks(spec, raw_dir, config, found))
     if prepared_dir is not None:
-        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, config, found))
+        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
     if not tasks and not found.faults:
         raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
     remaining = iter(tasks)
@@ -94,11 +90,13 @@ def _prepared_tasks(
     spec: DatasetSpec,
     raw_dir: Path | str | None,
     prepared_dir: Path | str,
+    settings: WindowSettings,
     config: PreprocessConfig,
     found: Verification,
 ) -> Iterator[Task]:
     shared: Meta | None = None
     for split in config.splits:
+        how = spec, settings, split == "train", config.is_labelled
         paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
         if not paths:
             found.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
@@ -108,13 +106,13 @@ def _prepared_tasks(
         for name in sorted({*paths, *recordings}):
             key, path, recording = f"prepared/{split}/{name}", paths.get(name), recordings.get(name)
             if path is None:
-                yield key, _verify_absence, (recording, spec, config, split)
+                yield key, _verify_absence, (recording, *how)
                 continue
             if raw_dir is not None and recording is None:
                 found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
             if shared is None and raw_dir is None:
                 shared = _shared_settings(path)
-            yield key, verify_prepared, (path, spec, recording, config, split == "train", shared)
+            yield key, verify_prepared, (path, recording, *how, shared)
 
 
 def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
@@ -139,22 +137,23 @@ def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) ->
             return [*faults, f"{recording.boxes_path} holds no boxes"]
         return [
             *faults,
-            *_said(check_label_times, events, boxes, first_us, last_us),
+            *_said(check_label_times, events, int(boxes["t"][-1]), first_us, last_us),
             *_box_faults(recording.boxes_path, boxes, spec),
         ]
 
 
 def verify_prepared(
     path: Path,
-    spec: DatasetSpec,
     recording: RawRecording | None,
-    config: PreprocessConfig,
+    spec: DatasetSpec,
+    settings: WindowSettings,
     is_train: bool,
+    is_labelled: bool,
     shared: Meta | None,
 ) -> list[str]:
     """What is wrong with a prepared sequence; every frame is decoded.
 
-    `recording` is what it should have been made from with `config`, `shared` what other files were made with.
+    `recording` is what it should have been made from with `settings`, `shared` what other files were made with.
     """
     sequence = open_sequence(path) if path.is_file() else open_rvt_sequence(path, spec)
     with closing(sequence):
@@ -167,13 +166,15 @@ def verify_prepared(
         found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
     if recording is not None and path.is_file():
-        faults += _source_faults(sequence, path, spec, recording, config, is_train)
+        faults += _source_faults(sequence, path, recording, spec, settings, is_train, is_labelled)
     return faults
 
 
-def _verify_absence(recording: RawRecording, spec: DatasetSpec, config: PreprocessConfig, split: str) -> list[str]:
+def _verify_absence(
+    recording: RawRecording, spec: DatasetSpec, settings: WindowSettings, is_train: bool, is_labelled: bool
+) -> list[str]:
     """A recording may only be left out of the prepared files if no box of it is."""
-    plan = plan_recording(recording, spec, config, split == "train")
+    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
     if isinstance(plan, Plan):
         return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
     return []
@@ -182,20 +183,24 @@ def _verify_absence(recording: RawRecording, spec: DatasetSpec, config: Preproce
 def _source_faults(
     sequence: StoredSequence,
     path: Path,
-    spec: DatasetSpec,
     recording: RawRecording,
-    config: PreprocessConfig,
+    spec: DatasetSpec,
+    settings: WindowSettings,
     is_train: bool,
+    is_labelled: bool,
 ) -> list[str]:
     try:
-        if not is_complete(recording, path, spec, config, is_train):
+        if not is_complete(recording, path, spec, settings, is_train, is_labelled):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except ValueError as error:
         return [_one_line(error)]
-    plan = plan_recording(recording, spec, config, is_train)
+    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
-    pairs = {"windows": (sequence.windows, plan.windows), "labels": (sequence.labels, plan.labels)}
+    pairs = {
+        "windows": (sequence.windows, plan.sequence.windows),
+        "labels": (sequence.labels, plan.sequence.labels),
+    }
     return [
         f"{path} has other {name} than its recording gives; prepare it again"
         for name, pair in pairs.items()
@@ -237,15 +242,15 @@ def _label_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 
 def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
-    cutoff = sequence.meta.get("count_cutoff")
-    is_histogram = sequence.meta.get("representation", "histogram") == "histogram"
+    settings = sequence.settings
     for start in range(0, len(sequence.windows), _FRAMES_AT_ONCE):
         stop = min(start + _FRAMES_AT_ONCE, len(sequence.windows))
         frames = sequence.histograms(start, stop)
         if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
             found = f"{frames.shape[-1]}x{frames.shape[-2]}"
             return [f"{sequence.path} has frames of {found}, {spec.name} {spec.frame_width}x{spec.frame_height}"]
-        if is_histogram and (frames.shape[1] != 2 * sequence.meta["num_bins"] or (cutoff and frames.max() > cutoff)):
+        is_over = settings.representation == "histogram" and frames.max() > settings.count_cutoff
+        if is_over or frames.shape[1] != settings.num_channels:
             return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]
         if not np.isfinite(frames.max()):
             return [f"{sequence.path} has frames with values that are not finite, from window {start} on"]
@@ -302,8 +307,7 @@ def _shared_settings(path: Path) -> Meta | None:
 
 
 def _own_settings(meta: Meta) -> Meta:
-    found = {"representation": "histogram", **meta}
-    return {name: value for name, value in found.items() if name not in _NOT_SHARED}
+    return {name: value for name, value in meta.items() if name not in _NOT_SHARED}
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""`rvtssm audit`: what the memory and the time step of a detector do, on simulated traffic or on a recording."""
+"""`rvtssm audit`: measures what the memory and the time step of a detector do, on simulated traffic or a recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rvtssm.events.tree import find_recordings
 from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Events
-from rvtssm.run.console import console
+from rvtssm.run.console import console, say
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
 from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
@@ -23,8 +23,8 @@ from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_rec
 def audit(config: Config, as_json: bool = False) -> None:
     """Measure, print, and write `audit.md`, `audit.json` and `audit.png` to `out`.
 
-    The events are the first of `recording`, else of a test recording in `dataset.raw_dir`, else simulated traffic on
-    frames of the weights' size.
+    The events come from `recording` (the first one, if it is a folder), else from a test recording in
+    `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
     """
     out = writable(Path(config.out or "outputs/audit"))
     checkpoint = read_weights(config)
@@ -33,15 +33,14 @@ def audit(config: Config, as_json: bool = False) -> None:
     title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
     written = write_audit(found, title, source, out)
     if as_json:
-        text = json.dumps(to_json(found, title, source))
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(json.dumps(to_json(found, title, source)))
         return
     console.print(console_table(found, title))
-    console.print("wrote " + ", ".join(str(path) for path in written), soft_wrap=True)
+    say("wrote " + ", ".join(str(path) for path in written))
 
 
 def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
-    """Events, sensor size, downsampling where it is known, and where they are from, in words."""
+    """Return the events, the size of the sensor, the downsampling if it is known, and a description of the events."""
     spec, seconds = checkpoint.spec, config.audit.duration_s
     where = config.recording
     if where is None and config.dataset.raw_dir:
@@ -55,7 +54,7 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
         blocks, _ = synthetic_recording(scene, "test", 0)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     if where == STDIN or where.startswith(SOCKET):
-        raise ValueError(f"recording={where}: an audit needs events that stay; name a file or a folder")
+        raise ValueError(f"recording={where}: an audit cannot read a stream; name a file or a folder")
     path = next(iter(find_sources(where).values()))
     with opened_source(path, *_sensor_hw(path, config, spec)) as opened:
         recording = opened.recording
@@ -67,10 +66,10 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
 
 
 def _sensor_hw(path: str, config: Config, spec: DatasetSpec) -> tuple[int | None, int | None]:
-    """The size to open a recording with: what was asked for; where neither that nor the file says it, the weights'."""
+    """Return the size to open a recording with: the configured one, or that of the weights if the file needs one."""
     height, width = config.dataset.height, config.dataset.width
     try:
         with opened_source(path, height, width):
             return height, width
-    except ValueError:  # of anything else it is heard when the recording is opened
+    except ValueError:  # if it has another reason, it is raised again when the recording is opened
         return height or spec.height, width or spec.width

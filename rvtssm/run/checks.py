@@ -1,10 +1,11 @@
-"""What can be wrong with a training configuration and shows without data, so that it fails before they are touched."""
+"""Finds mistakes in a training configuration that show without data, so that a run fails before it reads them."""
 
 from __future__ import annotations
 
 import torch
 
 from rvtssm.config import Config
+from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm import build_temporal_layer
 from rvtssm.training.regularize import h2_term
@@ -13,25 +14,26 @@ _FRAME_HW = (32, 32)  # no weight depends on it
 
 
 def check(config: Config) -> None:
-    """ValueError for values that do not go together, or that only who uses them can judge; it names key and value."""
+    """Raise ValueError, which names key and value, if sections of the configuration do not fit together."""
     config.sampling.check()
     config.augment.check()
     with torch.device("meta"):
-        build_detector(
+        detector = build_detector(
             config.model,
             config.temporal,
             *_FRAME_HW,
             num_classes=1,
-            in_channels=config.preprocess.counting.num_channels,
+            in_channels=config.windows.settings.num_channels,
         )
+    detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
-        _check_h2(config)
+        _check_h2(config, detector.backbone)
 
 
-def _check_h2(config: Config) -> None:
-    """The term needs the norm of a layer, which not every kind has."""
-    layer = build_temporal_layer(config.temporal, config.model.embed_dim * config.model.dim_multiplier[0])
+def _check_h2(config: Config, backbone: Backbone) -> None:
+    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm, or none carries a state."""
+    layer = build_temporal_layer(config.temporal, min(backbone.channels.values()))
     try:
-        h2_term([] if config.temporal.strides == () else [layer], config.optim.h2_band)
+        h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
     except ValueError as error:
         raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None

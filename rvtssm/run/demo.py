@@ -1,23 +1,23 @@
-"""`rvtssm demo`: from nothing to a trained detector, a table over rates, a video and a page about them."""
+"""`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
-from rvtssm.datasets.sequence import CountedHistograms, RawSplit
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.report import to_markdown
 from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
-from rvtssm.run.console import console
+from rvtssm.run.console import console, say
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.generate import generate
 from rvtssm.run.preprocess import preprocess
@@ -28,9 +28,9 @@ STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
 
 
 def demo(config: Config) -> None:
-    """Generate, preprocess, train, evaluate at every rate and predict, all below `out`; what is complete is not redone.
+    """Generate, preprocess, train, evaluate at every rate and predict in `out`; steps that are complete are skipped.
 
-    Writes `report.md` and `metrics.json` there.
+    Write `report.md` and `metrics.json` to `out`.
     """
     _check(config)
     out = Path(config.out or "outputs/demo")
@@ -54,16 +54,16 @@ def demo(config: Config) -> None:
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     _write(out / "report.md", _page(report, metrics, summary, config.evaluation.still_ms, out))
-    console.print(f"wrote {out / 'report.md'} and {out / 'metrics.json'}", soft_wrap=True)
+    say(f"wrote {out / 'report.md'} and {out / 'metrics.json'}")
 
 
 def _check(config: Config) -> None:
-    """What would else come to light after the training."""
+    """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.frequencies_hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
         raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
-    trained_hz = 1000 / config.preprocess.stride_ms
-    if rates and not any(math.isclose(hz, trained_hz) for hz in rates):
+    trained_hz = config.windows.settings.hz
+    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
         raise ValueError(
             f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
             "from; name it as well"
@@ -75,21 +75,18 @@ def _announce(step: str) -> None:
 
 
 def _predict(config: Config, out: Path) -> PredictionSummary:
-    """The test recording with most boxes that stand still, drawn with its ground truth."""
+    """Predict on the test recording with most boxes that stand still, and draw its ground truth."""
     checkpoint = read_checkpoint(str(config.checkpoint))
     sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
     chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
-    assert isinstance(chosen.source, CountedHistograms)
-    summary = predict_recording(
-        checkpoint, chosen.source.recording.path, out, config.predict, ground_truth=chosen.labels
-    )
+    summary = predict_recording(checkpoint, chosen.source.path, out, config.predict, ground_truth=chosen.labels)
     for sentence in summary.sentences():
-        console.print(sentence, soft_wrap=True, highlight=False)
+        say(sentence)
     return summary
 
 
 def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
-    """What `metrics.json` holds; fractions, None where there was no ground truth."""
+    """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
     plain = to_json(report)
     reference = plain["rates"][f"{report.reference_hz:g}"]
     return {
@@ -112,8 +109,8 @@ def _page(
         "# A detector for event cameras, trained from nothing",
         "",
         f"{metrics['num_parameters'] / 1e6:.2f} M parameters, trained for {metrics['train_seconds']:.0f} s on "
-        f"simulated traffic at {report.reference_hz:g} Hz. The table is of test recordings that training never saw; at "
-        "other rates the same weights run on other windows with the time step rescaled.",
+        f"simulated traffic at {report.reference_hz:g} Hz. The table is measured on test recordings, which were not "
+        "used in training; at other rates the same weights run on other windows with the time step rescaled.",
         "",
         to_markdown(report),
         "![average precision over rates](evaluation/evaluation.png)",

@@ -1,4 +1,4 @@
-"""`rvtssm evaluate`: average precision at any rate, every recording streamed from its start."""
+"""`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Labels
-from rvtssm.run.console import console
+from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
 from rvtssm.run.weights import read_weights
 
-_FAR_FROM_RATE = 0.05  # steps that differ from the rate by more are named
+_FAR_FROM_RATE = 0.05  # the report names the steps of a rate if they differ from it by more than this share
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
-    """Average precision at each rate, every recording streamed from its start; writes `evaluation.*` and `report.html`
-    to `out`.
+    """Measure average precision at each rate, and write `evaluation.*` and `report.html` to `out`.
 
-    With `evaluation.checkpoints`, each of them below a folder of its own, and `comparison.*` of all of them.
+    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all.
     """
     out = writable(Path(config.out or "outputs/evaluate"))
     if config.evaluation.checkpoints is None:
@@ -48,21 +47,21 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
     if missing := [path for path in config.evaluation.checkpoints if not Path(path).is_file()]:
         raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
-    for path in config.evaluation.checkpoints:  # what is wrong with the last one is said before hours of work
+    for path in config.evaluation.checkpoints:  # raises before hours of work if one of them cannot be evaluated
         one = replace(config, checkpoint=path)
         _data_for(one, read_weights(one))
     reports = {}
     for number, path in enumerate(config.evaluation.checkpoints, start=1):
         reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
     written = write_comparison(reports, out)
-    console.print("wrote " + ", ".join(str(path) for path in written), soft_wrap=True)
+    say("wrote " + ", ".join(str(path) for path in written))
     return list(reports.values())
 
 
 def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
-    spec, options, trained_hz = checkpoint.spec, config.evaluation, 1e6 / checkpoint.windows.stride_us
+    spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
 
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
@@ -75,7 +74,10 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         began = time.perf_counter()
         recordings, sequences = _stream_split(config, checkpoint, data, hz)
         seconds = time.perf_counter() - began
-        measured = {"seconds": seconds, "step_ms": steps_us[hz] / 1000}  # the usual step, as labels made it
+        measured = {
+            "seconds": seconds,
+            "step_ms": steps_us[hz] / 1000,
+        }  # label times decide the steps
         rows.append(RateRow(hz, evaluate_detections(recordings, spec), measured))
         if hz == broken_down_hz:
             breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
@@ -97,14 +99,14 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         still_objects=still,
         breakdown=breakdown,
     )
-    written = write_report(report, out, pictures)  # first: a terminal may be gone, or lack a letter
+    written = write_report(report, out, pictures)  # before printing, which a closed terminal would stop
     console.print(console_table(report))
-    console.print("wrote " + ", ".join(str(path) for path in written.values()), soft_wrap=True)
+    say("wrote " + ", ".join(str(path) for path in written.values()))
     return report
 
 
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
-    """The data that were asked for; what was left open is as it was in training."""
+    """Return the configured data; settings that are not given are those of the training."""
     spec = checkpoint.spec
     dataset = config.dataset
     if not dataset.name:
@@ -117,12 +119,12 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
             f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
             "evaluate on the dataset of the weights"
         )
-    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has one size
+    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
     return data
 
 
 def _frames(spec: DatasetSpec) -> str:
-    """What a model and the data it meets must agree in, in words."""
+    """Describe what must be equal for a model and its data."""
     return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"
 
 
@@ -133,7 +135,7 @@ def _source(config: Config, data: SequenceDataModule) -> str:
 def _usual_steps(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: Sequence[float]
 ) -> dict[float, float]:
-    """By rate, the median step in us; ValueError, before hours of work, for a rate that cannot be scored."""
+    """Return the median step (us) of each rate; raise ValueError, before hours of work, if a rate cannot be scored."""
     found = {}
     for hz in rates:
         sequences = _sequences(_loader(config, checkpoint, data, hz))
@@ -153,27 +155,16 @@ def _sequences(loader: SequenceLoader) -> list[FrameSequence]:
 
 def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float) -> SequenceLoader:
     """The recordings of the split in windows at a rate."""
-    trained = checkpoint.windows
-    is_trained_rate = is_same_rate(hz, 1e6 / trained.stride_us)
-    length_us = trained.length_us if is_trained_rate else None
-    if config.evaluation.window == "slide":
-        length_us = trained.length_us or round(trained.stride_us)
-    return data.eval_loader(
-        config.evaluation.split,
-        trained.stride_us if is_trained_rate else 1e6 / hz,
-        length_us,
-        _source(config, data),
-        convention=trained.convention,
-        num_bins=trained.num_bins,
-        count_cutoff=trained.count_cutoff,
-        representation=trained.representation,
-    )
+    settings, window = checkpoint.windows, config.evaluation.window
+    if window == "slide" or not is_same_rate(hz, settings.hz):
+        settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
+    return data.eval_loader(config.evaluation.split, settings, _source(config, data))
 
 
 def _stream_split(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
 ) -> tuple[list[ScoredRecording], list[FrameSequence]]:
-    """The recordings of the split through the detector at a rate, each with its labels and detections."""
+    """Run the detector over the split at a rate; return labels and detections of each recording, and its frames."""
     loader = _loader(config, checkpoint, data, hz)
     results = stream(
         checkpoint.detector,
@@ -197,7 +188,7 @@ def _stream_split(
 
 
 def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
-    """By recording, how fast its labelled objects are; prepared labels do not know tracks."""
+    """Return the speeds of labelled objects by recording; none for prepared data, which have no tracks."""
     if _source(config, data) != "raw":
         return {}
     labels = {recording.name: recording.labels for recording in recordings}
@@ -211,7 +202,7 @@ def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRec
 def _worst_pictures(
     breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[FrameSequence], spec: DatasetSpec
 ) -> list[Picture]:
-    """The worst frames with what was found and what was there."""
+    """Draw the worst frames with detections and ground truth."""
     by_name = {recording.name: (recording, sequence) for recording, sequence in zip(recordings, sequences, strict=True)}
     pictures = []
     for worst in breakdown.worst:
@@ -229,7 +220,7 @@ def _worst_pictures(
 
 
 def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
-    """What weights that are not causal know beside their memory."""
+    """Say which later events weights use that are not causal."""
     if not checkpoint.temporal_config.bidirectional:
         return ""
     return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
@@ -238,16 +229,16 @@ def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
 def _conditions(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, steps_us: Mapping[float, float]
 ) -> dict[str, str]:
-    """What decides the numbers of an evaluation, in words; `steps_us` are those of `_usual_steps`."""
+    """Describe what decides the numbers of an evaluation; `steps_us` comes from `_usual_steps`."""
     options, rules = config.postprocess, config.evaluation
-    # between label times there is a whole number of steps, and at least one
+    # The number of steps between two label times is a whole number and at least one.
     apart = "".join(
         f"; at {hz:g} Hz that makes steps of {step_us / 1000:g} ms"
         for hz, step_us in steps_us.items()
         if abs(hz * step_us / 1e6 - 1) > _FAR_FROM_RATE
     )
     return {
-        "weights": f"{config.checkpoint}, trained at {1e6 / checkpoint.windows.stride_us:g} Hz",
+        "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
         "score": f"{options.score}, from {options.min_score:g}; "
         f"non-maximum suppression per class at IoU {options.nms_iou:g}",
         "scored": scoring_rules(checkpoint.spec),

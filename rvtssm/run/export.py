@@ -1,4 +1,4 @@
-"""`rvtssm export`: a detector as one file for other programs, held against the weights it came from."""
+"""`rvtssm export`: writes a detector as one file for other programs, and compares it with the original."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rvtssm.atomic_files import staging_folder
 from rvtssm.config import Config
 from rvtssm.inference.export_detector import export_detector, format_of
 from rvtssm.inference.exported import largest_difference, read_exported
-from rvtssm.run.console import console
+from rvtssm.run.console import say
 from rvtssm.run.inputs import needed, writable
 from rvtssm.run.weights import read_weights
 
@@ -17,31 +17,29 @@ _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs
 
 
 def export(config: Config) -> None:
-    """Write `out`, whose name decides the format, and say how far it is from PyTorch; ValueError where that is too far,
-    and then `out` is as it was.
+    """Write `out`, whose name decides the format, and say how much its results differ from those of PyTorch.
+
+    Raise ValueError if they differ too much; `out` is then left as it was.
     """
-    out = Path(
-        needed(config.out, "out=FILE", "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)")
-    )
+    formats = "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)"
+    out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
-    format_of(out)  # before what takes long
+    format_of(out)  # raises ValueError before the work, which takes long
     checkpoint = read_weights(config)
     with staging_folder(writable(out.parent), "export") as folder:
         staged = folder / out.name
         description = export_detector(checkpoint, staged, config.export.height, config.export.width)
         boxes, scores = largest_difference(checkpoint, read_exported(staged), config.export.check_steps)
-        if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # or NaN
+        if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # also if one is NaN
             raise ValueError(
-                f"what was exported for {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} "
-                f"over {config.export.check_steps} steps; it was not kept, choose another format"
+                f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
+                f"{config.export.check_steps} steps; it was not kept, choose another format"
             )
         os.replace(staged, out)
     height, width = description["frame_hw"]
-    console.print(
+    say(
         f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "
         f"{config.export.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} of the "
-        f"largest, scores by {scores:.1e}",
-        soft_wrap=True,
-        highlight=False,
+        f"largest, scores by {scores:.1e}"
     )

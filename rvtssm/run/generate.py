@@ -1,4 +1,4 @@
-"""`rvtssm generate`: makes the recordings of the synthetic dataset."""
+"""`rvtssm generate`: writes the recordings of the synthetic dataset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.run.console import console
+from rvtssm.run.console import say
 from rvtssm.run.inputs import needed
 from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
 
 
 def generate(config: Config) -> None:
-    """Make the recordings of the synthetic dataset in `dataset.raw_dir`."""
+    """Write the recordings of the synthetic dataset to `dataset.raw_dir`."""
     spec = build_spec(config.dataset)
     if spec.name != "synthetic":
         raise ValueError(f"only the synthetic dataset can be generated, not {spec.name}; use dataset=synthetic")
@@ -24,4 +24,4 @@ def generate(config: Config) -> None:
             "and dataset.width, which every verb reads"
         )
     generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
-    console.print(f"recordings are in {folder}", soft_wrap=True)
+    say(f"recordings are in {folder}")

@@ -1,4 +1,4 @@
-"""`rvtssm info`: how many parameters a detector has, and where; of a configuration, or of weights."""
+"""`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.table import Table
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.console import console
@@ -22,24 +21,25 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
         detector = described.build()
-    counts, geometry = count_parameters(detector), detector.geometry
+    counts, facts = count_parameters(detector), detector.backbone.facts()
     if as_json:
         values = {
             "model": model.size,
-            "mixer": model.mixer,
+            "backbone": model.backbone,
+            "neck": model.neck,
+            "head": model.head,
             "temporal": temporal.name,
             "dataset": spec.name,
             "classes": list(spec.class_names),
             "stride_us": described.windows.stride_us,
             "parameters": counts,
             "frame_hw": [spec.frame_height, spec.frame_width],
-            "padded_hw": [geometry.padded_height, geometry.padded_width],
-            "partition_hw": list(geometry.partition),
+            "padded_hw": list(detector.backbone.padded_hw),
+            **facts,
         }
         console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
         return counts
-    mixer = "" if model.mixer == "attention" else f" {model.mixer}"
-    title = f"{model.size}{mixer} {temporal.name} on {spec.name}"
+    title = f"{model.size} {temporal.name} on {spec.name}"
     table = Table(title=title, title_justify="left")
     table.add_column("room")
     table.add_column("parameters", justify="right")
@@ -50,8 +50,9 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     console.print(table)
     console.print(
         f"frames {spec.frame_width} x {spec.frame_height}, padded to "
-        f"{geometry.padded_width} x {geometry.padded_height}, "
-        f"attention windows {geometry.partition[1]} x {geometry.partition[0]}; "
+        f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
+        f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
+        f"neck {model.neck}, head {model.head}; "
         f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}",
         soft_wrap=True,
         highlight=False,
@@ -61,6 +62,4 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
 
 
 def _configured(config: Config) -> CheckpointMeta:
-    return CheckpointMeta(
-        build_spec(config.dataset), config.model, config.temporal, to_window_settings(config.preprocess)
-    )
+    return CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)

@@ -1,9 +1,8 @@
-"""Training that starts from other weights: fills the detector, and says what was taken, resized or left."""
+"""Fills a detector with the weights that `training.init_from` names, and says which tensors were used."""
 
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -21,7 +20,7 @@ OUTCOMES = ("taken", "resized", "left")
 
 
 def read_start(path: str) -> TransferSource:
-    """The weights at `path`; ValueError where there are none."""
+    """Return the weights in `path`; raise ValueError if there are none."""
     try:
         return read_source(path)
     except ValueError as error:
@@ -29,7 +28,10 @@ def read_start(path: str) -> TransferSource:
 
 
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
-    """Fill the detector from the weights read at `path`; show a table, and write each tensor to `out`, unless None."""
+    """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
+
+    With `out` None nothing is shown or written. Raise ValueError if none of the weights fits.
+    """
     try:
         report = transfer(source, detector, meta)
     except ValueError as error:
@@ -40,12 +42,12 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     file = out / "init_from.csv"
     with atomic_file(file) as staged, open(staged, "w", newline="") as text:
         writer = csv.writer(text)
-        writer.writerow(("tensor", "outcome", "reason"))
+        writer.writerow(("tensor", "part", "outcome", "reason"))
         writer.writerows(astuple(row) for row in report)
 
 
 def _table(path: str, report: Sequence[Transferred]) -> Table:
-    """Tensors by part of the detector and outcome, and the reasons why some were not taken as they are."""
+    """Count tensors by part of the detector and outcome, and give the reasons why some were not taken unchanged."""
     table = Table(title=f"weights of {path}", title_justify="left")
     table.add_column("part")
     for outcome in OUTCOMES:
@@ -53,17 +55,9 @@ def _table(path: str, report: Sequence[Transferred]) -> Table:
     table.add_column("why not taken")
     parts: dict[str, list[Transferred]] = defaultdict(list)
     for row in report:
-        parts[_part(row.name)].append(row)
+        parts[row.part].append(row)
     for part, rows in parts.items():
         counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
         reasons = dict.fromkeys(f"{row.outcome}: {row.reason}" for row in rows if row.outcome != "taken")
         table.add_row(part, *counts, "\n".join(reasons))
     return table
-
-
-def _part(name: str) -> str:
-    """Where a tensor belongs, as a person says it: `stage 1 temporal`."""
-    stage = re.match(r"backbone\.stages\.(\d+)\.(temporal\.)?", name)
-    if stage:
-        return f"stage {int(stage[1]) + 1} {'temporal' if stage[2] else 'spatial'}"
-    return "head classes" if ".class_out." in name else name.split(".")[0]

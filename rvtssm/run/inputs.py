@@ -1,4 +1,4 @@
-"""What verbs ask of their configuration: a value that has to be there, the folders of the data."""
+"""What several verbs read from the configuration: required values, a folder to write to, the folders of the data."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rvtssm.config import Config
 
 
 def needed(value: str | None, key: str, what: str) -> str:
-    """The value; ValueError names the key where it is missing."""
+    """Return the value; raise ValueError, which names the key, if it is missing."""
     if not value:
         raise ValueError(f"{key} is needed: {what}")
     return value
 
 
 def writable(folder: Path) -> Path:
-    """The folder, which need not be there yet; ValueError where it cannot be written, before hours of work."""
+    """Return the folder, which need not exist; raise ValueError now, not after hours of work, if it is not writable."""
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not place.is_dir():
         raise ValueError(f"{folder} is or lies below a file ({place}), and a folder is needed; choose another")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ValueError(f"{place} cannot be written to; choose another folder, or change its permissions")
+        raise ValueError(f"{place} is not writable; choose another folder, or change its permissions")
     return folder
 
 
 def folders(config: Config) -> dict[str, str | None]:
-    """Where the data lie, by key of the dataset section."""
+    """Return the folders of the data by their key in the section `dataset`."""
     return {"raw_dir": config.dataset.raw_dir, "prepared_dir": config.dataset.prepared_dir}

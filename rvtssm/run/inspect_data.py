@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -25,14 +24,17 @@ from rvtssm.inspection.inspect_dataset import (
 from rvtssm.inspection.inspect_recording import RecordingInspection, inspect_recording
 from rvtssm.inspection.picture import recording_png, tree_png
 from rvtssm.records import DatasetSpec
-from rvtssm.run.console import console
+from rvtssm.run.console import console, say, say_error
 from rvtssm.run.inputs import needed
 
-_MOST_NAMED = 5  # hot pixels
+_MOST_HOT_PIXELS = 5  # that the table names
 
 
 def inspect(config: Config, as_json: bool = False) -> int:
-    """Describe `recording`; 2 if a file of a dataset cannot be read. With `as_json` a picture needs `out`."""
+    """Describe `recording`; return 2 if a file of a dataset cannot be read.
+
+    A picture is written as well; with `as_json` only if `out` is given.
+    """
     path = Path(needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits"))
     if not path.exists():
         raise ValueError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
@@ -40,7 +42,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
     found: RecordingInspection | TreeInspection
     if path.is_dir() and not is_prepared(path):
         if spec is None:
-            raise ValueError(f"{path} is a folder of recordings; say of which dataset, such as dataset=gen1")
+            raise ValueError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
         found = inspect_raw(path, spec, progress=True)
     elif path.is_dir() or is_sequence(path):
         found = inspect_prepared(path, spec, progress=path.is_dir())
@@ -49,7 +51,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
         recording = open_recording(path, sensor.height, sensor.width)
         found = inspect_recording(recording, has_checksum=as_json)
     if as_json:
-        console.print(json.dumps(found.to_json(), indent=1), soft_wrap=True, highlight=False, markup=False)
+        say(json.dumps(found.to_json(), indent=1))
     elif isinstance(found, RecordingInspection):
         console.print(_recording_table(found))
     else:
@@ -58,7 +60,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
         _write_picture(found, Path(config.out or "outputs/inspect") / f"{path.resolve().name}.png", as_json)
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
-        Console(stderr=True).print(f"{name}: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say_error(f"{name}: {message}")
     return 2 if errors else 0
 
 
@@ -79,12 +81,12 @@ def _recording_table(found: RecordingInspection) -> Table:
     bins = f"busiest {found.bin_us / 1000:g} ms"
     table.add_row("rate", f"{found.mean_rate / 1e6:.3f} million per second, {found.peak_rate / 1e6:.3f} in the {bins}")
     table.add_row("polarity", f"{100 * found.num_on / found.num_events:.1f} % brighter")
-    table.add_row("longest gap", f"{found.longest_gap_us} us, from {found.longest_gap_at_us} us on")
-    table.add_row("time backwards", f"{faults.backward_steps} events, moved up to the time before")
+    table.add_row("longest gap", f"{found.longest_gap_us} us, it starts at {found.longest_gap_at_us} us")
+    table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
     table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
     table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
     share = 100 * hot[:, 2].sum() / found.num_events
-    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_NAMED])
+    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
     table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
     return table
 
@@ -115,7 +117,7 @@ def _print_tree(found: TreeInspection) -> None:
             }
         )
     for name in columns[0]:
-        if name != "windows" or any(column[name] for column in columns):  # raw recordings have none
+        if name != "windows" or any(column[name] for column in columns):  # raw recordings have no windows
             table.add_row(name, *(str(column[name]) for column in columns))
     console.print(table)
     table = Table(title="boxes by area (COCO)", title_justify="left")
@@ -139,4 +141,4 @@ def _write_picture(found: RecordingInspection | TreeInspection, path: Path, is_q
     with atomic_file(path) as staged:
         staged.write_bytes(data)
     if not is_quiet:
-        console.print(f"picture: {path}", soft_wrap=True, highlight=False)
+        say(f"picture: {path}")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
@@ -19,16 +18,16 @@ from rvtssm.inference.predict_recording import PredictionSummary, predict_record
 from rvtssm.inference.sources import DSEC_TRACKS, find_sources
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.records import DatasetSpec, Detections
-from rvtssm.run.console import console
+from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import needed
 from rvtssm.run.weights import read_weights
 
 
 def predict(config: Config) -> int:
-    """Boxes and pictures of everything that `recording` names; 2 if one of several could not be read, or a stream broke
-    off.
+    """Write boxes and pictures of everything that `recording` names.
 
-    Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together, see `scores.json`.
+    Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
+    Return 2 if one of several recordings cannot be read, or if a stream breaks off.
     """
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
@@ -37,93 +36,96 @@ def predict(config: Config) -> int:
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")
     scored: list[ScoredRecording] = []
-    failed = num_unseen = 0
+    wanted: dict[str, np.ndarray] = {}
+    num_failed = num_unseen = 0
     is_cut_off = False
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
-            summary, found, unseen = _predict_one(config, checkpoint, name, path, folder)
+            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
         except (ValueError, OSError) as error:
             if len(sources) == 1:
                 raise
-            failed += 1
-            _complain(f"{name}: {' '.join(str(error).split())}")
+            num_failed += 1
+            say_error(f"{name}: {' '.join(str(error).split())}")
             continue
         if found is not None:
             scored.append(found)
             num_unseen += unseen
-        for sentence in summary.sentences():
-            console.print(sentence, soft_wrap=True, highlight=False, markup=False)
-        console.print(f"in {folder}", soft_wrap=True)
+        for sentence in [*summary.sentences(), f"in {folder}"]:
+            say(sentence)
         if summary.broke_off:
-            _complain(f"{summary.broke_off}; what was found before is kept")
+            say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if scored:
-        _score(scored, num_unseen, checkpoint.spec, out)
-    elif failed < len(sources):
-        (out / "scores.json").unlink(missing_ok=True)  # of an earlier prediction
-    if failed:
-        console.print(f"{failed} of {len(sources)} recordings could not be predicted", soft_wrap=True)
-    return 2 if failed or is_cut_off else 0
-
-
-def _complain(line: str) -> None:
-    Console(stderr=True).print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        _score(scored, wanted, num_unseen, checkpoint.spec, out)
+    elif num_failed < len(sources):
+        (out / "scores.json").unlink(missing_ok=True)  # it belongs to an earlier prediction
+    if num_failed:
+        say(f"{num_failed} of {len(sources)} recordings could not be predicted")
+    return 2 if num_failed or is_cut_off else 0
 
 
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
-) -> tuple[PredictionSummary, ScoredRecording | None, int]:
-    """The summary, what there is to score where the sequence has labels of classes that the model has, and how many
-    label times have no window, since they are before the first or after the last event."""
+) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
+    """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
+    are to be found, and the number of label times without a window: those before the first or after the last event.
+    """
     tracks = Path(path) / DSEC_TRACKS
-    labels = dsec.labels_for(tracks, checkpoint.spec.class_names) if tracks.is_file() else None
-    if labels is None or not len(labels):
-        return predict_recording(checkpoint, path, out, config.predict), None, 0
+    has_labels = tracks.is_file()
+    if has_labels:
+        labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
+        has_labels = len(labels) > 0
+    if not has_labels:
+        return predict_recording(checkpoint, path, out, config.predict), None, np.empty(0, bool), 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
     def keep(frame: Detections) -> None:
         if frame.t_us in times_us:
             at_labels.append(frame)
 
-    counted = labels[dsec.is_counted(labels, checkpoint.spec.class_names)]
     summary = predict_recording(
-        checkpoint, path, out, config.predict, ground_truth=counted, ends_us=labels.t_us, on_frame=keep
+        checkpoint, path, out, config.predict, ground_truth=labels[is_wanted], ends_us=labels.t_us, on_frame=keep
     )
     seen = {frame.t_us for frame in at_labels}
-    kept = labels[np.isin(labels.t_us, list(seen))]
-    return summary, ScoredRecording(name, kept, at_labels), len(times_us - seen)
+    is_seen = np.isin(labels.t_us, list(seen))
+    return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
 
 
-def _score(recordings: list[ScoredRecording], num_unseen: int, trained: DatasetSpec, out: Path) -> None:
-    """Average precision over all sequences at once, printed and written, with what stood for what."""
+def _score(
+    recordings: list[ScoredRecording],
+    wanted: dict[str, np.ndarray],
+    num_unseen: int,
+    trained: DatasetSpec,
+    out: Path,
+) -> None:
+    """Print and write the average precision over all sequences, and how their classes map to those of the model."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
-    metrics = evaluate_detections(recordings, spec, only=lambda labels: dsec.is_counted(labels, spec.class_names))
+    metrics = evaluate_detections(recordings, spec, only=wanted)
     mapping = dsec.mapping_in_words(spec.class_names)
+    content = {
+        "recordings": [recording.name for recording in recordings],
+        "classes": mapping,
+        "scored": scoring_rules(spec),
+        "label_times_without_events": num_unseen,
+        "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+    }
     with atomic_file(out / "scores.json") as staged:
-        content = {
-            "recordings": [recording.name for recording in recordings],
-            "classes": mapping,
-            "scored": scoring_rules(spec),
-            "label_times_without_events": num_unseen,
-            "metrics": {name: None if value != value else value for name, value in metrics.items()},
-        }
         staged.write_text(json.dumps(content, indent=2) + "\n")
-    console.print(
+    say(
         f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "
-        f"{mapping}; in {out / 'scores.json'}",
-        soft_wrap=True,
-        highlight=False,
+        f"{mapping}; in {out / 'scores.json'}"
     )
 
 
 def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
-    """ValueError where a dataset is named whose classes the weights do not know."""
+    """Raise ValueError if the configuration names a dataset whose classes are not those of the weights."""
     if not config.dataset.name:
         return
     asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
     if asked != known:
         raise ValueError(
             f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
-            "leave dataset out to predict the classes of the weights as they are"
+            "leave out dataset to predict the classes of the weights"
         )

@@ -1,39 +1,37 @@
-"""`rvtssm preprocess`: raw recordings to histograms on disk."""
+"""`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
-from rvtssm.run.console import console
+from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import needed
 
 
 def preprocess(config: Config) -> int:
-    """Prepare all recordings of `dataset.raw_dir`; 2 if one of them could not be."""
+    """Prepare all recordings of `dataset.raw_dir`; return 2 if one of them cannot be prepared."""
     spec = build_spec(config.dataset)
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
-        raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for what is made of them")
+        raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
     is_described = spec.name == custom.SPEC.name
     if is_described and not (Path(prepared_dir) / custom.FILE).exists():
-        custom.copy_description(raw_dir, prepared_dir)  # first, for whoever ends this early
-    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.preprocess)
-    if is_described and (summary.written or summary.skipped):  # else it may not fit the files that are there
+        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
+    if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
         custom.copy_description(raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
         raise ValueError(
-            f"no recording of {raw_dir} has a box that can be used: classes {_numbered(spec)}, sensor {spec.width}x"
-            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, labels=none prepares "
-            "without"
+            f"no recording of {raw_dir} has a usable box: classes {_numbered(spec)}, sensor {spec.width}x"
+            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
+            "prepares without them"
         )
     return 2 if summary.failed else 0
 
@@ -43,15 +41,13 @@ def _numbered(spec: DatasetSpec) -> str:
 
 
 def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
-    errors = Console(stderr=True)
     for name, message in summary.failed:
-        errors.print(f"{name}: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say_error(f"{name}: {message}")
     for name, message in summary.dropped:
-        console.print(f"{name}: left out, {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        say(f"{name}: left out, {message}", style="yellow")
     for name, count in summary.repaired.items():
-        console.print(f"{name}: {count} events went back in time and were moved to the time before", soft_wrap=True)
-    console.print(
+        say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+    say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
-        f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}",
-        soft_wrap=True,
+        f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"
     )

@@ -1,4 +1,4 @@
-"""`rvtssm train`: a detector from raw or prepared recordings, its best and last checkpoint, its logs."""
+"""`rvtssm train`: trains a detector on raw or prepared recordings; writes its best and last checkpoint and logs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import lightning as L
 
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.sequence import to_window_settings
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.run.checks import check
-from rvtssm.run.console import console
+from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
 from rvtssm.run.inputs import folders
 from rvtssm.training.checkpoints import best_checkpoint
@@ -25,29 +24,31 @@ from rvtssm.training.speed import check_compiler, speed_up
 
 
 def train(config: Config) -> Path:
-    """Train, validate and keep `checkpoints/best.ckpt` and `last.ckpt` in `out`; returns the best one."""
+    """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or "outputs/train")
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
-    check(config)  # and what else can fail without data: before any of them is touched
+    check(config)  # like all that can fail without data, before any data are read
     resume = find_resume(config.resume, out)
-    start = config.training.init_from if resume is None else None  # the run to resume has started already
+    start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
-    windows = to_window_settings(config.preprocess)
+    windows = config.windows.settings
     data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
-    if start and source:  # whether they fit shows on any detector of this kind
+    if start and source:  # raises if the weights do not fit, before data are read
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
         fill_from(start, source, expected.build(), expected, None)
     L.seed_everything(config.seed, workers=True, verbose=False)
     meta = _describe(config, data)
     detector = meta.build()
+    if resume is None:
+        detector.backbone.load_pretrained()
     if start and source:
         fill_from(start, source, detector, meta, out if trainer.is_global_zero else None)
     if config.training.precision == "64-true":
-        detector.double()  # by the trainer it would be after the weights of a run to resume had gone through float32
+        detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
     settings = ModuleSettings(
         spec=data.spec,
         optim=config.optim,
@@ -67,39 +68,38 @@ def train(config: Config) -> Path:
     speed_up(
         detector,
         trainer.strategy.root_device,
-        recompute_stages=config.training.recompute_stages,
+        recompute_strides=config.training.recompute_strides,
         channels_last=config.training.channels_last,
         compile_parts=config.training.compile,
     )
     if config.optim.scale_with_batch and trainer.is_global_zero:
-        console.print(learning_rate_rule(config.optim, settings.batch_size), soft_wrap=True, highlight=False)
+        say(learning_rate_rule(config.optim, settings.batch_size))
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
-        if ended.code:  # what Lightning makes of an interruption
+        if ended.code:  # Lightning turns an interruption into this
             raise KeyboardInterrupt from None
         raise
     best = best_checkpoint(out)
     if trainer.is_global_zero:
         waited = pace_of(trainer).mean_data_wait
-        console.print(
+        say(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
             f"in {module.train_seconds:.0f} s"
             f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
-            f"weights: {best}, logs: {out}",
-            soft_wrap=True,
+            f"weights: {best}, logs: {out}"
         )
     return best
 
 
 def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
-    """What the checkpoint will say about itself: the data decide the windows, the configuration the model."""
+    """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
     where = {key: path and str(Path(path).resolve()) for key, path in folders(config).items()}
     return CheckpointMeta(data.spec, config.model, config.temporal, data.settings, **where)
 
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
-    """The settings that decide the numbers of a training run, by key; a run resumes only with the same."""
+    """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
     training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
@@ -107,7 +107,7 @@ def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | flo
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:
-    """A nested dict as one, its keys joined by dots, lists and tuples as text."""
+    """Flatten a nested dict: keys are joined by dots, lists and tuples become text."""
     flat: dict[str, str | int | float | None] = {}
     for name, value in tree.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The weights a verb is told to use."""
+"""Reads the weights that `checkpoint=FILE` names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rvtssm.run.inputs import needed
 
 
 def read_weights(config: Config) -> LoadedCheckpoint:
-    """What `checkpoint=FILE` names, on the GPU where there is one; what was exported, on the CPU."""
+    """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
     path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
     if is_exported(path):
         return read_exported(path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, blotches, paint_capsules, paint_picture
+from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, blotches, paint_capsules, paint_picture
 
 SUPERSAMPLING = 4  # cars are drawn at this multiple of the resolution, then averaged
 LENS_BLUR_PX = 0.5  # standard deviation
@@ -72,12 +72,7 @@ class Car:
         return -self.size_m[0] / 2, 0.0, self.size_m[0] / 2, self.size_m[1]
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
         (x, y), (width_m, height_m) = ground_px, self.size_m
         if not is_silhouette:

@@ -12,7 +12,8 @@ from rvtssm.events.jit import jit
 
 SHADOW_OPACITY = 0.4
 
-Extent = tuple[float, float, float, float]
+Point = tuple[float, float]  # x, y
+Extent = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 class Figure(Protocol):
@@ -25,12 +26,7 @@ class Figure(Protocol):
         """Return the smallest (left, bottom, right, top) around the figure without its shadow."""
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
         """Paint on `canvas` (H, W) float32 with the ground point at `ground_px` (x, y); parts may be outside.
 

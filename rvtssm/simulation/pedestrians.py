@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.events.jit import jit
-from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, paint_capsules
+from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, paint_capsules
 
 WALKER_M = 1.8  # the body height for which the parts are given
 SHADOW_M = (-0.22, 0.0, 0.22, 0.0, 0.06, 0.0, SHADOW_OPACITY)
@@ -34,12 +34,7 @@ class Pedestrian:
         return extent
 
     def paint(
-        self,
-        canvas: np.ndarray,
-        ground_px: tuple[float, float],
-        px_per_m: float,
-        gait_m: float,
-        is_silhouette: bool = False,
+        self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
         parts = self._capsules_m(gait_m)
         if is_silhouette:

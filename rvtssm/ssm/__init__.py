@@ -1,4 +1,4 @@
-"""The recurrence: temporal layers over (L, N, D) sequences with explicit state, at any rate; no images here."""
+"""The recurrence: temporal layers over sequences (L, N, D) with explicit state, at any rate."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rvtssm.ssm.s4 import S4, S4SSM
 from rvtssm.ssm.s4d import S4D, S4DSSM
 from rvtssm.ssm.s5 import S5, S5SSM
 from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
+from rvtssm.ssm.spectrum import Spectrum
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
@@ -21,7 +22,7 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
 
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
-    """The layer `config.name` over `dim` features; ValueError lists the names there are."""
+    """Build the layer `config.name` over `dim` features. Raises a ValueError that lists the names if it is unknown."""
     if config.name not in TEMPORAL_LAYERS:
         raise ValueError(f"temporal.name={config.name!r}; choose from {', '.join(TEMPORAL_LAYERS)}")
     return TEMPORAL_LAYERS[config.name](dim, config)
@@ -39,6 +40,7 @@ __all__ = [
     "TEMPORAL_LAYERS",
     "Eq4SSM",
     "SelectiveSSM",
+    "Spectrum",
     "State",
     "StepScale",
     "TemporalConfig",

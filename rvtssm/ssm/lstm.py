@@ -1,4 +1,4 @@
-"""The LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, its gates are 1x1 convolutions."""
+"""The LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, and the gates are 1x1 convolutions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Filters = tuple[Tensor, Tensor]  # weight (D, 1, K, K), bias (D,)
 
 
 class LSTM(TemporalLayer):
-    """An LSTM over D features whose state is the pair (hidden, cell), each (N, D). It knows no step size.
+    """An LSTM over D features whose state is the pair (hidden, cell), each (N, D). It has no step size.
 
-    With `dws_conv` the gates see, in place of the hidden state, its depthwise convolution over the pixels around, zero
-    beyond the frame; without `dws_conv_only_hidden` the input as well goes through one. Sequences are then the pixels
-    of frames, row by row, and the size of the frames has to be given. RVT's dropout of the cell input is left out.
+    With `dws_conv` the gates get a depthwise convolution of the hidden state over the pixels of a frame, zero-padded,
+    in place of the hidden state itself; without `dws_conv_only_hidden` the input is convolved as well. Sequences are
+    then the pixels of frames, row by row, and `forward` needs the size of the frames. RVT's dropout of the cell input
+    is left out.
     """
 
     name: ClassVar[str] = "lstm"
@@ -34,24 +35,20 @@ class LSTM(TemporalLayer):
         self.conv: nn.Conv2d | None = None
         if config.dws_conv:
             size = config.dws_conv_kernel_size
-            width = dim if config.dws_conv_only_hidden else 2 * dim  # of the input first, then of the hidden state
+            width = dim if config.dws_conv_only_hidden else 2 * dim  # the input first, then the hidden state
             self.conv = nn.Conv2d(width, width, size, padding=size // 2, groups=width)
 
     def init_state(self, num_sequences: int) -> tuple[Tensor, Tensor]:
-        """Zeros (N, D), twice."""
+        """Return zeros (N, D), twice."""
         zeros = self.gates.weight.new_zeros(num_sequences, self.dim)
         return zeros, zeros.clone()
-
-    def prepare(self, step_scale: StepScale = 1.0) -> StepScale:
-        """Nothing depends on the step."""
-        return step_scale
 
     def forward(
         self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell). `step_scale` is ignored.
+        """Run L steps: x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell); ignores `step_scale`.
 
-        With `dws_conv`, `grid` is (H, W) with N = B * H * W; ValueError where it does not fit.
+        With `dws_conv`, `grid` is (H, W) with N = B * H * W. Raises a ValueError if it does not fit.
         """
         hidden, cell = state
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
@@ -68,12 +65,18 @@ class LSTM(TemporalLayer):
     def step(
         self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """One step: x (N, D) -> the hidden state (N, D), twice, and the cell. See `forward`."""
+        """Run one step: x (N, D) -> the hidden state (N, D), and the state (hidden, cell). See `forward`."""
         y, after = self(x[None], state, step_scale, grid)
         return y[0], after
 
+    def real_step(self) -> TemporalLayer:
+        return self
+
+    def spectrum(self) -> str:
+        return "an LSTM has no eigenvalues: its gates follow the input"
+
     def _filters(self, grid: Grid | None, num_sequences: int) -> tuple[Filters | None, Filters | None]:
-        """Those of the input and of the hidden state."""
+        """Return the filters of the input and of the hidden state, None for what is not convolved."""
         if self.conv is None:
             return None, None
         if grid is None or num_sequences % (grid[0] * grid[1]):
@@ -87,7 +90,7 @@ class LSTM(TemporalLayer):
 
 
 def _convolved(x: Tensor, filters: Filters | None, grid: Grid | None) -> Tensor:
-    """(..., N, D) over the pixels of each frame, or x as it is."""
+    """Convolve x (..., N, D) over the pixels of each frame; return x unchanged if there are no filters."""
     if filters is None or grid is None:
         return x
     weight, bias = filters

@@ -10,20 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
-from rvtssm.ssm.discretize import discretization
-from rvtssm.ssm.init import initial_b, initial_c, initial_spectrum, log_uniform_steps, to_pairs
-from rvtssm.ssm.layer import (
-    OMEGA_MAX,
-    OMEGA_MIN,
-    State,
-    StepScale,
-    TemporalConfig,
-    TemporalLayer,
-    to_constant,
-    to_rows,
-)
-from rvtssm.ssm.mimo import Mimo, run_mimo
-from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, bandlimit_mask, h2_norm_diagonal
+from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs
+from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.real_step import RealSharedStep, check_modes
+from rvtssm.ssm.shared_state import SharedSystem, run_shared
+from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 
 _LARGEST_REAL = -1e-4
 
@@ -38,13 +30,12 @@ class S5SSM(TemporalLayer):
     it uniformly between 0 and 1. With `half_state` the kept modes stand for themselves and their conjugates,
     y = 2 Re(C x) + D u, and C starts from real numbers.
 
-    Lambda is a free parameter; with `clip_real` every forward uses min(Re(lambda), -1e-4), which changes no mode with
-    Re(lambda) <= -1e-4.
+    Lambda is a free parameter. With `clip_real` every forward uses min(Re(lambda), -1e-4).
 
     `bidirectional` (offline use) adds a scan of the chunk from its end, with the same modes and its own half of C,
     (H, 2P, 2): y = Re(C_forward x) + Re(C_backward x_backward) + D u. The state is that of the forward scan and carried
-    exactly, the backward scan starts from zero at the end of every chunk. So an output depends on where its chunk ends,
-    cutting a sequence changes the outputs, and `step` is refused.
+    exactly; the backward scan starts from zero at the end of every chunk. So an output depends on where its chunk ends,
+    cutting a sequence changes the outputs, and `step` raises a ValueError.
     """
 
     name: ClassVar[str] = "s5"
@@ -52,50 +43,47 @@ class S5SSM(TemporalLayer):
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         size = dim if config.state_size is None else config.state_size
-        lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
-        num_modes = len(lambda_)
+        lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b = initial_b(v, dim)
         c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + config.bidirectional)], dim=1)
         self.Lambda = nn.Parameter(to_pairs(lambda_))
         self.B = nn.Parameter(to_pairs(b))
         self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(torch.randn(dim))
-        self.log_step = nn.Parameter(log_uniform_steps(num_modes, config.dt_min, config.dt_max).float())
-        self.discretize = discretization(config.discretization)
+        self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
+        self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
-        self.bandlimit_at = config.bandlimit_at
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
         self.is_causal = not config.bidirectional
 
     def init_state(self, num_sequences: int) -> Tensor:
-        """Zeros (N, P), complex."""
+        """Return zeros (N, P), complex."""
         return torch.view_as_complex(self.log_step.new_zeros(num_sequences, len(self.log_step), 2))
 
     def modes(self) -> tuple[Tensor, Tensor]:
-        """The modes in use: lambda (P,) complex and their steps at the training rate (P,)."""
+        """Return the modes in use: lambda (P,) complex, and their training steps (P,)."""
         real, imag = self.Lambda.unbind(-1)
         if self.clip_real:
             real = real.clamp(max=_LARGEST_REAL)
         return torch.complex(real, imag), self.log_step.exp()
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Mimo:
-        """The layer at a step scale: discretised modes, and the two matrices with gain and bandlimit folded in."""
-        # The powers of decay amplify rounding: never in low precision.
+    def prepare(self, step_scale: StepScale = 1.0) -> SharedSystem:
+        """Return the layer at a step scale: discretised modes, and matrices that include gain and bandlimit."""
+        # Never in low precision, because the powers of decay amplify rounding.
         with torch.autocast(self.log_step.device.type, enabled=False):
-            return self._prepare(to_rows(to_constant(step_scale)))
+            return self._prepare(to_rows(to_constant(step_scale)), *self.modes())
 
-    def _prepare(self, rows: StepScale) -> Mimo:
-        lambda_, dt = self.modes()
-        decay, gain = self.discretize(lambda_, dt, rows)
+    def _prepare(self, rows: StepScale, lambda_: Tensor, dt: Tensor) -> SharedSystem:
+        decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
         mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
-        # In the order of the pairs in memory: [[re, -im], [im, re]] of a complex factor turns a pair of B into two rows
-        # of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
+        # Pairs stay in their order: the matrix [[re, -im], [im, re]] of a complex factor turns a pair of B into two
+        # rows of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
         w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 2 if self.half_state else 1)
         if gain.ndim == 1:
             w_in = torch.stack([gain.real, -gain.imag, gain.imag, gain.real], -1).unflatten(-1, (2, 2)) @ w_in
         if mask is not None and mask.ndim == 1:
             factor = factor * mask
-        return Mimo(
+        return SharedSystem(
             decay=decay if decay.ndim > 1 else decay[None, None],
             gain=gain if gain.ndim > 1 else None,
             mask=mask if mask is not None and mask.ndim > 1 else None,
@@ -104,49 +92,55 @@ class S5SSM(TemporalLayer):
             d=self.D,
         )
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | Mimo = 1.0) -> tuple[Tensor, Tensor]:
-        """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | SharedSystem = 1.0) -> tuple[Tensor, Tensor]:
+        """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
         assert isinstance(state, Tensor)
-        system = step_scale if isinstance(step_scale, Mimo) else self.prepare(step_scale)
-        run = self._both_ways if self.bidirectional else run_mimo
-        device = x.device.type
-        if not torch.is_autocast_enabled(device):
-            return run(system, x, state)
-        with torch.autocast(device, enabled=False):
-            return run(system, x.to(torch.get_autocast_dtype(device)), state)
+        system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
+        run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return run(system, x.to(dtype), state)
 
-    def alone(self, x: Tensor, step_scale: StepScale | Mimo = 1.0, **where: Any) -> Tensor:
-        """See `TemporalLayer.alone`. At one step scale that is a matrix from input to output, whatever the modes."""
-        system = step_scale if isinstance(step_scale, Mimo) else self.prepare(step_scale)
+    def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
+        """See `TemporalLayer.forward_without_memory`. At one step scale this is one matrix from input to output."""
+        system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         if system.gain is not None or system.mask is not None:
-            return super().alone(x, step_scale)
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        with torch.autocast(device, enabled=False):
-            # the scan from the end starts from zero as well, and one step later is where it began
+            return super().forward_without_memory(x, step_scale)
+        dtype = _product_dtype(x)
+        with torch.autocast(x.device.type, enabled=False):
+            # The backward scan starts from zero as well, and a chunk of one step is both its start and its end.
             w_out = torch.stack(system.w_out.chunk(1 + self.bidirectional, dim=1)).sum(0)
             matrix, inputs = (w_out @ system.w_in).to(dtype), x.to(dtype)
             return torch.addcmul(F.linear(inputs, matrix), inputs, system.d.to(dtype))
 
-    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
-        """See `TemporalLayer.h2_norm`; D, which passes all frequencies alike, and masked modes do not count."""
+    def real_step(self) -> TemporalLayer:
+        if self.bidirectional:
+            raise ValueError(
+                "temporal.bidirectional=true cannot be exported: it reads its chunks from their end as well, so it has "
+                "no single step; train with temporal.bidirectional=false"
+            )
+        return _RealS5(self)
+
+    def spectrum(self) -> Spectrum:
+        return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
+
+    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+        """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
         lambda_, dt = self.modes()
         b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
         if self.bidirectional:
-            c = torch.cat(c.chunk(2, dim=1))  # both directions hear the same frequencies
+            c = torch.cat(c.chunk(2, dim=1))  # both directions respond to the same frequencies
         mask = bandlimit_mask(lambda_, dt, self.bandlimit)
-        if mask is not None:
-            c = c * mask
+        c = c if mask is None else c * mask
         # Re(C x) is half the sum of C x and its conjugate; half_state doubles it.
         factor = 1.0 if self.half_state else 0.5
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()])
         b, c = torch.cat([b, b.conj()]), factor * torch.cat([c, c.conj()], dim=1)
         weights = (c.mH @ c).mT * (b @ b.mH)
-        return h2_norm_diagonal(lambda_, weights, omega_min, omega_max, num_points).to(dt.dtype)
+        return energy_diagonal(lambda_, weights, omega_min, omega_max, num_points)
 
-    def _both_ways(self, system: Mimo, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
-        y, last = run_mimo(replace(system, w_out=forward_out), x, state)
+        y, last = run_shared(replace(system, w_out=forward_out), x, state)
         back = replace(
             system,
             decay=system.decay.flip(0),
@@ -155,8 +149,31 @@ class S5SSM(TemporalLayer):
             w_out=backward_out,
             d=torch.zeros_like(system.d),
         )
-        y_back, _ = run_mimo(back, x.flip(0), torch.zeros_like(state))
+        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state))
         return y + y_back.flip(0), last
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """Return the precision of matrix products with x."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+class _RealS5(RealSharedStep):
+    dt: Tensor
+
+    def __init__(self, layer: S5SSM) -> None:
+        at_training = layer.bandlimit_at == "train_step"
+        super().__init__(layer.discretization, 0.0 if at_training else layer.bandlimit)
+        lambda_, dt = layer.modes()
+        check_modes(lambda_)
+        mask = bandlimit_mask(lambda_, dt, layer.bandlimit) if at_training else None
+        c = layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state)
+        self.keep_matrices(layer.B, c if mask is None else c * mask[:, None])
+        self.keep(dt=dt, d=layer.D, **{"lambda": lambda_})
+
+    def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
+        return self.dt, self.dt * step_scale
 
 
 class S5(SSMBlock):

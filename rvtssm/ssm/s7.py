@@ -1,10 +1,9 @@
 """S7, state-space layers whose recurrence follows the input (Soydan et al. 2024), in two readings of the paper.
 
-The paper leaves both open. Theirs: a diagonal recurrence whose factor is computed from the input, the stable
-reparameterisation f of eq. 4, and the gate sigmoid(W gelu(y)). The paper does not say how the factor is computed, has
-no step in it, and disagrees with itself on whether B, C and D follow the input as well (eqs. 3 and 5). Ours in both
-readings: B, C and D do not, which would take P times the memory, and the factor follows the input through one linear
-layer.
+From the paper: a diagonal recurrence whose factor is computed from the input, the stable reparameterisation f of eq. 4,
+and the gate sigmoid(W gelu(y)). The paper does not say how the factor is computed, has no step in it, and contradicts
+itself on whether B, C and D follow the input as well (eqs. 3 and 5). Ours, in both readings: the factor follows the
+input through one linear layer; B, C and D do not, because that would take P times the memory.
 """
 
 from __future__ import annotations
@@ -17,26 +16,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock
-from rvtssm.ssm.discretize import discretization
-from rvtssm.ssm.init import (
-    initial_b,
-    initial_c,
-    initial_spectrum,
-    log_uniform_steps,
-    to_pairs,
-    truncated_normal,
-)
+from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, check_fit, to_constant, to_rows
-from rvtssm.ssm.mimo import as_complex, as_pairs
+from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
+from rvtssm.ssm.shared_state import as_complex, as_pairs
+from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 
 _A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
 _NO_MODES = "its modes follow the input, so they have no frequency of their own"
 
 
 @dataclass(frozen=True, slots=True)
-class Selective:
-    """What `SelectiveSSM` computes from its parameters and the step scale alone."""
+class PreparedS7:
+    """What `SelectiveSSM` prepares from its parameters and the step scale."""
 
     lambda_: Tensor  # (P,) complex
     w_in: Tensor  # (2P, H)
@@ -47,12 +41,12 @@ class Selective:
 class SelectiveSSM(TemporalLayer):
     """`selective_dt`: x' = diag(lambda) x + B u, y = Re(C x) + D u, where the input sets the step of every mode.
 
-    The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper and
-    can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which is
-    stable for all weights where f is not: f is bounded by 1 for real w only. At the start W u is about standard normal
-    and the steps at zero input are log-uniform, as in S5; B, C, D and `half_state` are as in S5.
+    The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper, and
+    it can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which
+    is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about standard
+    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5.
 
-    The step differs for each sequence, so all discrete modes and states (L, N, P) are held.
+    The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
     """
 
     name: ClassVar[str] = "s7"
@@ -61,7 +55,7 @@ class SelectiveSSM(TemporalLayer):
         super().__init__()
         config.refuse_bandlimit(_NO_MODES)
         size = dim if config.state_size is None else config.state_size
-        lambda_, v = initial_spectrum(config.init, size, config.num_blocks, config.half_state)
+        lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         self.log_real = nn.Parameter((-lambda_.real).log().float())
         self.imag = nn.Parameter(lambda_.imag.float())
         self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
@@ -69,28 +63,27 @@ class SelectiveSSM(TemporalLayer):
         self.D = nn.Parameter(torch.randn(dim))
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
         self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
-        self.discretize = discretization(config.discretization)
-        self.half_state = config.half_state
+        self.discretization, self.half_state = config.discretization, config.half_state
 
     def init_state(self, num_sequences: int) -> Tensor:
-        """Zeros (N, P), complex."""
+        """Return zeros (N, P), complex."""
         return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Selective:
-        """The matrices in real numbers; the discrete modes need the input."""
+    def prepare(self, step_scale: StepScale = 1.0) -> PreparedS7:
+        """Return the matrices in real numbers; the discrete modes need the input."""
         with torch.autocast(self.imag.device.type, enabled=False):
             sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
-            return Selective(
-                lambda_=torch.complex(-self.log_real.exp(), self.imag),
+            return PreparedS7(
+                lambda_=self._lambda,
                 w_in=self.B.transpose(1, 2).flatten(0, 1),
                 w_out=(self.C * sign).flatten(1),
                 rows=to_rows(to_constant(step_scale)),
             )
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | Selective = 1.0) -> tuple[Tensor, Tensor]:
-        """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L. See `TemporalLayer.forward`."""
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | PreparedS7 = 1.0) -> tuple[Tensor, Tensor]:
+        """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
         assert isinstance(state, Tensor)
-        system = step_scale if isinstance(step_scale, Selective) else self.prepare(step_scale)
+        system = step_scale if isinstance(step_scale, PreparedS7) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):
@@ -98,18 +91,30 @@ class SelectiveSSM(TemporalLayer):
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])
                 rows, groups = rows[:, :, None], rows.shape[1]
-            decay, gain = self.discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
+            decay, gain = DISCRETIZATIONS[self.discretization](system.lambda_, dt.unflatten(1, (groups, -1)), rows)
             drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
             states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
+
+    def real_step(self) -> TemporalLayer:
+        return _RealS7(self)
+
+    @torch.no_grad()
+    def spectrum(self) -> Spectrum:
+        dt = F.softplus(self.to_step.bias)
+        return mode_spectrum(self._lambda, dt, note="at zero input, which sets the step of every mode; no mask")
+
+    @property
+    def _lambda(self) -> Tensor:
+        return torch.complex(-self.log_real.exp(), self.imag)
 
 
 class Eq4SSM(TemporalLayer):
     """`eq4`: x[l] = f(W u[l] + w) x[l-1] + B u[l], y[l] = C x[l] + D u[l] with f(w) = 1 - 1 / (a w^2 + b), all real.
 
-    f, a = 1 and b = 0.5 are theirs; that w is real is ours, and what makes -1 <= f < 1 hold. w starts where f decays as
-    a mode of time constant 1 does over a log-uniform step, and HiPPO-LegS, which is complex, has no part in it. The
-    rows of B start scaled by 1 - f, without which slow modes drown all else.
+    f, a = 1 and b = 0.5 are from the paper. That w is real is ours; it makes -1 <= f < 1 hold. w starts so that f is
+    the decay of a mode of time constant 1 over a log-uniform step; HiPPO-LegS, which is complex, is not used. The rows
+    of B start scaled by 1 - f, because otherwise slow modes dominate the output.
     """
 
     name: ClassVar[str] = "s7"
@@ -126,11 +131,11 @@ class Eq4SSM(TemporalLayer):
         self.D = nn.Parameter(torch.randn(dim))
 
     def init_state(self, num_sequences: int) -> Tensor:
-        """Zeros (N, P)."""
+        """Return zeros (N, P)."""
         return self.B.new_zeros(num_sequences, len(self.B))
 
     def prepare(self, step_scale: StepScale = 1.0) -> float:
-        """1; ValueError for a step scale that is not."""
+        """Return 1. Raises a ValueError for any other step scale."""
         constant = to_constant(step_scale)
         if isinstance(constant, Tensor) or constant != 1:
             raise ValueError(
@@ -140,7 +145,7 @@ class Eq4SSM(TemporalLayer):
         return constant
 
     def forward(self, x: Tensor, state: State, step_scale: StepScale = 1.0) -> tuple[Tensor, Tensor]:
-        """x (L, N, H), state (N, P) -> y (L, N, H), the state after step L; ValueError if `step_scale` is not 1."""
+        """Run L steps: x (L, N, H), state (N, P) -> y (L, N, H), the state. ValueError unless the scale is 1."""
         assert isinstance(state, Tensor)
         self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
@@ -149,6 +154,26 @@ class Eq4SSM(TemporalLayer):
             w = self.to_w(inputs)
         states, last = scan(1 - 1 / (_A * w * w + _B), drive, state)
         return (F.linear(states, self.C) + self.D * inputs).to(x.dtype), last
+
+    def real_step(self) -> TemporalLayer:
+        raise ValueError(
+            "temporal.s7_mode=eq4 cannot be exported: eq. 4 of the paper has no step that could be an input; train "
+            "with temporal.s7_mode=selective_dt"
+        )
+
+
+class _RealS7(RealSharedStep):
+    to_step: Tensor
+    bias: Tensor
+
+    def __init__(self, layer: SelectiveSSM) -> None:
+        super().__init__(layer.discretization)
+        self.keep_matrices(layer.B, layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state))
+        self.keep(d=layer.D, to_step=layer.to_step.weight, bias=layer.to_step.bias, **{"lambda": layer._lambda})
+
+    def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
+        dt = F.softplus(F.linear(x, self.to_step, self.bias)).unflatten(0, (step_scale.shape[0], -1))
+        return dt, dt * step_scale
 
 
 class S7(GatedBlock):
@@ -160,7 +185,7 @@ class S7(GatedBlock):
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear layer that starts with these."""
+    """Return a linear layer with these initial values."""
     layer = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():
         layer.weight.copy_(weight)

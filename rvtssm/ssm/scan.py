@@ -1,7 +1,7 @@
 """The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l]: a loop that reads like the formula, and a fast twin.
 
-The fast one is an operator of PyTorch, which `torch.compile` takes as it is, over a pair of sweeps, one forward and one
-from the end, that are chosen by device: `scan_cpu`, `scan_triton` where Triton is installed, `scan_loop` elsewhere.
+The fast twin is an operator of PyTorch, which `torch.compile` accepts unchanged. It uses two sweeps, one forward and
+one from the end, of the module for the device: `scan_cpu`, `scan_triton` if Triton is installed, else `scan_loop`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rvtssm.ssm import scan_cpu, scan_loop
 
 
 class Sweeps(Protocol):
-    """The recurrence in place and its gradient; what the arguments are, `rvtssm.ssm.scan_cpu` says."""
+    """The recurrence in place and its gradient. `rvtssm.ssm.scan_cpu` describes the arguments."""
 
     def forward(self, x: Tensor, decay: Tensor, carried: Tensor) -> None:
-        """From what drives the states to the states."""
+        """Turn the drive of the states into the states."""
 
     def backward(self, grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-        """From gradients of the states to those of what drove them; the gradient of decay."""
+        """Turn gradients of the states into gradients of the drive; return the gradient of decay."""
 
 
 @cache
 def sweeps(device_type: str) -> Sweeps:
-    """The fastest that runs there."""
+    """Return the fastest sweeps that run on a type of device."""
     if device_type == "cpu":
         return scan_cpu
     if device_type == "cuda" and importlib.util.find_spec("triton") is not None:
@@ -39,7 +39,7 @@ def sweeps(device_type: str) -> Sweeps:
 
 
 def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """All states and the last one, by plain differentiable steps.
+    """Return all states and the last one, by plain differentiable steps.
 
     drive (L, *S, P), state (*S, P), decay (P,) or anything that broadcasts to (L, *S, P) with as many axes
     -> (L, *S, P), (*S, P).
@@ -53,29 +53,19 @@ def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor,
 
 
 def scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same numbers as `scan_reference`, in the type of the state; one buffer forward and one backward."""
+    """Return the same numbers as `scan_reference`, in the type of the state, with one buffer per direction.
+
+    decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
+    (N, P) -> all states (L, N, P), the last (N, P).
+    """
     if drive.numel() == 0:
         raise ValueError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
-    rows = _rows(decay, drive).to(state.dtype)
-    states, last = _scan(rows, drive.reshape(len(drive), -1, drive.shape[-1]).to(state.dtype), state.flatten(0, -2))
-    return states.view(drive.shape), last.view(state.shape)
-
-
-def _rows(decay: Tensor, drive: Tensor) -> Tensor:
-    """decay as (T | 1, D, P), one row for each of D runs of consecutive sequences."""
-    num_modes = drive.shape[-1]
-    if decay.ndim == 1:
-        return decay.expand(num_modes)[None, None]
-    if decay.ndim == 4 and decay.shape[2] == 1:
-        return decay.expand(-1, -1, -1, num_modes).flatten(1, 2)
-    if decay.shape[1:-1].numel() == 1:
-        return decay.expand(*decay.shape[:-1], num_modes).flatten(1, -2)
-    return decay.expand(-1, *drive.shape[1:]).flatten(1, -2)
+    states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state)
+    return states, last
 
 
 @torch.library.custom_op("rvtssm::scan", mutates_args=())
 def _scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """decay (T | 1, D, P), drive (L, N, P), state (N, P) -> the states (L, N, P) and the last (N, P)."""
     states = drive.detach().clone(memory_format=torch.contiguous_format)
     last = state.detach().clone(memory_format=torch.contiguous_format)
     sweeps(drive.device.type).forward(_real(states), plain(decay), last)
@@ -100,10 +90,8 @@ def _(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_scan_backward.register_fake
-def _(
-    grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return decay.new_empty(decay.shape), states.new_empty(states.shape), state.new_empty(state.shape)
+def _(grad_states: Tensor, grad_last: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in saved)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
@@ -120,7 +108,7 @@ _scan.register_autograd(_gradients, setup_context=_keep)
 
 
 def plain(values: Tensor) -> Tensor:
-    """The same numbers without gradient, contiguous and not lazily conjugated, as the sweeps need them."""
+    """Return the same numbers without gradient, contiguous and not lazily conjugated, as the sweeps need them."""
     return values.detach().resolve_conj().contiguous()
 
 

@@ -14,32 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_RUN = 128  # sequences whose gradients are summed before they join the total, for the sake of rounding
+_RUN = 128  # sequences whose gradients are summed before they join the total, which keeps rounding small
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Products may be fused with sums, nothing else is relaxed."""
+    """Compile; products may be fused with sums, and no other rule of arithmetic is relaxed."""
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True, fastmath={"contract"})(function)
     return compiled
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """x[l] += decay[l] * x[l-1] in place, with `carried` (n, P) before the first step; it becomes the last.
+    """Compute x[l] += decay[l] * x[l-1] in place. `carried` (n, P) is the state before, and becomes the last state.
 
-    decay (T | 1, D, P) complex or real, D groups of n / D sequences each; x (T, n, 2P), real and imaginary parts in
-    turn, or (T, n, P) where decay is real, and of lower precision if need be. All contiguous and without gradient.
+    decay (T | 1, D, P) is complex or real, with D groups of n / D sequences each. x is (T, n, 2P), real and imaginary
+    parts in turn, or (T, n, P) if decay is real; it may have a lower precision. All are contiguous, without gradient.
     """
     decays = decay.numpy()
-    wide = x.to(decay.dtype.to_real())  # itself where the precision is the same
+    wide = x.to(decay.dtype.to_real())  # x itself if the precision is the same
     _forward(wide.numpy().view(decays.dtype), decays, carried.numpy())
     if wide is not x:
         x.copy_(wide)
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """grad[l] += conj(decay[l+1]) * grad[l+1] in place: from gradients of the states to those of what drove them.
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place: gradients of the states become those of their drive.
 
-    x are the states and `before` (n, P) the one before the first; `carried` comes as a gradient of the last state and
+    x are the states and `before` (n, P) is the state before the first. `carried` is the gradient of the last state and
     becomes that of `before`. Returns the gradient of decay, in its shape.
     """
     decays, real = decay.numpy(), decay.dtype.to_real()

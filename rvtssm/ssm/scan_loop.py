@@ -1,4 +1,4 @@
-"""The diagonal recurrence on any device, step by step in place; what the arguments are, `rvtssm.ssm.scan_cpu` says."""
+"""The diagonal recurrence on any device, step by step in place. `rvtssm.ssm.scan_cpu` describes the arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """x[l] += decay[l] * x[l-1] in place."""
+    """Compute x[l] += decay[l] * x[l-1] in place."""
     wide = _widened(x, decay)
     decays, previous = decay.expand(len(x), -1, -1)[:, :, None], carried.unflatten(0, (decay.shape[1], -1))
     for x_l, decay_l in zip(wide.unbind(0), decays.unbind(0), strict=True):
@@ -17,7 +17,7 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """grad[l] += conj(decay[l+1]) * grad[l+1] in place; the gradient of decay."""
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place; return the gradient of decay."""
     wide, states = _widened(grad, decay), _widened(x, decay)
     decays = decay.conj().resolve_conj().expand(len(x), -1, -1)[:, :, None]
     after = carried.unflatten(0, (decay.shape[1], -1))
@@ -31,7 +31,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
 
 def _widened(x: Tensor, decay: Tensor) -> Tensor:
-    """x as (T, D, n / D, P) in the type of decay, without a copy where the precision is the same."""
+    """Return x as (T, D, n / D, P) in the type of decay, without a copy if the precision is the same."""
     wide = x.to(decay.dtype.to_real())
     if decay.is_complex():
         wide = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
@@ -40,6 +40,6 @@ def _widened(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def _narrow(wide: Tensor, x: Tensor) -> None:
-    """Back to the precision of x, where it is another."""
+    """Write back to x if its precision differs."""
     if x.dtype != wide.dtype.to_real():
         x.copy_(torch.view_as_real(wide).view_as(x) if wide.is_complex() else wide.view_as(x))

@@ -1,4 +1,4 @@
-"""The diagonal recurrence as Triton kernels, one per direction; what the arguments are, `rvtssm.ssm.scan_cpu` says.
+"""The diagonal recurrence as Triton kernels, one per direction. `rvtssm.ssm.scan_cpu` describes the arguments.
 
 A program holds the state of some sequences of one group and some modes in registers, as separate real and imaginary
 parts in the precision of decay, and goes through all steps: each number is read once and written once, in its own
@@ -22,17 +22,17 @@ _MODES = 64  # of them side by side in memory
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """x[l] += decay[l] * x[l-1] in place."""
+    """Compute x[l] += decay[l] * x[l-1] in place."""
     shape, grid, options = _launch(x, decay)
     with torch.cuda.device_of(x):
         _forward[grid](x, _real(decay), _real(carried), *shape, **options)
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """grad[l] += conj(decay[l+1]) * grad[l+1] in place; the gradient of decay."""
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place; return the gradient of decay."""
     shape, grid, options = _launch(grad, decay)
     blocks, scale_steps, groups, num_modes = grid[0] // decay.shape[1], *decay.shape
-    # One sum per program, added up afterwards: the same order every time, which atomic additions have not.
+    # One sum per program, added up afterwards in a fixed order; atomic additions would have no fixed order.
     sums = torch.empty(groups, blocks, scale_steps, num_modes, dtype=decay.dtype, device=decay.device)
     with torch.cuda.device_of(x):
         _backward[grid](grad, x, _real(before), _real(decay), _real(carried), _real(sums), *shape, **options)
@@ -40,7 +40,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
 
 def _launch(x: Tensor, decay: Tensor) -> tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]:
-    """Sizes, the grid and what a kernel is compiled for."""
+    """Return sizes, the grid and the constants that a kernel is compiled for."""
     num_steps, num_sequences, _ = x.shape
     scale_steps, groups, num_modes = decay.shape
     group = num_sequences // groups
@@ -63,7 +63,7 @@ def _real(values: Tensor) -> Tensor:
 
 @triton.jit
 def _read(pointer, offsets, is_ours, IS_COMPLEX: tl.constexpr, like: tl.constexpr):
-    """Real and imaginary parts at these numbers; the latter 0 where there are none."""
+    """Return real and imaginary parts at these offsets; the imaginary parts of real numbers are 0."""
     if IS_COMPLEX:
         pairs = tl.load(
             pointer + (2 * offsets)[:, :, None] + tl.arange(0, 2)[None, None, :], mask=is_ours[:, :, None], other=0.0
@@ -86,13 +86,13 @@ def _write(pointer, offsets, is_ours, re, im, IS_COMPLEX: tl.constexpr):
 
 @triton.jit
 def _place(group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
-    """Group, modes and offsets in (n, P) of this program."""
+    """Return group, modes and offsets in (n, P) of this program."""
     blocks = tl.cdiv(group, SEQUENCES)
     which = tl.program_id(0) // blocks
     within = (tl.program_id(0) % blocks) * SEQUENCES + tl.arange(0, SEQUENCES)
     modes = (tl.program_id(1) * MODES + tl.arange(0, MODES))[None, :]
     is_ours = (within < group)[:, None] & (modes < num_modes)
-    # in 64 bits: all states of a batch can be more than 2^31 numbers
+    # in 64 bits, because all states of a batch can be more than 2^31 numbers
     offsets = (which * group + within)[:, None].to(tl.int64) * num_modes + modes
     return which, modes, offsets, is_ours
 
@@ -188,5 +188,5 @@ def _backward(
 
 @triton.jit
 def _write_sum(sums, at, is_mode, re, im, IS_COMPLEX: tl.constexpr):
-    """The sum over the sequences of this program."""
+    """Write the sum over the sequences of this program."""
     _write(sums, at, is_mode, tl.sum(re, 0)[None, :], tl.sum(im, 0)[None, :], IS_COMPLEX)

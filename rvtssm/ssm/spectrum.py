@@ -1,36 +1,59 @@
-"""What a state-space layer can hear: its frequencies and time constants, the limit put on them, and its H2 norm."""
+"""The frequencies and time constants of modes, the limit put on them, and the energy of a system within a band."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.layer import StepScale
-
 DEFAULT_BANDLIMIT = 0.5  # the paper's best on Gen1, for S5 and S4D
 _PANEL = 8  # nodes of each Gauss-Legendre panel
 
 
+@dataclass(frozen=True)
+class Spectrum:
+    """The N modes of one temporal layer at its training step."""
+
+    timescale_steps: Tensor  # (N,) float64, steps until a mode has decayed to 1 / e, inf if it does not decay
+    cycles_per_step: Tensor  # (N,) float64, 0.5 is the Nyquist rate of the training step
+    is_masked: Tensor  # (N,) bool, True for modes that the bandlimit removes from the output
+    bandlimit: float  # fraction of the Nyquist rate, 0: off
+    note: str = ""  # how to read the numbers
+
+
+@torch.no_grad()
+def mode_spectrum(
+    lambda_: Tensor, dt: Tensor, bandlimit: float = 0.0, at: str = "train_step", note: str = "no mask"
+) -> Spectrum:
+    """Return the spectrum of modes lambda, complex, with training steps dt; the shapes broadcast."""
+    mask = bandlimit_mask(lambda_, dt, bandlimit)
+    lambda_, dt = lambda_.to("cpu", torch.complex128), dt.double().cpu()
+    cycles = frequencies(lambda_, dt)
+    is_masked = torch.zeros(cycles.shape, dtype=torch.bool) if mask is None else ~mask.cpu().expand(cycles.shape)
+    note = note if mask is None else f"masked at {at.replace('_', ' ')}"
+    return Spectrum(timescales(lambda_, dt).flatten(), cycles.flatten(), is_masked.flatten(), bandlimit, note)
+
+
 def frequencies(lambda_: Tensor, step: Tensor) -> Tensor:
-    """Oscillations per step: lambda (P,) complex, step (..., P) -> (..., P); 0.5 is the Nyquist rate of that step."""
+    """Return oscillations per step: lambda (P,) complex, step (..., P) -> (..., P); 0.5 is the Nyquist rate."""
     return step * lambda_.imag.abs() / (2 * math.pi)
 
 
 def timescales(lambda_: Tensor, step: Tensor) -> Tensor:
-    """Steps until a mode has decayed to 1 / e: lambda (P,) complex, step (..., P) -> (..., P) or inf."""
+    """Return the steps until a mode has decayed to 1 / e: lambda (P,) complex, step (..., P) -> (..., P) or inf."""
     return 1 / (step * -lambda_.real).clamp_min(0)
 
 
 def bandlimit_mask(
-    lambda_: Tensor, dt: Tensor, bandlimit: float, at: str = "train_step", step_scale: StepScale = 1.0
+    lambda_: Tensor, dt: Tensor, bandlimit: float, at: str = "train_step", step_scale: float | Tensor = 1.0
 ) -> Tensor | None:
-    """Which modes may be heard: those below `bandlimit` times the Nyquist rate (S4ND, Nguyen et al. 2022).
+    """Return which modes may reach the output: those below `bandlimit` times the Nyquist rate (S4ND, Nguyen 2022).
 
-    lambda (P,) complex, dt (P,) the step of training -> bool (P,), or None where `bandlimit` is 0 (off). With
+    lambda (P,) complex, dt (P,) the training step -> bool (P,), or None if `bandlimit` is 0 (off). With
     `at="current_step"` the rate is that of the step in use, and the mask has the broadcast shape of dt * step_scale.
     """
     if bandlimit == 0:
@@ -40,27 +63,25 @@ def bandlimit_mask(
         return frequencies(lambda_, step) < bandlimit / 2
 
 
-def h2_norm_diagonal(
-    lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float, num_points: int = 0
-) -> Tensor:
-    """The H2 norm of diagonal systems G(s) = sum over p of R_p / (s - lambda_p) between two angular frequencies.
+def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+    """Return the energy of diagonal systems G(s) = sum over p of R_p / (s - lambda_p) between two angular frequencies.
 
-    Its square is 1 / pi times the integral of ||G(i omega)||^2, Frobenius, summed over the systems: lambda (..., P)
-    complex with negative real parts, weights (..., P, P) with weights[p, q] = trace(R_p R_q^H) -> (). In closed form
-    where num_points is 0, else by quadrature.
+    It is 1 / pi times the integral of ||G(i omega)||^2, Frobenius, and its root is the H2 norm. lambda (..., P) complex
+    with negative real parts, weights (..., P, P) with weights[p, q] = trace(R_p R_q^H) -> (...), one value per system;
+    in closed form if num_points is 0, else by quadrature.
     """
     if num_points == 0:
-        return root(energy_closed(lambda_, weights, omega_min, omega_max))
+        return energy_closed(lambda_, weights, omega_min, omega_max)
 
     def power(omega: Tensor) -> Tensor:
         fractions = 1 / (1j * omega[:, None] - lambda_[..., None, :])
         return ((fractions @ weights) * fractions.conj()).real.sum(-1)
 
-    return root(energy_quadrature(power, omega_min, omega_max, num_points, lambda_.real))
+    return energy_quadrature(power, omega_min, omega_max, num_points, lambda_.real)
 
 
 def energy_closed(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float) -> Tensor:
-    """The square of `h2_norm_diagonal` per system (...), float64; omega_min may be 0 and omega_max infinite."""
+    """Return `energy_diagonal` in closed form, (...) float64; omega_min may be 0 and omega_max infinite."""
     _check_band(0 <= omega_min < omega_max, omega_min, omega_max)
     # A slow mode outside of the band contributes the difference of two angles that agree in most digits.
     lambda_ = lambda_.to(torch.complex128)
@@ -76,9 +97,9 @@ def energy_closed(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max:
 def energy_quadrature(
     power: Callable[[Tensor], Tensor], omega_min: float, omega_max: float, num_points: int, like: Tensor
 ) -> Tensor:
-    """1 / pi times the integral of power(omega (K,)) (..., K), by Gauss-Legendre panels evenly spaced in log omega.
+    """Return 1 / pi times the integral of power(omega (K,)) (..., K), by Gauss-Legendre panels even in log omega.
 
-    A resonance narrower than the distance of the nodes is seen wrongly. The nodes have type and device of `like`.
+    A resonance narrower than the distance between nodes is measured wrongly. Nodes have type and device of `like`.
     """
     _check_band(0 < omega_min < omega_max < math.inf, omega_min, omega_max)
     nodes, weights = np.polynomial.legendre.leggauss(_PANEL)
@@ -89,13 +110,7 @@ def energy_quadrature(
     return power(like.new_tensor(omega.ravel())) @ like.new_tensor(measure)
 
 
-def root(energy: Tensor) -> Tensor:
-    """The square root of a total energy, with gradient 0 where nothing is heard."""
-    return energy.sum().clamp_min(torch.finfo(energy.dtype).tiny).sqrt()
-
-
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
-        raise ValueError(
-            f"the band from {omega_min} to {omega_max} rad per step is empty or endless; give 0 < omega_min < omega_max"
-        )
+        band = f"from {omega_min} to {omega_max} rad per step"
+        raise ValueError(f"the band {band} is empty or endless; give 0 < omega_min < omega_max")

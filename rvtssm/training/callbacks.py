@@ -1,4 +1,4 @@
-"""What a person watches while a model trains: a progress bar with losses, validations, images of detections."""
+"""What a person watches while a model trains: a progress bar with losses, the validations, and drawn detections."""
 
 from __future__ import annotations
 
@@ -21,34 +21,28 @@ SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 
 
 class TrainingProgress(ProgressBar):
-    """One bar over all optimiser steps with pace, time left and the latest losses, and a line for each validation."""
+    """Shows one bar over all optimiser steps with pace, time left and the latest losses; prints each validation."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__()
         self.pace = pace
         self.is_enabled = True
-        self.console = Console()
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
     def enable(self) -> None:
         self.is_enabled = True
 
-    def disable(self) -> None:  # Lightning calls it on all processes but the first
+    def disable(self) -> None:  # Lightning calls it in all processes except the first
         self.is_enabled = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.is_enabled:
             return
-        columns = (
-            BarColumn(12),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        losses = TextColumn("{task.fields[losses]}", table_column=Column())  # wraps where the terminal is narrow
-        self.bar = Progress(*columns, losses, console=self.console)
+        pace, left = TextColumn("{task.fields[pace]}"), TextColumn("{task.fields[left]}")
+        losses = TextColumn("{task.fields[losses]}", table_column=Column())  # wraps in a narrow terminal
+        columns = (BarColumn(12), MofNCompleteColumn(), pace, TimeElapsedColumn(), left, losses)
+        self.bar = Progress(*columns, console=Console())
         done = trainer.global_step
         self.task = self.bar.add_task("", total=trainer.max_steps, completed=done, losses="", pace="", left="")
         self.bar.start()
@@ -71,11 +65,9 @@ class TrainingProgress(ProgressBar):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         metrics = trainer.callback_metrics
         if self.bar is not None and "val/AP" in metrics:
-            self.bar.console.print(
-                f"step {trainer.global_step}: validation AP {100 * metrics['val/AP']:.1f}, "
-                f"AP50 {100 * metrics['val/AP50']:.1f}",
-                highlight=False,
-            )
+            ap, ap50 = (f"{100 * metrics[name]:.1f}" for name in ("val/AP", "val/AP50"))
+            text = f"step {trainer.global_step}: validation AP {ap}, AP50 {ap50}"
+            self.bar.console.print(text, highlight=False)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._close()
@@ -90,14 +82,14 @@ class TrainingProgress(ProgressBar):
 
 
 def pace_text(pace: Pace, accumulate: int) -> str:
-    """Optimiser steps per second, and which part of the time goes into waiting for data."""
+    """Return optimiser steps per second and the share of time spent waiting for data, empty before they are known."""
     if pace.batches_per_second is None or pace.data_wait is None:
         return ""
     return f"{pace.batches_per_second / accumulate:.2f} it/s  {pace.data_wait:.0%} data wait"
 
 
 def left_text(pace: Pace, step: int, num_steps: int) -> str:
-    """The time the rest takes, or `over` it as long as no validation has shown what one costs."""
+    """Return the time left; "over" stands before it until the first validation shows how long one takes."""
     left = pace.seconds_left(step, num_steps)
     if left is None:
         return ""
@@ -106,7 +98,7 @@ def left_text(pace: Pace, step: int, num_steps: int) -> str:
 
 
 class FinalValidation(L.Callback):
-    """Validates after the last step, whether or not the interval of validations divides it."""
+    """Validates after the last step, also if the interval between validations does not divide the number of steps."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -116,12 +108,13 @@ class FinalValidation(L.Callback):
 
 
 class DetectionImages(L.Callback):
-    """Draws the last labelled frame of the first validation batches, with what was found and what is there, for the
-    loggers that take pictures."""
+    """Draws the last labelled frame of the first `num_images` validation batches, with detections and ground truth.
 
-    def __init__(self, num_images: int = 4, min_score: float = 0.3) -> None:
+    The pictures go to the loggers that take images.
+    """
+
+    def __init__(self, num_images: int) -> None:
         self.num_images = num_images
-        self.min_score = min_score
 
     def on_validation_batch_end(
         self,
@@ -140,11 +133,6 @@ class DetectionImages(L.Callback):
         step, stream = batch.frame_index[-1].tolist()
         frame = pl_module.found[(int(batch.recording[stream]), int(batch.t_us[-1]))]
         labels = pl_module.val_labels[int(batch.recording[stream])]
-        image = draw_frame(
-            batch.hist[step, stream].cpu().numpy(),
-            frame,
-            labels[labels.t_us == frame.t_us],
-            pl_module.settings.spec.class_names,
-            min_score=self.min_score,
-        )
+        hist, there = batch.hist[step, stream].cpu().numpy(), labels[labels.t_us == frame.t_us]
+        image = draw_frame(hist, frame, there, pl_module.settings.spec.class_names)
         show_image(trainer, f"val/detections_{batch_idx}", image)

@@ -1,4 +1,4 @@
-"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can go on."""
+"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can be continued."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ log = logging.getLogger(__name__)
 
 
 def best_checkpoint(out_dir: Path) -> Path:
-    """Where a run in `out_dir` keeps the weights with the highest validation AP."""
+    """Return where a run in `out_dir` keeps the weights with the highest validation AP."""
     return out_dir / "checkpoints" / "best.ckpt"
 
 
 def last_checkpoint(out_dir: Path) -> Path:
-    """Where a run in `out_dir` keeps its latest weights."""
+    """Return where a run in `out_dir` keeps its latest weights."""
     return out_dir / "checkpoints" / "last.ckpt"
 
 
-class StraightToPlace(TorchCheckpointIO):
-    """Writes a checkpoint where it belongs; Lightning's own way leads through the folder for temporary files."""
+class DirectCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint directly to its path; Lightning would first write it to the folder for temporary files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        packed = io.BytesIO()  # on a full disk torch.save itself ends in an error of its own kind
+        packed = io.BytesIO()  # on a full disk torch.save would raise an error that is not an OSError
         torch.save(checkpoint, packed)
         Path(path).write_bytes(packed.getbuffer())
 
 
 class Checkpoints(Checkpoint):
-    """Writes `best.ckpt` and `last.ckpt`; what carries these names is always complete.
+    """Writes `best.ckpt` and `last.ckpt`; a file with one of these names is always complete.
 
     `last.ckpt` is written after every validation, every `every` steps, `minutes` after it was last written, and when
-    the run is asked to stop (one of STOP_SIGNALS), which it does after the step or the validation that it is in. Asked
-    by Ctrl-C a second time, it stops at once. Processes that train together agree after every step on whether to write
-    and to stop, whichever of them was asked.
+    the run receives one of STOP_SIGNALS. The run then finishes its current step or validation and ends; a second
+    Ctrl-C ends it at once. Processes that train together agree after every step whether to write and whether to stop,
+    so it does not matter which of them received the signal.
     """
 
     def __init__(self, out_dir: Path, every: int, minutes: float) -> None:
@@ -58,35 +58,35 @@ class Checkpoints(Checkpoint):
         self.best_ap = -math.inf
         self._step = 0
         self._saved_at = time.monotonic()
-        self._is_asked_to_stop = False  # this process
-        self._can_stop = False  # all processes agree, and what was asked for has been saved
+        self._has_stop_signal = False  # this process has received one
+        self._can_stop = False  # all processes agree to stop, and the last checkpoint is written
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_ap": self.best_ap}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # a run that goes on in another folder has no best weights there yet
+        # a run that is continued in another folder has no best weights there yet
         self.best_ap = state_dict["best_ap"] if self.best.is_file() else -math.inf
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
-            remove_abandoned(self.last.parent)  # of a run that was killed while it wrote
+            remove_abandoned(self.last.parent)  # files of a run that was killed while it wrote them
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:  # the trainer restores the handlers when it ends
-                signal.signal(number, self._note_the_wish)
+                signal.signal(number, self._on_stop_signal)
 
-    def _note_the_wish(self, number: int, frame: Any) -> None:
-        if not self._is_asked_to_stop:
-            log.warning("stopping after this step, or this validation; Ctrl-C stops at once")
-        self._is_asked_to_stop = True
+    def _on_stop_signal(self, number: int, frame: Any) -> None:
+        if not self._has_stop_signal:
+            log.warning("the run stops after this step or validation; Ctrl-C stops it at once")
+        self._has_stop_signal = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._can_stop:  # not at the end of the step before, whose losses had yet to be logged
+        if self._can_stop:  # at the end of the previous step its losses were not logged yet
             self._stop(trainer)
 
     def on_train_batch_end(
@@ -105,7 +105,7 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
-        ap = -1.0 if math.isnan(ap) else ap  # nothing was there to be found
+        ap = -1.0 if math.isnan(ap) else ap  # there was no ground truth
         if ap >= self.best_ap:
             self.best_ap = ap
             self._save(trainer, self.best)
@@ -118,11 +118,11 @@ class Checkpoints(Checkpoint):
             self._stop(trainer)
 
     def _agreed(self, trainer: L.Trainer) -> tuple[bool, bool]:
-        """Whether some process was asked to stop, and whether for one of them it is time to write."""
+        """Return whether any process has to stop, and whether for any of them it is time to write."""
         is_due = time.monotonic() - self._saved_at >= 60 * self.minutes
         if trainer.world_size == 1:
-            return self._is_asked_to_stop, is_due
-        wishes = torch.tensor([self._is_asked_to_stop, is_due], dtype=torch.int32, device=trainer.strategy.root_device)
+            return self._has_stop_signal, is_due
+        wishes = torch.tensor([self._has_stop_signal, is_due], dtype=torch.int32, device=trainer.strategy.root_device)
         torch.distributed.all_reduce(wishes, op=torch.distributed.ReduceOp.MAX)
         will_stop, is_due = wishes.bool().tolist()
         return will_stop, is_due
@@ -130,15 +130,15 @@ class Checkpoints(Checkpoint):
     def _save(self, trainer: L.Trainer, path: Path) -> None:
         try:
             with atomic_file(path) if trainer.is_global_zero else nullcontext(path) as staged:
-                trainer.save_checkpoint(staged)  # every process gives its part; the first one writes
+                trainer.save_checkpoint(staged)  # every process contributes; the first one writes
         except OSError as error:
-            if error.strerror:  # a full disk does not say whose
+            if error.strerror:  # the error of a full disk does not name the file
                 error.filename = str(path)
             raise
         self._saved_at = time.monotonic()
 
     def _stop(self, trainer: L.Trainer) -> None:
-        """End this process, in error the first one only: launchers kill all others when they see one."""
+        """End this process; only the first one ends with an error, because launchers then kill all the others."""
         for logger in trainer.loggers:
             logger.save()
         trainer.strategy.barrier("stop")

@@ -1,4 +1,4 @@
-"""Builds the Lightning trainer: steps, validation, checkpoints (best and last), loggers, progress."""
+"""Builds the Lightning trainer, and finds the checkpoint from which a run is continued."""
 
 from __future__ import annotations
 
@@ -14,43 +14,51 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.callbacks import DetectionImages, FinalValidation, TrainingProgress
-from rvtssm.training.checkpoints import Checkpoints, StraightToPlace, best_checkpoint, last_checkpoint
+from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.gradients import GradientNorms
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers, check_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
 from rvtssm.training.spectrum_monitor import SpectrumMonitor
-from rvtssm.training.speed import PRECISIONS, check_stages
+from rvtssm.training.speed import PRECISIONS
 
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+_IGNORED_WARNINGS = (
+    "does not have many workers",  # `data.num_workers` is chosen by the user, and two cores are enough
+    "smaller than the logging interval",  # logs count steps, and epochs can be short
+    "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
+    "LeafSpec",  # is about how Lightning uses torch
+)
 
 
 @dataclass
 class TrainingConfig:
-    """One run of `rvtssm train`; the batch is described in `sampling`, the learning rate in `optim`."""
+    """One run of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
 
     steps: int = 400_000  # optimiser steps
     init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
-    validate_every: int = 10_000  # steps; the last one is validated in any case
-    checkpoint_every: int = 1_000  # steps after which a run that was killed can go on
-    checkpoint_minutes: float = 10.0  # ... or minutes, whichever come first
+    validate_every: int = 10_000  # steps; after the last step there is always a validation
+    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
+    checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
     log_every: int = 50  # steps
     devices: int = 1
     num_nodes: int = 1
     accelerator: str = "auto"
-    precision: str = "32-true"  # or bf16-mixed: products in 16 bits, states and steps in 32; or others of PRECISIONS
-    compile: bool = False  # backbone, neck and head, each into one graph, for training; validation runs as without
-    recompute_stages: tuple[int, ...] = ()  # of 1 to 4, those that run again in the backward, which saves their memory
-    channels_last: bool = False  # weights of convolutions as well; frames and maps are in any case
-    fused: bool = True  # the optimiser moves all weights at once; never in mixed precision, where it could not clip
+    precision: str = "32-true"  # one of PRECISIONS; bf16-mixed: products in 16 bits, states and steps in 32
+    compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
+    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
+    channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
+    fused: bool = True  # the optimiser updates all weights at once; not used in mixed precision, where it cannot clip
     accumulate: int = 1  # batches per optimiser step
-    sync_batchnorm: bool = False  # statistics over the batches of all processes; GPUs only
-    freeze_batchnorm: bool = False  # statistics stay as they are, as for fine-tuning with small batches
-    loggers: list[str] = field(default_factory=lambda: ["tensorboard"])  # beside CSV; or the full name of a class
-    logger_args: Any = None  # of that class, such as {project: gen1}
-    num_images: int = 4  # drawn at each validation for the loggers that take pictures
-    spectra: bool = True  # of the temporal layers: numbers and figures at each validation
+    sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
+    freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
+    loggers: list[str] = field(
+        default_factory=lambda: ["tensorboard"]
+    )  # in addition to CSV: tensorboard, or full names of classes
+    logger_args: Any = None  # arguments of such a class, as in {project: gen1}
+    num_images: int = 4  # images drawn at each validation, for loggers that take images
+    spectra: bool = True  # log the spectra of the temporal layers at each validation
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -61,20 +69,19 @@ class TrainingConfig:
             if getattr(self, name) not in choices:
                 raise ValueError(f"training.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
         if self.num_images < 0:
-            raise ValueError(f"training.num_images={self.num_images} must be at least 0, which draws none")
-        self.recompute_stages = tuple(self.recompute_stages)
-        check_stages("training.recompute_stages", self.recompute_stages)
+            raise ValueError(f"training.num_images={self.num_images} must be at least 0 (no images)")
+        self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if not self.checkpoint_minutes > 0:
             raise ValueError(f"training.checkpoint_minutes={self.checkpoint_minutes:g} must be positive")
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise ValueError(
-                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set one of them"
+                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
             )
 
 
 def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L.Trainer:
-    """A trainer that writes checkpoints, TensorBoard and CSV logs to `out_dir`; every part of a run has its own CSV."""
+    """Return a trainer that writes checkpoints and logs to `out_dir`; each part of a continued run has its own CSV."""
     pace = Pace(config.validate_every, config.log_every * config.accumulate)
     callbacks: list[Callback] = [
         FinalValidation(),
@@ -89,14 +96,8 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
     if config.progress:
         callbacks.append(TrainingProgress(pace))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    # the loader decides its own number of workers; a two-core machine is a supported one
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # what is logged counts steps, not epochs, which can be short
-    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-    # `freeze_batchnorm` means it
-    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
-    # from inside Lightning, about its use of torch
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    for message in _IGNORED_WARNINGS:
+        warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
     loggers = build_loggers(config.loggers, config.logger_args, out_dir)
     try:
@@ -110,7 +111,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             devices=config.devices,
             num_nodes=config.num_nodes,
             precision=None if config.precision == "64-true" else config.precision,  # type: ignore[arg-type]
-            plugins=[*build_plugins(config.precision), StraightToPlace()],
+            plugins=[*build_plugins(config.precision), DirectCheckpointIO()],
             sync_batchnorm=config.sync_batchnorm,
             accumulate_grad_batches=config.accumulate,
             gradient_clip_val=clip_value or None,
@@ -124,18 +125,18 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             default_root_dir=out_dir,
         )
     except (MisconfigurationException, ModuleNotFoundError) as error:
-        raise ValueError(f"training cannot run so: {error}") from None
+        raise ValueError(f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
-        raise ValueError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches, or freeze_batchnorm")
-    # not among those above, of which the trainer moves the ones that write checkpoints to the end
+        raise ValueError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
+    # Pace must be last, and the trainer moves the callbacks that write checkpoints to the end of its list.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:
-    """The checkpoint to go on from: None, a path, or with `auto` the last one of `out_dir`, where there is one.
+    """Return the checkpoint to continue from, or None; `auto` means the last one of `out_dir` if there is one.
 
-    ValueError for a file that is not of a run, and where `out_dir` holds a run that would be overwritten.
+    Raise ValueError if the file does not come from a run, or if `out_dir` holds a run that would be overwritten.
     """
     own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
     path = own[0] if resume == "auto" else Path(resume) if resume else None
@@ -145,7 +146,7 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
         raise ValueError(f"resume={resume}: there is no such checkpoint; give a .ckpt file of `rvtssm train`, or auto")
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
         raise ValueError(
-            f"{out_dir} holds a run, which this one would overwrite; go on with it by resume=auto, or set another out"
+            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out"
         )
     if path is not None and "decisive" not in load_file(path):
         raise ValueError(f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`")

@@ -1,4 +1,4 @@
-"""How large the gradients of each room of the detector are, before they are clipped."""
+"""The norm of the gradients of each room of the detector, before they are clipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rvtssm.training.module import DetectionModule
 
 
 class GradientNorms(L.Callback):
-    """Logs `grad_norm/ROOM`, Euclidean, at the steps that are logged: over all processes and accumulated batches."""
+    """Logs the Euclidean norms `grad_norm/ROOM` at logged steps, over all processes and batches of a step."""
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer

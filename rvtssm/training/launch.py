@@ -1,4 +1,4 @@
-"""How a run meets what started its processes: nobody, torchrun or SLURM; and how many there must be."""
+"""How a run fits to its launcher: torchrun, SLURM or none."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ from typing import Any
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.plugins import DoublePrecision
 
-# in the order in which Lightning looks: torchrun may run inside a job of SLURM
+# in the order in which Lightning looks: torchrun may run inside a SLURM job
 LAUNCHERS: dict[str, type[ClusterEnvironment]] = {"torchrun": TorchElasticEnvironment, "srun": SLURMEnvironment}
 
 
-class WholeBatches(DoublePrecision):
-    """float64 weights and predictions; batches stay as they are: counts of events, and boxes for the loss."""
+class DoubleWeights(DoublePrecision):
+    """Weights and predictions in float64; batches stay as they are, since they hold counts of events and boxes."""
 
     def convert_input(self, data: Any) -> Any:
         return data
 
 
 def build_plugins(precision: str) -> list[Any]:
-    """What a trainer needs beside its options."""
-    plugins: list[Any] = []
-    if precision == "64-true":
-        plugins.append(WholeBatches())
+    """Return the plugins that a trainer needs for this precision and for the launcher."""
+    plugins: list[Any] = [DoubleWeights()] if precision == "64-true" else []
     if _launcher() == "srun":
-        # its own answer to SIGUSR1 would save and requeue beside ours, which ends the run (see checkpoints.py)
+        # Lightning's own handler of SIGUSR1 would save and requeue as well; checkpoints.py ends the run instead.
         plugins.append(SLURMEnvironment(auto_requeue=False))
     return plugins
 
 
 def check_processes(devices: int, num_nodes: int) -> None:
-    """ValueError when a launcher has started another number of processes than the configuration says.
+    """Raise ValueError if a launcher has started another number of processes than the configuration says.
 
-    One device would then mean that each of them trains alone, all into the same folder.
+    With one device, each of them would train separately and write to the same folder.
     """
     launcher = _launcher()
     if launcher is None:

@@ -1,4 +1,4 @@
-"""Where a run writes what it logs: CSV always, TensorBoard by default, any other logger that Lightning has."""
+"""Where a run writes its logs: CSV always, TensorBoard by default, or any other logger of Lightning."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 
 def check_loggers(names: Sequence[str], arguments: Any) -> None:
-    """ValueError for a name that cannot be a logger, and for arguments that belong to none or to several."""
-    named = [name for name in names if name != "tensorboard"]
-    for name in named:
+    """Raise ValueError if a name cannot be a logger, or if it is not clear which logger the arguments are for."""
+    classes = [name for name in names if name != "tensorboard"]
+    for name in classes:
         if "." not in name:
             raise ValueError(
                 f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
-                "lightning.pytorch.loggers.WandbLogger (CSV is written in any case)"
+                "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
             )
     if arguments is not None and not isinstance(arguments, dict):
         raise ValueError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
-    if arguments and len(named) != 1:
+    if arguments and len(classes) != 1:
         raise ValueError(
             f"training.logger_args={arguments} are for the one class in training.loggers, which names "
-            f"{len(named)}: {', '.join(named) or 'only tensorboard'}"
+            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}"
         )
 
 
 def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
-    """The loggers of a run: those named, then CSV; ValueError where one is missing or does not take the arguments."""
-    named = [
+    """Return the named loggers and a CSV logger; raise ValueError if one is missing or refuses the arguments."""
+    loggers = [
         TensorBoardLogger(out_dir, name="", version="tensorboard")
         if name == "tensorboard"
-        else _named(name, arguments or {}, out_dir)
+        else _build_logger(name, arguments or {}, out_dir)
         for name in names
     ]
-    return [*named, CSVLogger(out_dir, name="csv")]
+    return [*loggers, CSVLogger(out_dir, name="csv")]
 
 
 def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
-    """Hand a picture (h, w, 3) uint8 RGB to those loggers of a trainer that take pictures."""
+    """Pass an image (h, w, 3) uint8 RGB to the loggers of the trainer that take images."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_image(name, torch.from_numpy(image), trainer.global_step, dataformats="HWC")
@@ -53,18 +53,18 @@ def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
 
 
 def shows_images(trainer: L.Trainer) -> bool:
-    """Whether some logger takes pictures, which are expensive to draw."""
+    """Return whether a logger takes images, which take long to draw."""
     return any(isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image") for logger in trainer.loggers)
 
 
-def _named(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger:
+def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger:
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
     if not (isinstance(found, type) and issubclass(found, Logger)):
-        raise ValueError(f"training.loggers: {name} is no logger of Lightning; name a class such as WandbLogger")
+        raise ValueError(f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger")
     if "save_dir" in inspect.signature(found).parameters:
         arguments = {"save_dir": str(out_dir), **arguments}
     try:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.streams import Streams
-from rvtssm.models.yolox_loss import YoloxLoss, at_least_one
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.training.optim import OptimConfig, build_optimizer
 from rvtssm.training.regularize import h2_term
@@ -58,7 +58,6 @@ class DetectionModule(L.LightningModule):
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
         self.val_labels = val_labels
-        self.loss = YoloxLoss()
         if settings.optim.h2_weight:
             self._h2()  # a layer without such a norm is refused before anything is trained
         memory = (settings.trained_stride_us, settings.memory_chunk)
@@ -91,21 +90,17 @@ class DetectionModule(L.LightningModule):
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """The terms of the loss of a training batch and their `total`; the stored states move on."""
         predictions = self.train_streams.push_batch(batch)
-        locations = self.detector.locations
-        losses = self.loss(predictions, batch.targets, batch.num_targets, locations, self._matched_per_process)
+        losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
             losses["h2"] = self._h2()
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        idle = self._without_effect() if len(batch.frame_index) else [predictions, *self.parameters()]
+        idle = self.detector.backbone.idle_parameters()
+        if not len(batch.frame_index):
+            idle = [*(field for field in predictions if field is not None), *self.parameters()]
         if idle:
             # they still take part: processes that train together wait for the gradient of every parameter
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
-
-    def _without_effect(self) -> list[nn.Parameter]:
-        """Parameters that a prediction need not depend on: of stages that forget, what only a state would show."""
-        stages = self.detector.backbone.stages
-        return [p for stage in stages if not stage.remembers for p in stage.temporal.parameters()]
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
         """What the losses are divided by: the locations that all processes have matched, over their number.
@@ -129,8 +124,7 @@ class DetectionModule(L.LightningModule):
     def _h2(self) -> Tensor:
         optim = self.settings.optim
         try:
-            remembering = [stage.temporal for stage in self.detector.backbone.stages if stage.remembers]
-            return h2_term(remembering, optim.h2_band)
+            return h2_term(self.detector.backbone.remembering_layers(), optim.h2_band)
         except ValueError as error:
             raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 
@@ -154,7 +148,7 @@ class DetectionModule(L.LightningModule):
             predictions = self.val_streams.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         times = batch.t_us.tolist()
-        frames = postprocess(predictions, times, self.settings.postprocess)
+        frames = self.detector.head.decode(predictions, times, self.settings.postprocess)
         self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
 
     def on_validation_epoch_end(self) -> None:

@@ -12,17 +12,17 @@ from torch import nn
 
 @dataclass
 class OptimConfig:
-    """Learning rates are per optimiser step; the schedule spans the whole run."""
+    """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
 
     learning_rate: float = 2e-4  # peak
     weight_decay: float = 0.0
     warmup_fraction: float = 0.005  # share of the steps before the peak
     start_divisor: float = 20.0  # first learning rate = peak / start_divisor
     end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
-    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), the rule of the paper
+    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), as in the paper
     clip_value: float = 1.0  # gradients are clipped by value, 0 = off
-    h2_weight: float = 0.0  # of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
-    h2_band: tuple[float, ...] = (0.5, 10.0)  # where it counts, in Nyquist rates of the training step
+    h2_weight: float = 0.0  # weight of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
+    h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "start_divisor", "end_divisor"):
@@ -30,7 +30,7 @@ class OptimConfig:
                 raise ValueError(f"optim.{name}={getattr(self, name):g} must be positive")
         for name in ("weight_decay", "clip_value", "h2_weight"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"optim.{name}={getattr(self, name):g} must be at least 0, which is off")
+                raise ValueError(f"optim.{name}={getattr(self, name):g} must be at least 0, which turns it off")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be at least 0 and less than 1")
         self.h2_band = tuple(self.h2_band)
@@ -39,12 +39,12 @@ class OptimConfig:
 
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
-    """The peak learning rate for a batch of `batch_size` sequences over all processes."""
+    """Return the peak learning rate for a batch of `batch_size` sequences over all processes."""
     return config.learning_rate * (math.sqrt(batch_size / 8) if config.scale_with_batch else 1.0)
 
 
 def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
-    """What `scale_with_batch` makes of the learning rate, in one sentence."""
+    """Say in one sentence how `scale_with_batch` changes the learning rate."""
     peak = peak_learning_rate(config, batch_size)
     return f"learning rate {config.learning_rate:g} x sqrt({batch_size} / 8) = {peak:.4g}: {batch_size} chunks per step"
 
@@ -52,14 +52,15 @@ def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
 def build_optimizer(
     module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int, fused: bool = True
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW and its one-cycle schedule (to be advanced after every step) over `num_steps` steps."""
+    """Return AdamW and its one-cycle schedule over `num_steps` steps, to be advanced after every step."""
     peak = peak_learning_rate(config, batch_size)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=peak, weight_decay=config.weight_decay, fused=fused)
-    optimizer.register_load_state_dict_post_hook(_lay_out)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=peak, weight_decay=config.weight_decay, fused=fused)
+    optimizer.register_load_state_dict_post_hook(_match_layout)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=peak,
-        total_steps=num_steps + 1,  # Lightning asks for the rate after the last step, too
+        total_steps=num_steps + 1,  # Lightning also asks for the rate after the last step
         pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
         anneal_strategy="linear",
         cycle_momentum=False,
@@ -69,10 +70,10 @@ def build_optimizer(
     return optimizer, schedule
 
 
-def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Averages that were stored by a run with another layout of its weights, in that of the weights.
+def _match_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Give loaded averages the memory layout of their weights, which may differ from that of the run that saved them.
 
-    A fused step goes through both as they lie in memory.
+    A fused step reads both in the order of memory.
     """
     for weight, averages in optimizer.state.items():
         for name, value in averages.items():

@@ -1,4 +1,4 @@
-"""How fast a training goes: steps per second, the share of time that it waits for data, and the time left."""
+"""The speed of a training run: steps per second, the share of time spent waiting for data, and the time left."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import lightning as L
 class Pace(L.Callback):
     """Measures every batch of this process and logs `train/data_wait`.
 
-    A batch takes as long as the loop waits for it, from the end of what came before to its own start, and as long as
-    it is then worked on. `data_wait` is the waiting share of the last `window` batches, without the first one of the
-    run, for which workers start and code is compiled; `mean_data_wait` that of all batches of all parts of the run.
-    Validations and checkpoints are neither. It has to be the last of the callbacks, or what they do looks like waiting.
+    A batch has a waiting time, from the end of what came before to its start, and a working time. `data_wait` is the
+    share of waiting in the last `window` batches, without the first batch, during which workers start and code is
+    compiled. `mean_data_wait` is the share over all batches of all parts of the run. Validations and checkpoints count
+    as neither. Pace must be the last callback; otherwise the work of later callbacks counts as waiting.
     """
 
     def __init__(self, validate_every: int, window: int) -> None:
         self.validate_every = validate_every
         self._recent: deque[tuple[float, float]] = deque(maxlen=window)  # seconds of waiting and of work
         self._waiting_s, self._working_s = 0.0, 0.0
-        self._free_at, self._started_at = 0.0, 0.0  # the end of what came before, the start of the batch
+        self._free_at, self._started_at = 0.0, 0.0  # end of what came before, start of the batch
         self._first_step, self._first_ended_at = -1, 0.0  # of this part of the run
         self._validation_at, self._validation_s, self._num_validations = 0.0, 0.0, 0
 
@@ -34,26 +34,26 @@ class Pace(L.Callback):
 
     @property
     def data_wait(self) -> float | None:
-        """The share of the recent time, 0 to 1; None before the second batch."""
+        """Share of recent time spent waiting, 0 to 1; None before the second batch."""
         seconds = sum(map(sum, self._recent))
         return sum(waiting for waiting, _ in self._recent) / seconds if seconds else None
 
     @property
     def mean_data_wait(self) -> float | None:
-        """The share of the time of all batches, 0 to 1; None before the first."""
+        """Share of the time of all batches spent waiting, 0 to 1; None before the first batch."""
         seconds = self._waiting_s + self._working_s
         return self._waiting_s / seconds if seconds else None
 
     @property
     def batches_per_second(self) -> float | None:
-        """Of the recent batches."""
+        """Speed over the recent batches; None before the second batch."""
         seconds = sum(map(sum, self._recent))
         return len(self._recent) / seconds if seconds else None
 
     def seconds_left(self, step: int, num_steps: int) -> tuple[float, bool] | None:
-        """How long the rest will take at the mean pace of this part of the run, and whether that counts everything.
+        """Estimate the seconds left from the mean pace of this part of the run; None before the second step.
 
-        It does not before the first validation has shown what one costs. None before the second step.
+        The second value says whether validations are included, which needs the time of at least one of them.
         """
         done = step - self._first_step
         if self._first_step < 0 or done < 1:
@@ -95,5 +95,5 @@ class Pace(L.Callback):
 
 
 def pace_of(trainer: L.Trainer) -> Pace:
-    """The one of this trainer."""
+    """Return the Pace callback of a trainer."""
     return next(callback for callback in trainer.callbacks if isinstance(callback, Pace))  # type: ignore[attr-defined]

@@ -1,9 +1,10 @@
-"""The H2 term of the loss: what the temporal layers pass beyond a frequency is kept small (Zubic et al., CVPR 2024).
+"""The H2 term of the loss, which keeps the response to high frequencies small (Zubic et al., CVPR 2024).
 
-The paper publishes neither the band nor the weight. Ours: from half the Nyquist rate of the training step, the limit of
-its mask, to the Nyquist rate of a step ten times shorter, the finest it is asked to run at. The weight is measured: the
-demo's detector with S5 and no mask, 240 steps without the term and 40 with it (same batches, learning rate 1e-3 to 0),
-`beyond` the norm in the band, `below` that from 0.01 to 0.25 Nyquist rates, detection loss over the last 20 steps:
+The paper publishes neither the band nor the weight. Our band is from half the Nyquist rate of the training step, the
+limit of the paper's mask, to the Nyquist rate of a step ten times shorter, the finest that the paper evaluates. We
+measured the weight on the demo's detector with S5 and no mask: 240 steps without the term, then 40 with it (same
+batches, learning rate 1e-3 to 0). `beyond` is the norm in the band, `below` the norm from 0.01 to 0.25 Nyquist rates,
+and `loss` the detection loss over the last 20 steps:
 
 weight  beyond  below  loss
      0   10.20   9.95  6.37
@@ -11,9 +12,9 @@ weight  beyond  below  loss
    0.1    6.62   9.73  6.39
      1    6.01   8.82  6.42
 
-0.1 is the one to use: it takes away most of what ten times the weight would, and leaves the loss and what lies below
-nearly as they were. On the layers its gradient is then half as large as that of the detection loss. What it does to AP
-is below what so short a run can show: at 20 and 100 Hz 13.0 and 4.7 without, 12.4 and 4.4 with 0.1, one seed.
+Use 0.1: it removes most of what ten times the weight removes, and hardly changes `below` and the loss. Its gradient on
+the layers is then half as large as that of the detection loss. So short a run shows no effect on AP: at 20 and 100 Hz
+it is 13.0 and 4.7 without the term, 12.4 and 4.4 with 0.1, one seed.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from rvtssm.ssm import TemporalLayer
 
 
 def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
-    """The sum of the H2 norms of the layers over a band [lowest, highest] in Nyquist rates of the training step.
+    """Return the sum of the layers' H2 norms over a band [lowest, highest] in Nyquist rates of the training step.
 
-    In closed form in s4d and s5, by quadrature in s4, in full precision; value and gradient take 0.4 to 1 s per step
-    for the widths of the base model on one core. ValueError names the first layer that has no such norm, and where no
-    layer is given.
+    It is a closed form in s4d and s5 and a quadrature in s4, in full precision. Value and gradient take 0.4 to 1 s per
+    step for the widths of the base model on one core. Raises a ValueError if a layer has no such norm, or if there is
+    no layer.
     """
     if not layers:
         raise ValueError("no state is carried (temporal.strides=[]), so there is no norm to keep small")

@@ -1,34 +1,38 @@
-"""What the temporal layers can hear as training goes on: numbers and a figure for each stage, at every validation."""
+"""The modes of the temporal layers during training: numbers and a figure for each layer, at every validation."""
 
 from __future__ import annotations
 
 import lightning as L
 import numpy as np
 
-from rvtssm.models.spectra import Spectrum, stage_spectra
+from rvtssm.ssm import Spectrum
 from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
 
 
 class SpectrumMonitor(L.Callback):
-    """Logs `spectrum/stageN_...`: time constants (ms), frequencies (Hz) and the share of modes that the mask silences,
-    all at the training rate; a layer without modes has none."""
+    """Logs `spectrum/strideN_...` at the training rate: time constants (ms), frequencies (Hz), share of masked modes.
+
+    A layer without modes logs nothing.
+    """
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, DetectionModule)
         stride_us = pl_module.settings.trained_stride_us
         draws = trainer.is_global_zero and shows_images(trainer)
-        for number, spectrum in enumerate(stage_spectra(pl_module.detector), start=1):
+        for stride, layer in pl_module.detector.backbone.temporal_layers().items():
+            spectrum = layer.spectrum()
             if not isinstance(spectrum, Spectrum):
                 continue
-            numbers = {f"spectrum/stage{number}_{name}": value for name, value in summary(spectrum, stride_us).items()}
+            numbers = {f"spectrum/stride{stride}_{name}": value for name, value in summary(spectrum, stride_us).items()}
             pl_module.log_dict(numbers, sync_dist=True)
             if draws:
-                show_image(trainer, f"spectrum/stage{number}", spectrum_figure(spectrum, stride_us, f"stage {number}"))
+                figure = spectrum_figure(spectrum, stride_us, f"stride {stride}")
+                show_image(trainer, f"spectrum/stride{stride}", figure)
 
 
 def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:
-    """The spectrum of a layer in a few numbers; stride_us is the step of training."""
+    """Return the spectrum of a layer as a few numbers; stride_us is the training step."""
     timescale_ms, frequency_hz = _in_units(spectrum, stride_us)
     return {
         "timescale_ms_min": float(timescale_ms.min()),
@@ -41,8 +45,8 @@ def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:
 
 
 def spectrum_figure(spectrum: Spectrum, stride_us: float, title: str) -> np.ndarray:
-    """The modes as points, masked ones grey, with the limit of the mask and the Nyquist rate: (h, w, 3) uint8 RGB."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second to import, and only wanted here
+    """Draw the modes as points, masked ones grey, with the limit of the mask and the Nyquist rate: (h, w, 3) uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because it takes a second
     from matplotlib.figure import Figure
 
     timescale_ms, frequency_hz = _in_units(spectrum, stride_us)
@@ -51,7 +55,7 @@ def spectrum_figure(spectrum: Spectrum, stride_us: float, title: str) -> np.ndar
     is_masked = spectrum.is_masked.numpy()
     figure = Figure(figsize=(5.6, 3.8), dpi=100, layout="constrained")
     axes = figure.add_subplot()
-    for chosen, color, name in ((~is_masked, "#1f4e8c", "heard"), (is_masked, "0.7", "masked")):
+    for chosen, color, name in ((~is_masked, "#1f4e8c", "in use"), (is_masked, "0.7", "masked")):
         shown = is_drawn & chosen
         label = f"{name}: {int(chosen.sum())}"
         axes.scatter(frequency_hz[shown], timescale_ms[shown], s=7, color=color, alpha=0.6, linewidths=0, label=label)

@@ -1,4 +1,4 @@
-"""What makes a training step faster or smaller and leaves its results as they are, each by one key of `training`."""
+"""Options that make a training step faster or smaller and leave its results as they are, one key of `training` each."""
 
 from __future__ import annotations
 
@@ -11,36 +11,29 @@ import torch
 
 from rvtssm.models.detector import Detector
 
-# Weights of lower precision are none of them: there are no complex numbers of 16 bits.
+# Weights stay in full precision, since there are no complex numbers of 16 bits.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
 _COMPILERS = ("g++", "clang++", "c++")
-
-
-def check_stages(key: str, stages: Sequence[int]) -> None:
-    """ValueError unless they are some of the stages 1 to 4, each once."""
-    if len(set(stages)) < len(stages) or not set(stages) <= {1, 2, 3, 4}:
-        raise ValueError(f"{key}={list(stages)}; name stages once each, of 1, 2, 3 and 4, or none: []")
 
 
 def speed_up(
     detector: Detector,
     device: torch.device | str,
     *,
-    recompute_stages: Sequence[int] = (),
+    recompute_strides: Sequence[int] = (),
     channels_last: bool = False,
     compile_parts: bool = False,
     backend: str = "inductor",
 ) -> None:
     """Prepare a detector for training on a device; the names of its weights, and so its checkpoints, stay.
 
-    `recompute_stages` (1 to 4) keep only their input for the backward, and run again there; `channels_last` lays the
-    weights of convolutions out as their inputs always are, channels last, so that none is turned around at each call;
-    `compile_parts` compiles backbone, neck and head, each as one graph; for training batches, which are all of one
-    shape, so who runs others does it under `torch.compiler.set_stance("force_eager")`. ValueError where there is no
-    compiler for it.
+    The maps at `recompute_strides` keep only their input for the backward pass, and are computed again there;
+    `channels_last` lays the weights of convolutions out as their inputs are, channels last, so that none is moved at
+    each call; `compile_parts` compiles backbone, neck and head, each as one graph, for training batches, which are all
+    of one shape: batches of other shapes run under `torch.compiler.set_stance("force_eager")`. ValueError if there is
+    no compiler for it.
     """
-    for number, stage in enumerate(detector.backbone.stages, start=1):
-        stage.recomputes = number in recompute_stages
+    detector.backbone.recompute(recompute_strides)
     if channels_last:
         detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if compile_parts:
@@ -50,7 +43,7 @@ def speed_up(
 
 
 def check_compiler(device_type: str) -> None:
-    """ValueError where torch.compile has nothing to compile with."""
+    """Raise ValueError if torch.compile has nothing to compile with."""
     if device_type == "cuda":
         if find_spec("triton") is None:
             raise ValueError("training.compile=true needs Triton on a GPU; install it, or set training.compile=false")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import streaming
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 
 TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)  # few parts are exported faster
 

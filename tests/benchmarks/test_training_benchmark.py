@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.training import __main__ as command
 from benchmarks.training import loading, step
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm import LSTM, TemporalConfig
 
 ONLY = "layers,memory,data,options"  # compiling takes a minute
@@ -30,8 +30,8 @@ def test_step_by_step_the_backbone_gives_the_same_predictions():
     detector = step.build_training(step.LSTM_LOOP, SHAPE).detector.eval()
     batch = step.make_batch(SHAPE)
     assert batch.frame_index[:, 0].unique().tolist() == [1, 6]
-    found = step.looped_predictions(detector, batch.hist, batch.frame_index)
-    torch.testing.assert_close(found, detector(batch.hist, None, 1.0, batch.frame_index)[0], rtol=1e-4, atol=1e-4)
+    (found,) = step.looped_predictions(detector, batch.hist, batch.frame_index)
+    torch.testing.assert_close(found, detector(batch.hist, None, 1.0, batch.frame_index)[0].rows, rtol=1e-4, atol=1e-4)
 
 
 def test_trainings_that_take_turns_learn_each_with_its_own_layers():

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.records import Events, Labels, Windows, WindowSettings
 
 SHAPE = (2, 12, 16)
@@ -22,12 +24,12 @@ class NumberedFrames:
         self.recording = recording
         self.is_open = False
 
-    def histograms(self, start: int, stop: int) -> np.ndarray:
+    def frames(self, start: int, stop: int, placement=None) -> DenseFrames:
         self.is_open = True
         hist = np.empty((stop - start, *SHAPE), np.uint8)
         hist[:, 0] = self.recording
         hist[:, 1] = np.arange(start, stop)[:, None, None]
-        return hist
+        return DenseFrames(placement.histograms(hist) if placement else hist)
 
     def close(self) -> None:
         self.is_open = False
@@ -101,7 +103,12 @@ def small_tree(tmp_path_factory):
             write_recording(root / "raw" / split, f"drive_{index}", seconds, seed=10 * index + len(split))
     config = DatasetConfig("gen1", str(root / "raw"), str(root / "prepared"), HEIGHT, WIDTH)
     summary = preprocess_dataset(
-        build_spec(config), config.raw_dir, config.prepared_dir, PreprocessConfig(workers=1), progress=False
+        build_spec(config),
+        config.raw_dir,
+        config.prepared_dir,
+        WindowSettings(),
+        PreprocessConfig(workers=1),
+        progress=False,
     )
     assert len(summary.written) == 6 and not summary.failed
     return config

@@ -28,7 +28,7 @@ def sequences(numbered_sequence: Callable) -> list:
 
 def test_a_chunk_holds_its_steps_and_their_labels(sequences):
     chunk = ChunkDataset(sequences)[request(0, 3, 8)]
-    np.testing.assert_array_equal(chunk.hist[:, 1, 0, 0], [3, 4, 5, 6, 7])
+    np.testing.assert_array_equal(chunk.frames.frames[:, 1, 0, 0], [3, 4, 5, 6, 7])
     np.testing.assert_array_equal(chunk.labels.window_index, [0, 0, 4])
     np.testing.assert_array_equal(chunk.labels.t_us, [200_000, 200_000, 400_000])
     np.testing.assert_array_equal(chunk.dt_us, [50_000] * 5)
@@ -77,7 +77,7 @@ def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_o
 def test_a_batch_is_stacked_in_time_and_padded(sequences):
     dataset = ChunkDataset(sequences)
     requests = [request(0, 3, 8, "random", -1), request(1, 0, 5, slot=0), request(2, 6, 9, slot=1), request(-1, 0, 0)]
-    batch = Collate(6, 40_000)([dataset[r] for r in requests])
+    batch = Collate(6, 40_000)([dataset[r] for r in requests]).counted()
     assert batch.hist.shape == (6, 4, 2, 12, 16) and batch.hist.dtype == torch.uint8
     np.testing.assert_array_equal(
         batch.hist[:, :, 1, 5, 5].T, [[3, 4, 5, 6, 7, 0], [0, 1, 2, 3, 4, 0], [6, 7, 8, 0, 0, 0], [0] * 6]
@@ -97,7 +97,7 @@ def test_a_batch_is_stacked_in_time_and_padded(sequences):
 
 
 def test_a_batch_without_labels_has_no_frames(sequences):
-    batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]])
+    batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]]).counted()
     assert batch.hist.shape[0] == 3
     assert batch.frame_index.shape == (0, 2) and batch.targets.shape[0] == 0 and batch.t_us.shape == (0,)
 

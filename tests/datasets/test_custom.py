@@ -19,8 +19,9 @@ from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
-from rvtssm.records import Events
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import Events, WindowSettings
 from rvtssm.run.preprocess import preprocess
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
@@ -96,7 +97,7 @@ def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
     assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
     assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
     raw_data = SequenceDataModule(config.dataset, data=DataConfig(num_workers=0))
-    (raw_batch, *_) = raw_data.eval_loader("val", 50_000, None, "raw")
+    (raw_batch, *_) = raw_data.eval_loader("val", WindowSettings(), "raw")
     assert raw_batch.hist.any()
 
 
@@ -177,7 +178,7 @@ def pedro(tmp_path):
 
 def prepared_boxes(spec, config, pedro):
     summary = preprocess_dataset(
-        spec, pedro, config.prepared_dir, PreprocessConfig(stride_ms=40, workers=1), progress=False
+        spec, pedro, config.prepared_dir, WindowSettings(40_000), PreprocessConfig(workers=1), progress=False
     )
     assert len(summary.written) == 6 and not summary.failed and not summary.dropped
     sequences = SequenceDataModule(config, data=DataConfig(num_workers=0)).sequences("test")

@@ -16,10 +16,12 @@ from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.inference.stream import stream
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.models.yolox_loss import YoloxLoss
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 
 # as in dsec-det, config/train_val_test_split.yaml
@@ -95,7 +97,7 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
 
 
 def test_prepared_trained_and_scored(tree, tmp_path):
-    summary = preprocess_dataset(SPEC, tree, tmp_path, PreprocessConfig(workers=1), progress=False)
+    summary = preprocess_dataset(SPEC, tree, tmp_path, WindowSettings(), PreprocessConfig(workers=1), progress=False)
     assert sorted(summary.written) == ["test/thun_01_a", "train/thun_00_a", "val/zurich_city_16_a"]
     ((name, message),) = summary.failed
     assert name == "test/thun_01_b" and "object_detections/left/tracks.npy" in message
@@ -112,11 +114,11 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     detector = build_detector(config, TemporalConfig(), HEIGHT, WIDTH, SPEC.num_classes)
     batch = next(iter(data.train_dataloader()))
     predictions, _ = detector(batch.hist, None, 1.0, batch.frame_index)
-    losses = YoloxLoss()(predictions, batch.targets, batch.num_targets, detector.locations)
+    losses = detector.head.loss(predictions, batch.targets, batch.num_targets)
     losses["total"].backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
 
-    loader = data.eval_loader("val", 50_000, None, "raw")
+    loader = data.eval_loader("val", WindowSettings(), "raw")
     (result,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5))
     labels = loader.dataset.sequences[0].labels
     metrics = evaluate_detections([ScoredRecording("val", labels, result.detections)], SPEC)

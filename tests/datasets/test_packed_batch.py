@@ -10,7 +10,6 @@ import torch
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.augment import Placement, Window
-from rvtssm.datasets.packed_batch import pack_frames
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.representations import REPRESENTATIONS
 from rvtssm.records import WindowSettings
@@ -32,15 +31,12 @@ def test_packed_chunks_become_the_frames_that_are_read(small_tree, stride_us, le
     spans = [(0, min(3, sequences[0].num_steps)), (0, 0), (1, sequences[2].num_steps)]
     places = [None, None, ZOOM]
     chunks = [
-        sequence.source.events(*span, placement and placement.sources())
+        sequence.source.frames(*span, placement)
         for sequence, span, placement in zip(sequences, spans, places, strict=True)
     ]
     num_steps = spans[2][1] + 2
-    found = pack_frames(chunks, num_steps).counted().numpy()
-    assert (
-        found.shape == (num_steps, 3, *sequences[0].frame_shape)
-        and found.dtype == REPRESENTATIONS[representation].dtype
-    )
+    found = chunks[0].stack(chunks, num_steps).counted().numpy()
+    assert found.shape == (num_steps, 3, *sequences[0].frame_shape) and found.dtype == settings.dtype
     for stream, (sequence, (start, stop), placement) in enumerate(zip(sequences, spans, places, strict=True)):
         wanted = sequence.read(start, stop)
         wanted = wanted if placement is None else placement.histograms(wanted)
@@ -52,9 +48,9 @@ def test_packed_chunks_become_the_frames_that_are_read(small_tree, stride_us, le
 def assert_scattered_alike(small_tree, convention, device):
     settings = WindowSettings(20_000, 50_000, convention, 4, 2)
     chunks = [
-        sequence.source.events(0, n) for sequence, n in zip(raw_sequences(small_tree, settings), (9, 0, 4), strict=True)
+        sequence.source.frames(0, n) for sequence, n in zip(raw_sequences(small_tree, settings), (9, 0, 4), strict=True)
     ]
-    packed = pack_frames(chunks, 11)
+    packed = chunks[0].stack(chunks, 11)
     scattered = packed.scattered(torch.device(device))
     assert scattered.device.type == device
     assert torch.equal(scattered.cpu(), packed.counted())
@@ -74,8 +70,8 @@ def test_the_scatter_on_a_gpu_equals_the_count(small_tree, convention):
 @pytest.mark.parametrize("representation", REPRESENTATIONS)
 def test_events_are_smaller_to_send_than_frames(small_tree, representation):
     sequence = raw_sequences(small_tree, WindowSettings(50_000, None, "exact", 10, 10, representation))[0]
-    events = sequence.source.events(0, 8)
-    packed = pack_frames([events], 8)
+    events = sequence.source.frames(0, 8)
+    packed = events.stack([events], 8)
     num_events = len(events.binned.cells)
     assert num_events > 1000
     per_event = 8 if REPRESENTATIONS[representation].needs_time else 4
@@ -86,5 +82,6 @@ def test_events_are_smaller_to_send_than_frames(small_tree, representation):
 
 def test_a_batch_of_nothing_is_zeros(small_tree):
     sequence = raw_sequences(small_tree, WindowSettings(50_000, None, "exact", 10, 10))[0]
-    frames = pack_frames([sequence.source.events(0, 0)] * 2, 1).counted()
+    nothing = sequence.source.frames(0, 0)
+    frames = nothing.stack([nothing] * 2, 1).counted()
     assert frames.shape == (1, 2, *sequence.frame_shape) and not frames.any()

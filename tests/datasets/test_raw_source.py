@@ -11,9 +11,10 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
-from rvtssm.datasets.sequence import to_window_settings
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
-from rvtssm.records import SequenceBatch
+from rvtssm.events.windows import WindowsConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0, zoom_out_weight=1.0))
@@ -53,10 +54,11 @@ def test_raw_and_prepared_train_on_the_same_batches(small_tree, num_workers):
 )
 def test_under_any_settings_raw_and_prepared_are_equal(small_tree, tmp_path, name, options):
     config = replace(small_tree, name=name, prepared_dir=str(tmp_path))
-    how = PreprocessConfig(workers=1, splits=("train",), **options)
-    preprocess_dataset(build_spec(config), config.raw_dir, tmp_path, how, progress=False)
+    windows = WindowsConfig(**options).settings
+    how = PreprocessConfig(workers=1, splits=("train",))
+    preprocess_dataset(build_spec(config), config.raw_dir, tmp_path, windows, how, progress=False)
     prepared = module(replace(config, source="prepared"))
-    raw = module(replace(config, source="raw"), windows=to_window_settings(how))
+    raw = module(replace(config, source="raw"), windows=windows)
     assert raw.settings == prepared.settings
     batches = list(raw.train_dataloader())
     assert batches[0].hist.shape[2] == raw.settings.num_channels and batches[0].hist.any()
@@ -97,7 +99,7 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
-        module(small_tree).eval_loader("val", 50_000, None, "prepared", representation="voxel_grid")
+        module(small_tree).eval_loader("val", WindowSettings(representation="voxel_grid"), "prepared")
 
 
 def test_a_raw_loader_resumes_after_the_batches_handed_out(small_tree):

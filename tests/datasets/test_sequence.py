@@ -14,7 +14,9 @@ import pytest
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.events.windows import WindowsConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 
 SETTINGS = WindowSettings(50_000, None, "exact", 10, 10)
@@ -51,11 +53,12 @@ def test_raw_equals_prepared(small_tree, split):
 )
 def test_raw_equals_prepared_under_other_settings(small_tree, tmp_path, name, options):
     spec = build_spec(replace(small_tree, name=name))
-    config = PreprocessConfig(workers=1, splits=("test",), **options)
-    preprocess_dataset(spec, small_tree.raw_dir, tmp_path, config, progress=False)
+    windows = WindowsConfig(**options).settings
+    config = PreprocessConfig(workers=1, splits=("test",))
+    preprocess_dataset(spec, small_tree.raw_dir, tmp_path, windows, config, progress=False)
     prepared = open_prepared_split(tmp_path, "test", spec)
     raw = RawSplit(small_tree.raw_dir, "test", spec).sequences(prepared[0].settings)
-    assert prepared[0].settings.num_bins == config.num_bins and prepared[0].settings.convention == config.convention
+    assert prepared[0].settings == windows
     for left, right in zip(raw, prepared, strict=True):
         assert_same(left, right)
 

@@ -14,15 +14,13 @@ from rvtssm import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
 from rvtssm.evaluation.memory_audit import AuditConfig, audit_detector
-from rvtssm.evaluation.memory_probe import OUTPUTS, carried_and_dropped, memory_curves, memory_steps, rescaling
+from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
-from rvtssm.models.spectra import Spectrum, layer_spectrum, stage_spectra
 from rvtssm.records import Events
-from rvtssm.ssm import S4DSSM, S4SSM, S5SSM, TemporalConfig, build_temporal_layer
-from rvtssm.ssm.discretize import discretization
+from rvtssm.ssm import S5SSM, Spectrum, TemporalConfig
 
 SMALL_AUDIT = AuditConfig(frequencies_hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
 
@@ -39,7 +37,7 @@ def set_modes(checkpoint, tau_steps):
         with torch.no_grad():
             ssm.Lambda[:, 0], ssm.Lambda[:, 1] = -1 / tau_steps, 0
             ssm.log_step.zero_()
-        ssm.discretize = discretization("zoh")
+        ssm.discretization = "zoh"
     return checkpoint
 
 
@@ -57,7 +55,7 @@ def test_the_official_layout_carries_nothing_over_a_chunk_border(golden_dir):
     for memory, chunk in (("chunk", 5), ("carried", None)):
         checkpoint = convert_official(weights, spec, head_dim=head_dim, memory=memory, memory_chunk=chunk)
         found[memory] = carried_and_dropped(checkpoint, checkpoint.detector, frames, 5)
-    for name in OUTPUTS:
+    for name in found["chunk"]["at the border"]:
         assert found["chunk"]["at the border"][name] <= 1e-6, name
         assert found["carried"]["at the border"][name] > 1e-5, name
         assert found["chunk"]["at every step"][name] > 1e-5, name  # within a chunk there is memory
@@ -66,7 +64,7 @@ def test_the_official_layout_carries_nothing_over_a_chunk_border(golden_dir):
 @pytest.mark.parametrize("tau_steps", [3.0, 8.0])
 def test_known_modes_give_the_known_timescale_and_memory(live_checkpoint, tau_steps):
     checkpoint = set_modes(live_checkpoint("s5"), tau_steps)
-    for spectrum in stage_spectra(checkpoint.detector):
+    for spectrum in (stage.temporal.spectrum() for stage in checkpoint.detector.backbone.stages):
         numbers = spectrum_numbers(spectrum, 50.0)
         assert list(numbers["timescale_ms"].values()) == pytest.approx([50 * tau_steps] * 3)
         assert numbers["frequency_hz"] == {"median": 0, "highest": 0} and numbers["share_masked"] == 0
@@ -107,14 +105,14 @@ def test_a_held_input_shows_which_layers_have_a_step(live_checkpoint):
         assert fixed[finer]["state 4"] > 0.05
         assert rescaled[finer]["scores"] < 0.5 * fixed[finer]["scores"]
     rescaled, fixed = rescaling(live_checkpoint("lstm").detector, before, held, [1, 10])
-    assert rescaled == fixed  # it does not listen
+    assert rescaled == fixed  # it has no step scale
     assert rescaled[10]["state 4"] > 0.05 and rescaled[10]["scores"] > 1e-4
 
 
 def test_the_mask_of_a_layer_is_in_its_spectrum():
     config = TemporalConfig(name="s5", bandlimit=0.4, dt_min=0.2, dt_max=1.0)
     layer = S5SSM(16, config)
-    spectrum = layer_spectrum(layer)
+    spectrum = layer.spectrum()
     assert isinstance(spectrum, Spectrum)
     lambda_, dt = layer.modes()
     cycles = (dt * lambda_.imag.abs() / (2 * math.pi)).tolist()
@@ -128,19 +126,7 @@ def test_the_mask_of_a_layer_is_in_its_spectrum():
     with torch.no_grad():
         layer.Lambda[3, 0] = 0.1
     layer.clip_real = False
-    assert spectrum_numbers(layer_spectrum(layer), 50.0)["num_undamped"] == 1
-
-
-def test_every_layer_has_a_spectrum_or_a_reason():
-    for layer, modes in ((S4DSSM(4, TemporalConfig(name="s4d", state_size=8)), 16), (S4SSM(4, TemporalConfig()), 256)):
-        spectrum = layer_spectrum(layer)
-        assert isinstance(spectrum, Spectrum) and len(spectrum.timescale_steps) == modes
-        assert (spectrum.timescale_steps > 0).all() and spectrum.timescale_steps.isfinite().all()
-    selective = layer_spectrum(build_temporal_layer(TemporalConfig(name="s7"), 8).ssm)
-    assert isinstance(selective, Spectrum) and "at zero input" in selective.note
-    assert layer_spectrum(build_temporal_layer(TemporalConfig(name="lstm"), 8)).startswith("an LSTM has no eigenvalues")
-    eq4 = layer_spectrum(build_temporal_layer(TemporalConfig(name="s7", s7_mode="eq4"), 8).ssm)
-    assert eq4 == "Eq4SSM has no eigenvalues: its factors follow the input"
+    assert spectrum_numbers(layer.spectrum(), 50.0)["num_undamped"] == 1
 
 
 @pytest.mark.parametrize(("name", "settings"), [("s5", {}), ("lstm", {}), ("s7", {"s7_mode": "eq4"})])
@@ -155,7 +141,8 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name
     audit = audit_detector(checkpoint, events, (48, 64), SMALL_AUDIT, progress=False)
     page, numbers = to_markdown(audit, "weights", "noise"), to_json(audit, "weights", "noise")
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
-    assert set(numbers["memory_length"]) == set(OUTPUTS) and numbers["num_windows"] == 26
+    assert list(numbers["memory_length"]) == [*(f"stride {s}" for s in (4, 8, 16, 32)), "boxes", "scores"]
+    assert numbers["num_windows"] == 26
     assert numbers["carry"]["traffic"]["at the border"]["scores"] > 0
     assert numbers["cost"]["20"]["ms"] > 0
     assert len(numbers["memory_length"]["boxes"]["curve"]) == 26 - numbers["emptied_window"]
@@ -166,7 +153,7 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name
         assert numbers["rescaled"]["5"]["scores"] >= 0
         assert numbers["cost"]["200"]["realtime"] == pytest.approx(5 / numbers["cost"]["200"]["ms"])
     assert ("no eigenvalues" in page) == (name != "s5")
-    assert ("do not listen to the step scale" in page) == (name == "lstm")
+    assert ("ignore the step scale" in page) == (name == "lstm")
     assert page.count("\n## ") == 5
 
 

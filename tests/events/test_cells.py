@@ -8,10 +8,10 @@ from event_examples import HEIGHT, WIDTH, random_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.cells import frame_pixels, pack, times_of_cells
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.cells import frame_pixels, pack
+from rvtssm.events.frame_counter import FrameCounter, count_windows
 from rvtssm.events.representations import REPRESENTATIONS
-from rvtssm.records import Windows
+from rvtssm.records import Windows, WindowSettings
 
 BOUNDS = np.array([[0, 300_000], [100_000, 400_000], [400_000, 1_000_000]])
 WINDOWS = Windows(BOUNDS, np.full(3, 1))
@@ -35,23 +35,25 @@ def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downs
     events = random_events(3000)
     rows = monotone_sources(data.draw, HEIGHT // downsample)
     columns = monotone_sources(data.draw, WIDTH // downsample)
-    options = {"representation": representation, "downsample": downsample, "num_bins": 4}
-    whole = count_windows(events, WINDOWS, HEIGHT, WIDTH, **options)
+    settings = WindowSettings(representation=representation, num_bins=4)
+    whole = count_windows(events, WINDOWS, HEIGHT, WIDTH, settings, downsample)
     wanted = np.where((rows[:, None] >= 0) & (columns >= 0), whole[..., rows[:, None], columns], 0)
-    pixels = frame_pixels(HEIGHT, WIDTH, downsample, rows, columns)
-    found = count_windows(events, WINDOWS, HEIGHT, WIDTH, pixels=pixels, **options)
+    counter = FrameCounter(settings, frame_pixels(HEIGHT, WIDTH, downsample, rows, columns))
+    counter.push(events)
+    found = counter.take(BOUNDS)
     np.testing.assert_array_equal(found, wanted.astype(whole.dtype))
 
 
-def test_cells_say_pixel_and_polarity_and_keep_their_times():
+def test_cells_say_pixel_and_polarity_and_where_those_of_each_event_begin():
     events = random_events(500)
-    cells, before = pack(events, frame_pixels(HEIGHT, WIDTH))
-    assert before is None and cells.dtype == np.int32
-    np.testing.assert_array_equal(cells, 2 * (events.y.astype(int) * WIDTH + events.x) + events.p)
-    cells, before = pack(events, frame_pixels(HEIGHT, WIDTH, 2))
+    cells, before = np.full(600, -1, np.int32), np.full(501, 50)
+    pack(events, frame_pixels(HEIGHT, WIDTH), cells, before)
+    np.testing.assert_array_equal(cells[50:550], 2 * (events.y.astype(int) * WIDTH + events.x) + events.p)
+    assert (cells[:50] == -1).all() and (before == 50).all()
+    pack(events, frame_pixels(HEIGHT, WIDTH, 2), cells, before)
     kept = (events.x % 2 == 1) & (events.y % 2 == 1)
+    np.testing.assert_array_equal(before, 50 + np.concatenate([[0], np.cumsum(kept)]))
     np.testing.assert_array_equal(
-        cells, 2 * (events.y[kept].astype(int) // 2 * (WIDTH // 2) + events.x[kept] // 2) + events.p[kept]
+        cells[50 : before[-1]],
+        2 * (events.y[kept].astype(int) // 2 * (WIDTH // 2) + events.x[kept] // 2) + events.p[kept],
     )
-    np.testing.assert_array_equal(before, np.concatenate([[0], np.cumsum(kept)]))
-    np.testing.assert_array_equal(times_of_cells(events.t, before), events.t[kept])

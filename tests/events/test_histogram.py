@@ -8,10 +8,10 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.frame_counter import count_stream
-from rvtssm.events.histogram import count_windows
-from rvtssm.events.representations import CONVENTIONS
-from rvtssm.records import Events, Windows
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
+from rvtssm.events.windows import free_grid
+from rvtssm.records import CONVENTIONS, Events, Windows, WindowSettings
 
 
 def windows_of(*bounds) -> Windows:
@@ -45,7 +45,8 @@ def counted_slowly(events, start_us, end_us, convention, num_bins=10, cutoff=10)
 )
 def test_counts_are_those_of_the_formula(convention, events, windows, num_bins):
     bounds = sorted((start, start + length) for start, length in windows)
-    found = count_windows(events, windows_of(*bounds), HEIGHT, WIDTH, num_bins=num_bins, convention=convention)
+    settings = WindowSettings(convention=convention, num_bins=num_bins)
+    found = count_windows(events, windows_of(*bounds), HEIGHT, WIDTH, settings)
     wanted = [counted_slowly(events, start, end, convention, num_bins) for start, end in bounds]
     np.testing.assert_array_equal(found, wanted)
 
@@ -55,7 +56,8 @@ def test_counts_are_those_of_the_formula(convention, events, windows, num_bins):
 def test_bins_are_equal_to_the_microsecond(length, num_bins):
     times = np.arange(50, 50 + length)
     events = to_events(times, *(np.zeros(length) for _ in range(3)))
-    counts = count_windows(events, windows_of((50, 50 + length)), HEIGHT, WIDTH, num_bins=num_bins, count_cutoff=255)
+    settings = WindowSettings(num_bins=num_bins, count_cutoff=255)
+    counts = count_windows(events, windows_of((50, 50 + length)), HEIGHT, WIDTH, settings)
     wanted = np.bincount((times - 50) * num_bins // length, minlength=num_bins)
     np.testing.assert_array_equal(counts[0, :num_bins, 0, 0], wanted)
 
@@ -66,8 +68,8 @@ def test_a_stream_counts_like_the_whole(convention, length, max_windows):
     events = random_events(3000, span_us=400_000)
     ends = np.arange(30_000, 600_000, 20_000)
     windows = windows_of(*np.stack([ends - length, ends], axis=1))
-    options = {"convention": convention, "downsample": 2}
-    whole = count_windows(events, windows, HEIGHT, WIDTH, **options)
+    settings = WindowSettings(convention=convention)
+    whole = count_windows(events, windows, HEIGHT, WIDTH, settings, 2)
     buffer = to_events(*(np.zeros(97) for _ in range(4)))
 
     def blocks():
@@ -78,36 +80,67 @@ def test_a_stream_counts_like_the_whole(convention, length, max_windows):
                 getattr(buffer, name)[:size] = getattr(events, name)[start : start + size]
             yield Events(*(getattr(buffer, name)[:size] for name in ("t", "x", "y", "p")))
 
-    parts = list(count_stream(blocks(), windows, HEIGHT, WIDTH, max_windows=max_windows, **options))
+    counter = FrameCounter(settings, frame_pixels(HEIGHT, WIDTH, 2))
+    found = list(count_as_they_close(blocks(), windows, counter, max_windows))
+    bounds, parts = [closed.bounds_us for closed, _ in found], [frames for _, frames in found]
     assert max(len(part) for part in parts) <= max_windows
+    np.testing.assert_array_equal(np.concatenate(bounds), windows.bounds_us)
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert (counter.times_us >= events.t[-1] - length - 20_000).all()  # no more than the open windows need
 
 
 def test_a_stream_without_events_is_empty_windows():
-    (counts,) = count_stream(iter(()), windows_of((0, 10)), HEIGHT, WIDTH)
+    counter = FrameCounter(WindowSettings(), frame_pixels(HEIGHT, WIDTH))
+    ((_, counts),) = count_as_they_close(iter(()), windows_of((0, 10)), counter, 8)
     assert counts.shape == (1, 20, HEIGHT, WIDTH) and not counts.any()
+    assert list(count_as_they_close(iter(()), None, counter, 8)) == []
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize(("stride_us", "length_us"), [(20_000, None), (1e6 / 30, 50_000), (7812.5, None)])
+def test_windows_on_the_free_grid_come_as_soon_as_no_event_can_enter_them(convention, stride_us, length_us):
+    events = random_events(3000, span_us=400_000, start_us=12_345)
+    settings = WindowSettings(stride_us, length_us, convention)
+    counter, seen_us, found = FrameCounter(settings, frame_pixels(HEIGHT, WIDTH)), [0], []
+
+    def blocks():
+        for start in range(0, len(events), 10):
+            block = Events(*(getattr(events, name)[start : start + 10] for name in ("t", "x", "y", "p")))
+            seen_us.append(int(block.t[-1]))
+            yield block
+
+    for windows, frames in count_as_they_close(blocks(), None, counter, 3):
+        found.append((windows, frames))
+        if seen_us[-1] < events.t[-1]:  # not only when the events have ended
+            latest_us = windows.ends_us + settings.includes_end
+            assert (latest_us <= seen_us[-1]).all() and (latest_us > seen_us[-2]).all()
+    wanted = free_grid(int(events.t[0]), int(events.t[-1]), settings)
+    np.testing.assert_array_equal(np.concatenate([windows.bounds_us for windows, _ in found]), wanted.bounds_us)
+    frames = np.concatenate([frames for _, frames in found])
+    np.testing.assert_array_equal(frames, count_windows(events, wanted, HEIGHT, WIDTH, settings))
 
 
 def test_windows_side_by_side_count_every_event_once_and_closed_ones_their_edges_twice():
     events = to_events(np.arange(0, 100, 10), np.arange(10), np.arange(10), np.ones(10))
     windows = windows_of((0, 50), (50, 100))
     assert count_windows(events, windows, HEIGHT, WIDTH).sum() == 10
-    assert count_windows(events, windows, HEIGHT, WIDTH, convention="rvt").sum() == 11
+    assert count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention="rvt")).sum() == 11
 
 
 @pytest.mark.parametrize(("num_events", "exact", "rvt"), [(9, 9, 9), (255, 10, 10), (258, 10, 2), (256, 10, 0)])
 def test_hot_pixels_saturate_and_in_rvt_wrap_first(num_events, exact, rvt):
     events = to_events(*(np.full(num_events, value) for value in (5, 1, 2, 0)))
     for convention, wanted in (("exact", exact), ("rvt", rvt)):
-        counts = count_windows(events, windows_of((0, 100)), HEIGHT, WIDTH, convention=convention)
+        counts = count_windows(events, windows_of((0, 100)), HEIGHT, WIDTH, WindowSettings(convention=convention))
         assert counts[0, 0, 2, 1] == wanted == counts.sum()
 
 
 @pytest.mark.parametrize("downsample", [2, 3, 4, 5])
 def test_a_smaller_frame_is_every_nth_pixel_of_the_full_one(downsample):
     events = random_events(20_000)
-    full = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, count_cutoff=200)
-    small = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, count_cutoff=200, downsample=downsample)
+    settings = WindowSettings(count_cutoff=200)
+    full = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, settings)
+    small = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, settings, downsample)
     h, w, first = HEIGHT // downsample, WIDTH // downsample, downsample // 2
     np.testing.assert_array_equal(small, full[..., first::downsample, first::downsample][..., :h, :w])
 
@@ -117,6 +150,8 @@ def test_events_outside_the_sensor_and_unknown_settings_are_refused():
     with pytest.raises(ValueError, match=f"outside {WIDTH}x{HEIGHT}"):
         count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH)
     with pytest.raises(ValueError, match="choose from exact, rvt"):
-        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, convention="RVT")
+        WindowSettings(convention="RVT")
     with pytest.raises(ValueError, match="count_cutoff=256"):
-        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, count_cutoff=256)
+        WindowSettings(count_cutoff=256)
+    with pytest.raises(ValueError, match="downsample=0; use at least 1"):
+        count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, downsample=0)

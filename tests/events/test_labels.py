@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, write_boxes
-from rvtssm.events.representations import CONVENTIONS
 from rvtssm.events.windows import label_grid
+from rvtssm.records import CONVENTIONS, WindowSettings
 
 
 def test_boxes_are_read_back_ordered_by_time(tmp_path):
@@ -94,7 +94,7 @@ def test_labels_of_fast_cameras_are_thinned_to_about_10_hz(hz, step):
 
 def test_labels_belong_to_the_window_that_ends_at_their_time():
     boxes = boxes_of((100_000, 1, 2, 3, 4), (100_000, 2, 3, 4, 5), (350_000, 3, 4, 5, 6), still_us=[-1, 0, 400])
-    windows = label_grid(boxes["t"], 50_000, None, 0)
+    windows = label_grid(boxes["t"], 0, WindowSettings())
     labels = to_labels(boxes, windows)
     np.testing.assert_array_equal(windows.ends_us[labels.window_index], labels.t_us)
     np.testing.assert_array_equal(labels.boxes_ltwh[2], [3, 4, 5, 6])

@@ -10,9 +10,9 @@ from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.frame_counter import count_stream
-from rvtssm.events.histogram import count_windows
-from rvtssm.events.representations import REPRESENTATIONS, Counting
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
+from rvtssm.events.representations import REPRESENTATIONS
 from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
 
 
@@ -63,23 +63,21 @@ def test_every_representation_has_a_definition_and_its_channels():
 )
 def test_frames_are_those_of_the_definition(name, events, start_us, length_us, num_bins):
     events = to_events(events.t, events.x // 16, events.y // 16, events.p)
-    (found,) = count_windows(
-        events, one_window(start_us, start_us + length_us), HEIGHT, WIDTH, num_bins=num_bins, representation=name
-    )
+    settings = WindowSettings(representation=name, num_bins=num_bins)
+    (found,) = count_windows(events, one_window(start_us, start_us + length_us), HEIGHT, WIDTH, settings)
     inside = events.between(start_us, start_us + length_us)
     share = (inside.t - start_us) / length_us
     wanted = DEFINITIONS[name](inside.t, inside.x, inside.y, 2.0 * inside.p - 1, share, num_bins)
-    assert found.dtype == REPRESENTATIONS[name].dtype
-    assert len(found) == WindowSettings(50_000, None, "exact", num_bins, 10, name).num_channels == len(wanted)
+    assert found.dtype == settings.dtype
+    assert len(found) == settings.num_channels == len(wanted)
     # float16 has 11 bits, and rounds once
     np.testing.assert_allclose(found, wanted, rtol=2**-11 if found.dtype == np.float16 else 0, atol=1e-4)
 
 
 @given(events=any_events(max_step_us=2000, max_start_us=2000), num_bins=st.integers(1, 12))
 def test_a_voxel_grid_sums_to_the_signed_number_of_events(events, num_bins):
-    (frame,) = count_windows(
-        events, one_window(0, 200_000), HEIGHT, WIDTH, num_bins=num_bins, representation="voxel_grid"
-    )
+    settings = WindowSettings(representation="voxel_grid", num_bins=num_bins)
+    (frame,) = count_windows(events, one_window(0, 200_000), HEIGHT, WIDTH, settings)
     wanted = np.zeros((HEIGHT, WIDTH))
     np.add.at(wanted, (events.y, events.x), 2.0 * events.p - 1)
     np.testing.assert_allclose(frame.astype(np.float64).sum(axis=0), wanted, atol=1e-2)
@@ -87,7 +85,8 @@ def test_a_voxel_grid_sums_to_the_signed_number_of_events(events, num_bins):
 
 @given(events=any_events(max_step_us=2000, max_start_us=2000))
 def test_each_event_stack_shows_part_of_the_one_before(events):
-    (frame,) = count_windows(events, one_window(0, 200_000), HEIGHT, WIDTH, num_bins=5, representation="event_stack")
+    settings = WindowSettings(representation="event_stack", num_bins=5)
+    (frame,) = count_windows(events, one_window(0, 200_000), HEIGHT, WIDTH, settings)
     assert set(np.unique(frame)) <= {-1, 0, 1}
     for whole, half in pairwise(frame):
         np.testing.assert_array_equal(half[half != 0], whole[half != 0])
@@ -97,9 +96,9 @@ def test_each_event_stack_shows_part_of_the_one_before(events):
 def test_swapping_polarities_swaps_the_two_halves_or_the_sign(name):
     events = random_events(2000)
     swapped = to_events(events.t, events.x, events.y, 1 - events.p)
+    settings = WindowSettings(representation=name, num_bins=3)
     one, other = (
-        count_windows(e, one_window(0, 10**6), HEIGHT, WIDTH, num_bins=3, representation=name)[0].astype(np.float32)
-        for e in (events, swapped)
+        count_windows(e, one_window(0, 10**6), HEIGHT, WIDTH, settings)[0].astype(np.float32) for e in (events, swapped)
     )
     np.testing.assert_array_equal(other, np.roll(one, 3, axis=0) if name == "histogram" else -one)
 
@@ -109,16 +108,17 @@ def test_a_smaller_frame_is_every_second_pixel_and_a_stream_is_the_whole(name):
     events = random_events(20_000)
     ends = np.arange(100_000, 1_100_000, 70_000)
     windows = Windows(np.stack([ends - 100_000, ends], axis=1), np.diff(ends, prepend=0))
-    full = count_windows(events, windows, HEIGHT, WIDTH, representation=name)
-    small = count_windows(events, windows, HEIGHT, WIDTH, representation=name, downsample=2)
+    settings = WindowSettings(representation=name)
+    full = count_windows(events, windows, HEIGHT, WIDTH, settings)
+    small = count_windows(events, windows, HEIGHT, WIDTH, settings, 2)
     np.testing.assert_array_equal(small, full[..., 1::2, 1::2])
     parts = [to_events(*(getattr(events, n)[i : i + 997] for n in ("t", "x", "y", "p"))) for i in range(0, 20_000, 997)]
-    streamed = count_stream(parts, windows, HEIGHT, WIDTH, representation=name)
-    np.testing.assert_array_equal(np.concatenate(list(streamed)), full)
+    streamed = count_as_they_close(parts, windows, FrameCounter(settings, frame_pixels(HEIGHT, WIDTH)), 8)
+    np.testing.assert_array_equal(np.concatenate([frames for _, frames in streamed]), full)
 
 
 def test_what_cannot_be_counted_is_refused():
     with pytest.raises(ValueError, match="representation='frames'; choose from histogram, voxel_grid, event_stack"):
-        Counting(representation="frames")
+        WindowSettings(representation="frames")
     with pytest.raises(ValueError, match="use exact"):
-        Counting(representation="voxel_grid", convention="rvt")
+        WindowSettings(representation="voxel_grid", convention="rvt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.windows import free_grid, label_grid
+from rvtssm.events.windows import FreeGrid, WindowsConfig, free_grid, label_grid
+from rvtssm.records import WindowSettings
 
 times = st.lists(st.integers(0, 20_000_000), min_size=1, max_size=20, unique=True)
-strides = st.one_of(st.sampled_from([5000, 12_500, 50_000]), st.floats(1000, 300_000))
+strides = st.one_of(st.sampled_from([5000, 7812.5, 12_500, 50_000]), st.floats(1000, 300_000))
 lengths = st.one_of(st.none(), st.integers(1000, 200_000))
 
 
 @given(label_times=times, stride_us=strides, length_us=lengths, start_us=st.integers(0, 100_000))
 def test_every_label_time_ends_a_window_and_steps_are_near_the_stride(label_times, stride_us, length_us, start_us):
     label_times = np.sort(np.array(label_times))
-    windows = label_grid(label_times, stride_us, length_us, start_us)
+    windows = label_grid(label_times, start_us, WindowSettings(stride_us, length_us))
     assert np.isin(label_times, windows.ends_us).all() and windows.ends_us[-1] == label_times[-1]
     np.testing.assert_array_equal(windows.dt_us[1:], np.diff(windows.ends_us))
     assert windows.dt_us[0] == round(stride_us)
@@ -33,7 +35,7 @@ def test_every_label_time_ends_a_window_and_steps_are_near_the_stride(label_time
 def test_length_is_the_step_or_fixed_and_the_grid_starts_with_the_recording(
     label_times, stride_us, length_us, start_us
 ):
-    windows = label_grid(np.array(label_times), stride_us, length_us, start_us)
+    windows = label_grid(np.array(label_times), start_us, WindowSettings(stride_us, length_us))
     span = windows.ends_us - windows.bounds_us[:, 0]
     np.testing.assert_array_equal(span, windows.dt_us if length_us is None else length_us)
     early = windows.bounds_us[windows.ends_us < min(label_times), 0]
@@ -43,40 +45,89 @@ def test_length_is_the_step_or_fixed_and_the_grid_starts_with_the_recording(
 
 
 def test_gen1_labels_at_4_hz_have_50_ms_everywhere():
-    windows = label_grid(np.array([250_000, 500_000, 1_000_000]), 50_000, None, 0)
+    windows = label_grid(np.array([250_000, 500_000, 1_000_000]), 0, WindowSettings())
     np.testing.assert_array_equal(windows.ends_us, np.arange(50_000, 1_000_001, 50_000))
     assert (windows.dt_us == 50_000).all()
 
 
 def test_a_stride_that_does_not_divide_the_interval_is_spread_evenly():
-    windows = label_grid(np.array([0, 125_000]), 1e6 / 30, None, 0)
+    windows = label_grid(np.array([0, 125_000]), 0, WindowSettings(1e6 / 30))
     np.testing.assert_array_equal(windows.ends_us, [0, 31_250, 62_500, 93_750, 125_000])
 
 
 @given(first_us=st.integers(0, 10**9), span_us=st.integers(0, 10**7), stride_us=strides)
 def test_the_free_grid_holds_every_time_once(first_us, span_us, stride_us):
-    windows = free_grid(first_us, first_us + span_us, stride_us, None)
+    windows = free_grid(first_us, first_us + span_us, WindowSettings(stride_us))
     starts, ends = windows.bounds_us.T
     np.testing.assert_array_equal(starts[1:], ends[:-1])
-    assert starts[0] <= first_us < ends[0]
+    assert starts[0] == first_us < ends[0]
     assert starts[-1] <= first_us + span_us < ends[-1] or span_us == 0
     drift = ends - (first_us + stride_us * np.arange(1, len(ends) + 1))
     assert np.abs(drift).max() <= 0.51
 
 
 def test_an_edge_that_is_rounded_down_does_not_lose_the_last_event():
-    windows = free_grid(0, 33_333, 1e6 / 30, None)
+    windows = free_grid(0, 33_333, WindowSettings(1e6 / 30))
     np.testing.assert_array_equal(windows.bounds_us, [[0, 33_333], [33_333, 66_667]])
 
 
 def test_sliding_windows_overlap():
-    windows = free_grid(0, 99_999, 5000, 50_000)
+    windows = free_grid(0, 99_999, WindowSettings(5_000, 50_000))
     assert len(windows) == 20
     assert (np.diff(windows.bounds_us[:, 0]) == 5000).all() and windows.bounds_us[0].tolist() == [-45_000, 5000]
 
 
+@given(first_us=st.integers(0, 10**9), span_us=st.integers(0, 10**6), stride_us=strides, start=st.integers(0, 9))
+def test_any_part_of_the_free_grid_is_that_of_the_whole(first_us, span_us, stride_us, start):
+    grid, last_us = FreeGrid(first_us, WindowSettings(stride_us)), first_us + span_us
+    whole = free_grid(first_us, last_us, grid.settings)
+    assert grid.num_ended(last_us) == np.count_nonzero(whole.ends_us <= last_us) == len(whole) - 1
+    part = grid.windows(start, start + 3)
+    np.testing.assert_array_equal(part.bounds_us[: len(whole[start : start + 3])], whole[start : start + 3].bounds_us)
+    np.testing.assert_array_equal(part.dt_us[: len(whole[start : start + 3])], whole[start : start + 3].dt_us)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, WindowSettings()),
+        ({"stride_ms": 100 / 3, "length_ms": 50}, WindowSettings(33_333, 50_000)),
+        ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
+        ({"num_bins": 5, "representation": "voxel_grid"}, WindowSettings(num_bins=5, representation="voxel_grid")),
+    ],
+)
+def test_the_configuration_speaks_milliseconds(options, wanted):
+    assert WindowsConfig(**options).settings == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride_ms": 0.0}, "windows.stride_ms=0 must be at least 0.001"),
+        ({"length_ms": float("nan")}, "windows.length_ms=nan must be"),
+        ({"convention": "RVT"}, "windows: convention='RVT'; choose from exact, rvt"),
+        ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),
+        ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
+        ({"count_cutoff": 0}, "count_cutoff=0"),
+        ({"num_bins": 0}, "num_bins=0"),
+    ],
+)
+def test_windows_that_cannot_be_counted_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        WindowsConfig(**options)
+
+
+def test_windows_at_another_rate_are_as_long_as_the_stride_or_as_before():
+    trained = WindowSettings(50_000, convention="rvt", num_bins=5)
+    assert trained.at_rate(200, "shrink") == replace(trained, stride_us=5_000.0)
+    assert trained.at_rate(200, "slide") == replace(trained, stride_us=5_000.0, length_us=50_000)
+    assert replace(trained, length_us=80_000).at_rate(40, "slide").length_us == 80_000
+    uneven = WindowSettings(33_333)
+    assert uneven.at_rate(uneven.hz, "shrink") == uneven
+
+
 def test_unusable_grids_are_refused():
     with pytest.raises(ValueError, match="at least one label time"):
-        label_grid(np.array([], np.int64), 50_000, None, 0)
+        label_grid(np.array([], np.int64), 0, WindowSettings())
     with pytest.raises(ValueError, match="at least 1 us"):
-        free_grid(0, 10, 0, None)
+        WindowSettings(0)

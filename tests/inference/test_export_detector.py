@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from live_examples import EXPORTED
 
 from rvtssm import cli
 from rvtssm.events.readers.dat import write_dat
@@ -20,12 +21,13 @@ from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.step import DetectorStep
+from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import Events
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
-from tests.inference.conftest import EXPORTED
 
 TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
 
@@ -59,8 +61,8 @@ def test_the_real_step_is_the_complex_step(temporal):
     for _ in range(12):
         hist = torch.randint(0, 11, (2, 20, 32, 32), generator=generator, dtype=torch.uint8)
         scale = 0.05 + 2 * torch.rand(2, generator=generator)
-        wanted, state = detector(hist[None], state, scale)
-        found, flat = step(hist, scale, flat)
+        (wanted,), state = detector(hist[None], state, scale)
+        (found,), flat = step(hist, scale, flat)
         torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max()))
 
 
@@ -68,9 +70,9 @@ def test_the_real_step_is_the_complex_step(temporal):
 def test_the_state_of_a_step_matters():
     step = DetectorStep(build(name="s5"))
     hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8)
-    fresh, state = step(hist, torch.ones(1), step.init_state(1))
-    carried, _ = step(hist, torch.ones(1), state)
-    slower, _ = step(hist, torch.full((1,), 0.1), state)
+    (fresh,), state = step(hist, torch.ones(1), step.init_state(1))
+    (carried,), _ = step(hist, torch.ones(1), state)
+    (slower,), _ = step(hist, torch.full((1,), 0.1), state)
     assert (fresh - carried).abs().max() > 1e-4 and (slower - carried).abs().max() > 1e-4
 
 
@@ -100,6 +102,17 @@ def test_every_layer_equals_pytorch_over_two_hundred_steps_of_onnx(live_checkpoi
         stage.temporal = live_checkpoint(names[i % len(names)]).detector.backbone.stages[i].temporal
     export_detector(checkpoint, tmp_path / "model.onnx")
     assert_equal_steps(checkpoint, read_exported(tmp_path / "model.onnx"), 200)
+
+
+def test_a_head_with_queries_is_exported(live_checkpoint, tmp_path):
+    pytest.importorskip("onnxscript")
+    checkpoint = live_checkpoint(head="rtdetr", rtdetr_queries=12, rtdetr_layers=1, num_blocks=(0, 0, 0, 0))
+    path = tmp_path / "model.onnx"
+    description = export_detector(checkpoint, path, 32, 32)
+    assert description["predictions"] == {"boxes": [12, 4], "logits": [12, 2]}
+    exported = read_exported(path)
+    assert_equal_steps(checkpoint, exported, 20)
+    assert exported.detector.empty().boxes.shape == (0, 12, 4)
 
 
 def test_a_file_says_what_it_is(exported):
@@ -167,9 +180,9 @@ def test_a_difference_that_is_no_number_is_none(live_checkpoint):
     calls = []
 
     def broken_at_first(*arguments):
-        predictions, state = forward(*arguments)
+        (rows,), state = forward(*arguments)
         calls.append(1)
-        return predictions * (float("nan") if len(calls) == 1 else 1), state
+        return YoloxPredictions(rows * (float("nan") if len(calls) == 1 else 1)), state
 
     exported.detector.forward = broken_at_first
     assert all(math.isnan(value) for value in largest_difference(checkpoint, exported, 3))
@@ -274,7 +287,7 @@ def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
 def test_a_file_that_says_too_little_is_refused(live_checkpoint):
     checkpoint = live_checkpoint()
     described = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
-    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "locations": []}
+    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "predictions": {}}
     assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
     less = [{key: value for key, value in whole.items() if key != name} for name in whole]
     for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):

@@ -10,16 +10,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.recording import join_events
+from rvtssm.events.representations import fill_frames
 from rvtssm.events.windows import free_grid
-from rvtssm.inference.grids import Step
 from rvtssm.inference.live import StreamDetector
-from rvtssm.inference.pending import PendingEvents
 from rvtssm.inference.predict_recording import detect
 from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame, postprocess
-from rvtssm.records import Events, Windows
+from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS
 
 CONFIG = PostprocessConfig(max_detections=5)
@@ -55,10 +55,9 @@ def push_in_pieces(detector, events, cuts):
 def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, length_us):
     checkpoint, events = live_checkpoint(name), draw_events()
     first, last = int(events.t[0]), int(events.t[-1])
-    windows = free_grid(first, last, 1e6 / hz, length_us)
+    windows = free_grid(first, last, WindowSettings(1e6 / hz, length_us))
     hists = count_windows(events, windows, HEIGHT, WIDTH)
-    step = Step(hists, windows.ends_us, np.full(len(hists), 1e6 / hz))
-    whole = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
+    whole = list(detect(checkpoint, [(windows, hists)], 1e6 / hz, (HEIGHT, WIDTH), CONFIG))
     streamed = live(checkpoint, schedule=FixedRate(hz, length_us))
     found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
     np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)
@@ -72,10 +71,10 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
 @pytest.mark.parametrize("representation", ["voxel_grid", "event_stack"])
 def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_events, representation):
     checkpoint, events = live_checkpoint(representation=representation), draw_events()
-    windows = free_grid(int(events.t[0]), int(events.t[-1]), 50_000, None)
-    hists = count_windows(events, windows, HEIGHT, WIDTH, representation=representation)
-    step = Step(hists, windows.ends_us, np.full(len(hists), 50_000.0))
-    whole = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
+    how = WindowSettings(representation=representation)
+    windows = free_grid(int(events.t[0]), int(events.t[-1]), how)
+    counted = windows, count_windows(events, windows, HEIGHT, WIDTH, how)
+    whole = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
     for window, (_, frame, _) in zip(live(checkpoint).push(events), whole[:-1], strict=True):
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
@@ -133,10 +132,9 @@ def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedu
     whole = live(checkpoint, schedule=schedule).push(events)
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
     if schedule == SCHEDULES[0]:
-        windows = free_grid(0, int(t[-1]), 50_000, None)
-        hists = count_windows(events, windows, HEIGHT, WIDTH, convention="rvt")
-        step = Step(hists, windows.ends_us, np.full(len(hists), 50_000.0))
-        batch = list(detect(checkpoint, [step], (HEIGHT, WIDTH), CONFIG))
+        windows = free_grid(0, int(t[-1]), WindowSettings())
+        counted = windows, count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention="rvt"))
+        batch = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
         for window, (_, frame, _) in zip(whole, batch[:-1], strict=True):
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
@@ -153,11 +151,11 @@ def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
     assert tail[0].start_us == head[-1].end_us
     detector, state = checkpoint.detector, None
     for window in head + tail:
-        one = free_grid(window.start_us, window.end_us - 1, window.end_us - window.start_us, None)
+        one = free_grid(window.start_us, window.end_us - 1, WindowSettings(window.end_us - window.start_us))
         hist = torch.from_numpy(count_windows(events, one, HEIGHT, WIDTH))[:, None]
         with torch.no_grad():
             predictions, state = detector(hist, state, (window.end_us - window.start_us) / 50_000)
-        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
         np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
     assert len(tail) > 20
 
@@ -188,7 +186,7 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         hist = torch.from_numpy(count_windows(seen, bounds, HEIGHT, WIDTH))[:, None]
         with torch.no_grad():
             predictions, state = checkpoint.detector(hist, state, (window.end_us - before_us) / 50_000)
-        (frame,) = postprocess(predictions, [window.end_us], CONFIG)
+        (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
         np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
         before_us = window.end_us
 
@@ -197,9 +195,9 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
 def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypatch):
     """One step of the detector, and no more events to count than windows reach back, however long it has run."""
     checkpoint, work = live_checkpoint(), []
-    count, forward = count_windows, type(checkpoint.detector).forward
+    fill, forward = fill_frames, type(checkpoint.detector).forward
     monkeypatch.setattr(
-        "rvtssm.inference.live.count_windows", lambda e, *a, **k: work.append(len(e)) or count(e, *a, **k)
+        "rvtssm.events.frame_counter.fill_frames", lambda b, *a, **k: work.append(len(b.cells)) or fill(b, *a, **k)
     )
     monkeypatch.setattr(
         type(checkpoint.detector),
@@ -226,9 +224,9 @@ def test_the_work_of_a_window_does_not_grow_with_its_packet(
     for a schedule that counts them."""
     events = [draw_events(seed=seed) for seed in range(num_cameras)]
     counted, merged = [], []
-    count, sort = count_windows, np.sort
+    fill, sort = fill_frames, np.sort
     monkeypatch.setattr(
-        "rvtssm.inference.live.count_windows", lambda e, *a, **k: counted.append(len(e)) or count(e, *a, **k)
+        "rvtssm.events.frame_counter.fill_frames", lambda b, *a, **k: counted.append(len(b.cells)) or fill(b, *a, **k)
     )
     monkeypatch.setattr("rvtssm.inference.live.np.sort", lambda t, **k: merged.append(len(t)) or sort(t, **k))
     streamed = live(live_checkpoint(), schedule=schedule, num_cameras=num_cameras)
@@ -395,7 +393,7 @@ def test_memory_stays_the_same(live_checkpoint):
     zero = np.zeros(100, np.uint16)
     for i in range(120):
         streamed.push(Events(np.arange(100) * 10 + i * 1_000, zero, zero, zero.astype(np.uint8)))
-        sizes.append((len(streamed._pending[0].events), len(streamed._pending[0]._arrays["t"])))
+        sizes.append((len(streamed._counters[0].times_us), len(streamed._counters[0]._t)))
     assert max(size for size, _ in sizes) <= 600
     assert len({capacity for _, capacity in sizes[10:]}) == 1
 
@@ -405,25 +403,12 @@ def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
     forgetful = live(live_checkpoint(memory="chunk", memory_chunk=2)).push(events)
     carried = live(live_checkpoint()).push(events)
     differs = [
-        not np.allclose(a.detections[0].score, b.detections[0].score, atol=1e-6)
+        len(a.detections[0]) != len(b.detections[0])
+        or not np.allclose(a.detections[0].score, b.detections[0].score, atol=1e-6)
         for a, b in zip(forgetful, carried, strict=True)
     ]
     assert not any(differs[:2])
     assert all(differs[2:])
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2_000)), max_size=12))
-def test_pending_events_are_a_queue(moves):
-    pending, now, kept = PendingEvents(), 0, np.empty(0, np.int64)
-    for count, dropped in moves:
-        t = np.arange(now, now + count)
-        pending.append(Events(t, t.astype(np.uint16), t.astype(np.uint16), (t % 2).astype(np.uint8)))
-        now += count
-        kept = np.concatenate([kept, t])[dropped:]
-        pending.drop_before(int(kept[0]) if len(kept) else now)
-        np.testing.assert_array_equal(pending.events.t, kept)
-        np.testing.assert_array_equal(pending.events.x, kept.astype(np.uint16))
 
 
 @pytest.mark.parametrize(

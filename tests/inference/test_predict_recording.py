@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.inference import pictures
-from rvtssm.inference import predict_recording as predict_module
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.predict_recording import PredictConfig, predict_recording
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.detector import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -127,11 +127,11 @@ def test_the_array_says_the_same_with_the_class_ids_of_the_dataset(predicted):
 def test_the_result_is_that_of_one_pass_with_carried_state(checkpoint, predicted):
     path, out, _ = predicted
     recording = open_recording(path)
-    windows = free_grid(*recording.time_range_us, 50_000, None)
+    windows = free_grid(*recording.time_range_us, WindowSettings())
     hist = torch.from_numpy(count_windows(recording.read(), windows, HEIGHT, WIDTH))
     with torch.inference_mode():
         predictions, _ = checkpoint.detector(hist[:, None])
-    frames = postprocess(predictions, windows.ends_us.tolist(), POSTPROCESS)
+    frames = checkpoint.detector.head.decode(predictions, windows.ends_us.tolist(), POSTPROCESS)
     for line, frame in zip(read_lines(out), frames, strict=True):
         left, top, right, bottom = frame.xyxy.T
         is_seen = (left < WIDTH) & (right > 0) & (top < HEIGHT) & (bottom > 0)  # not only in the padding
@@ -230,7 +230,7 @@ def test_the_size_of_frames_follows_training():
     checkpoint = make_checkpoint()
     assert detector_for_frame(checkpoint, HEIGHT, WIDTH) is checkpoint.detector
     other = detector_for_frame(checkpoint, 100, 130)
-    assert other.geometry.width == 130 and not other.training
+    assert other.frame_hw[1] == 130 and not other.training
     for key, value in checkpoint.detector.state_dict().items():
         assert torch.equal(other.state_dict()[key], value)
     halved = DatasetSpec("onempx", 720, 1280, ("car",), 100_000, 20, 60, 5, 0, downsample=2)
@@ -290,15 +290,15 @@ def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypa
     out = tmp_path / "out"
     out.mkdir()
     (out / "detections.npy").write_bytes(b"old")
-    calls = []
+    calls, decode = [], YoloxHead.decode
 
     def fail_later(*args):
         calls.append(args)
         if len(calls) == 2:
             raise OSError("disk full")
-        return postprocess(*args)
+        return decode(*args)
 
-    monkeypatch.setattr(predict_module, "postprocess", fail_later)
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_later))
     with pytest.raises(OSError, match="disk full"):
         predict_recording(checkpoint, recording, out, progress=False)
     assert [path.name for path in out.iterdir()] == ["detections.npy"]
@@ -309,12 +309,14 @@ def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoin
     recording, out = write_recording(tmp_path), tmp_path / "out"
     config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
 
+    decode = YoloxHead.decode
+
     def fail_after_another(*args):
-        monkeypatch.setattr(predict_module, "postprocess", postprocess)
+        monkeypatch.setattr(YoloxHead, "decode", staticmethod(decode))
         predict_recording(checkpoint, recording, out, config, progress=False)
         raise OSError("gone")
 
-    monkeypatch.setattr(predict_module, "postprocess", fail_after_another)
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_after_another))
     with pytest.raises(OSError, match="gone"):
         predict_recording(checkpoint, recording, out, config, progress=False)
     assert sorted(path.name for path in out.iterdir()) == ["detections.jsonl", "prediction.json"]

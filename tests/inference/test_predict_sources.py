@@ -38,7 +38,7 @@ from rvtssm.inference.draw import events_image
 from rvtssm.inference.predict_recording import PredictConfig, predict_recording
 from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
-from rvtssm.models.postprocess import postprocess
+from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import Events
 
 ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
@@ -202,15 +202,15 @@ def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, m
     """Ctrl-C, or what a service manager sends, finds the detector at work more often than waiting."""
     content = write_recording(tmp_path, duration_us=500_000).read_bytes()
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
-    calls = []
+    calls, decode = [], YoloxHead.decode
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 3:
             signal.raise_signal(number)
-        return postprocess(*arguments)
+        return decode(*arguments)
 
-    monkeypatch.setattr("rvtssm.inference.predict_recording.postprocess", interrupted)
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(interrupted))
     usual = signal.getsignal(number)
     summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
     assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
@@ -297,7 +297,7 @@ def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "ended before anything came"),
+        (b"", "ended before the first byte"),
         (b"% evt 3.0\n% geometry 64x48\n% end\n", "ended without an event"),
         (b"some text, but no events in it", "size of its sensor; give height and width.*RAW or DAT"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "standard input"),
@@ -351,13 +351,12 @@ def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp
 
 def test_perfect_detections_score_perfectly_whatever_lorries_there_are(sequence):
     classes = DATASETS["onempx"].class_names
-    labels = dsec.labels_for(sequence / "object_detections/left/tracks.npy", classes)
+    labels, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", classes)
     assert [classes[i] for i in np.unique(labels.class_id)] == ["pedestrian", "car"]
-    counted = dsec.is_counted(labels, classes)
     assert counted.sum() == 6 and (~counted).sum() == 3  # the train is ignored
     np.testing.assert_allclose(labels.boxes_ltwh[labels.class_id == 2][:1], boxes_at(image_times(4)[1:2])[0, :1])
-    everything = dsec.labels_for(sequence / "object_detections/left/tracks.npy", dsec.SPEC.class_names)
-    assert dsec.is_counted(everything, dsec.SPEC.class_names).all() and CAR in everything.class_id
+    everything, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", dsec.SPEC.class_names)
+    assert counted.all() and CAR in everything.class_id
     assert dsec.mapping_in_words(dsec.SPEC.class_names) == "classes as labelled"
     assert dsec.mapping_in_words(("car",)) == (
         "scored: car as car; ignored: bus as car, truck as car, train as car; "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows
@@ -41,7 +41,7 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
         hist = torch.from_numpy(count_windows(part, window, 48, 64))[None]
         with torch.no_grad():
-            found, state = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
+            ((found,), state) = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
         wanted = found[0, :, 4:].sigmoid()
         np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)

@@ -9,12 +9,15 @@ from torch.utils.data import DataLoader
 
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.inference.stream import stream
-from rvtssm.models.detector import MODEL_SIZES, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.models.streams import Streams
+from rvtssm.models.yolox_head import YoloxHead, YoloxPredictions
 from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
@@ -27,12 +30,12 @@ class Leaky(torch.nn.Module):
     The state is nested, and its leaves have different numbers of rows per stream, as in the real detector.
     """
 
-    num_classes = 1
+    head = YoloxHead
+    device = torch.device("cpu")
 
     def __init__(self):
         super().__init__()
         self.decay = torch.nn.Parameter(torch.tensor(0.8))
-        self.locations = torch.zeros(1, 3)
         self.calls = []
 
     def init_state(self, num_streams):
@@ -41,7 +44,10 @@ class Leaky(torch.nn.Module):
     def prepare(self, step_scale):
         return step_scale
 
-    def forward(self, hist, state=None, step_scale=1.0, frame_index=None):
+    def empty(self):
+        return YoloxPredictions(torch.zeros(0, 1, 6))
+
+    def forward(self, hist, state=None, step_scale=1.0, frame_index=None, targets=None):
         num_steps, num_streams = hist.shape[:2]
         self.calls.append((num_steps, num_streams, step_scale))
         wide, (narrow,) = self.init_state(num_streams) if state is None else state
@@ -53,7 +59,8 @@ class Leaky(torch.nn.Module):
             wide = wide * self.decay + total.repeat_interleave(3, dim=0)
             shown.append(narrow + wide.reshape(num_streams, -1).sum(dim=1, keepdim=True))
         shown = torch.stack(shown)[frame_index[:, 0], frame_index[:, 1]]
-        return torch.cat([shown.expand(-1, 4), shown, shown], dim=1)[:, None], (wide, (narrow,))
+        rows = torch.cat([shown.expand(-1, 4), shown, shown], dim=1)[:, None]
+        return YoloxPredictions(rows), (wide, (narrow,))
 
 
 def every_frame(num_steps, num_streams):
@@ -68,7 +75,7 @@ def push_all(streams, hist, dt_us, cuts, slots=None):
     found = []
     for start, stop in pairwise(edges):
         index = every_frame(stop - start, hist.shape[1])
-        out = streams.push(hist[start:stop], dt_us[start:stop], index, slots, [start == 0] * len(slots))
+        (out,) = streams.push(hist[start:stop], dt_us[start:stop], index, slots, [start == 0] * len(slots))
         found.append(out.unflatten(0, (stop - start, -1)))
     return torch.cat(found)
 
@@ -103,7 +110,7 @@ def test_streams_forget_at_their_own_times(hist, dt_us):
     """The second stream starts two steps after the first, so they forget at different steps of one call."""
     streams = Streams(Leaky(), STRIDE_US, memory_chunk=3)
     streams.push(hist[:2, :1], dt_us[:2, :1], every_frame(2, 1), [7], [True])
-    found = streams.push(hist[2:8], dt_us[2:8], every_frame(6, 2), [7, 9], [False, True]).unflatten(0, (6, 2))
+    found = streams.push(hist[2:8], dt_us[2:8], every_frame(6, 2), [7, 9], [False, True]).rows.unflatten(0, (6, 2))
     first = push_all(Streams(Leaky(), STRIDE_US, 3), hist[:8, :1], dt_us[:8, :1], [])
     second = push_all(Streams(Leaky(), STRIDE_US, 3), hist[2:8, 1:], dt_us[2:8, 1:], [])
     torch.testing.assert_close(found[:, :1], first[2:])
@@ -114,12 +121,12 @@ def test_states_follow_their_slots(hist, dt_us):
     expected = push_all(Streams(Leaky(), STRIDE_US), hist, dt_us, [])
     streams = Streams(Leaky(), STRIDE_US)
     streams.push(hist[:4], dt_us[:4], every_frame(4, 2), [5, 6], [True, True])
-    swapped = streams.push(hist[4:6].flip(1), dt_us[4:6], every_frame(2, 2), [6, 5], [False, False])
+    (swapped,) = streams.push(hist[4:6].flip(1), dt_us[4:6], every_frame(2, 2), [6, 5], [False, False])
     torch.testing.assert_close(swapped.unflatten(0, (2, 2)), expected[4:6].flip(1))
-    alone = streams.push(hist[6:8, 1:], dt_us[6:8, 1:], every_frame(2, 1), [6], [False])
+    (alone,) = streams.push(hist[6:8, 1:], dt_us[6:8, 1:], every_frame(2, 1), [6], [False])
     torch.testing.assert_close(alone[:, None], expected[6:8, 1:])
     # slot 5 was left out once: it is a new stream when it comes back
-    back = streams.push(hist[8:9], dt_us[8:9], every_frame(1, 2), [5, 6], [False, False])
+    (back,) = streams.push(hist[8:9], dt_us[8:9], every_frame(1, 2), [5, 6], [False, False])
     fresh = push_all(Streams(Leaky(), STRIDE_US), hist[8:9], dt_us[8:9], [])
     torch.testing.assert_close(back[:1, None], fresh[:, :1])
     torch.testing.assert_close(back[1:, None], expected[8:9, 1:])
@@ -128,7 +135,7 @@ def test_states_follow_their_slots(hist, dt_us):
 def test_a_new_recording_knows_nothing_of_the_one_before(hist, dt_us):
     streams = Streams(Leaky(), STRIDE_US)
     streams.push(hist[:4], dt_us[:4], every_frame(4, 2), [0, 1], [True, True])
-    found = streams.push(hist[4:8], dt_us[4:8], every_frame(4, 2), [0, 1], [False, True]).unflatten(0, (4, 2))
+    found = streams.push(hist[4:8], dt_us[4:8], every_frame(4, 2), [0, 1], [False, True]).rows.unflatten(0, (4, 2))
     torch.testing.assert_close(found[:, 1:], push_all(Streams(Leaky(), STRIDE_US), hist[4:8, 1:], dt_us[4:8, 1:], []))
     whole = push_all(Streams(Leaky(), STRIDE_US), hist[:8], dt_us[:8], [])
     torch.testing.assert_close(found[:, :1], whole[4:, :1])
@@ -228,7 +235,7 @@ def test_the_real_detector_streams_as_it_runs_whole(temporal):
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(name=temporal), 40, 50, num_classes=2).eval()
     hist = torch.randint(0, 4, (12, 2, 20, 40, 50), dtype=torch.uint8)
     with torch.inference_mode():
-        whole, _ = detector(hist)
+        (whole,), _ = detector(hist)
     whole = whole.unflatten(0, (12, 2))
     streamed = push_all(Streams(detector, STRIDE_US), hist, torch.full((12, 2), STRIDE_US), [1, 6])
     torch.testing.assert_close(streamed, whole, rtol=1e-4, atol=1e-4)
@@ -251,8 +258,8 @@ class Stored:
     def __init__(self, hist):
         self.hist = hist
 
-    def histograms(self, start, stop):
-        return self.hist[start:stop]
+    def frames(self, start, stop, placement=None):
+        return DenseFrames(self.hist[start:stop])
 
     def close(self):
         pass
@@ -284,12 +291,13 @@ def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
         batch_sampler=EvalBatchSampler(lengths, chunk_length=4, batch_size=batch_size),
         collate_fn=Collate(None, STRIDE_US),
     )
-    results = stream(detector, loader, trained_stride_us=STRIDE_US)
+    batches = [batch.counted() for batch in loader]
+    results = stream(detector, batches, trained_stride_us=STRIDE_US)
     assert [result.recording for result in results] == [0, 1, 3]  # the third one is too short for a label
     for result in results:
         sequence = sequences[result.recording]
         with torch.inference_mode():
-            whole, _ = detector(torch.from_numpy(sequence.source.hist)[:, None])
+            (whole,), _ = detector(torch.from_numpy(sequence.source.hist)[:, None])
         expected = postprocess(whole[sequence.label_steps], sequence.windows.ends_us[sequence.label_steps].tolist())
         assert [frame.t_us for frame in result.detections] == [frame.t_us for frame in expected]
         for frame, alone in zip(result.detections, expected, strict=True):

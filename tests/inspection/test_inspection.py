@@ -23,7 +23,8 @@ from rvtssm.inspection.inspect_dataset import count_labels, inspect_prepared, in
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.inspection.picture import recording_png, tree_png
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.prepare_recording import PreprocessConfig
+from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import WindowSettings
 
 
 def inspected(path, events, **options):
@@ -111,7 +112,7 @@ def tree(tmp_path):
         rows = [(250_000, 5, 5, 20, 20), (500_000, 5, 5, 40, 40), (500_000, 30, 10, 20, 20)]
         write_boxes(folder / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
     config = PreprocessConfig(splits=("train", "test"), workers=1)
-    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "prepared", config, progress=False)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "prepared", WindowSettings(), config, progress=False)
     return tmp_path
 
 

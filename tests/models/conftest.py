@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.models.detector import Detector, InputGeometry, ModelConfig, build_detector
+from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, rename_official
 from rvtssm.ssm import TemporalConfig
 
@@ -79,8 +80,10 @@ def read_golden(path) -> Golden:
     weights = {key.removeprefix("sd/"): torch.from_numpy(array) for key, array in arrays.items() if "sd/" in key}
     head_dim = len(weights["mdl.backbone.stages.0.downsample_cf2cl.conv.weight"]) // 2
     model, temporal, num_classes, in_channels = derive_configs(weights, head_dim=head_dim)
-    geometry = InputGeometry(*arrays["input"].shape[-2:], split=1)  # recorded with partition (H / 32, W / 32)
-    detector = Detector(model, temporal, geometry, num_classes, in_channels)
+    height, width = arrays["input"].shape[-2:]
+    with pytest.MonkeyPatch.context() as patch:  # recorded with one window over the coarsest map, of any size
+        patch.setattr("rvtssm.models.rvt_backbone.LARGEST_PARTITION", max(height, width))
+        detector = build_detector(model, temporal, height, width, num_classes, in_channels)
     detector.load_state_dict(rename_official(weights))
     return Golden(arrays, weights, head_dim, detector.eval())
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
-from rvtssm.models.detector import ModelConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 
@@ -55,7 +55,7 @@ def test_what_is_read_is_what_was_written(tmp_path, name):
         meta.windows,
     )
     hist = torch.randint(0, 11, (2, 1, 20, SPEC.frame_height, SPEC.frame_width), dtype=torch.uint8)
-    assert torch.equal(loaded.detector(hist)[0], detector(hist)[0])
+    assert torch.equal(loaded.detector(hist)[0].rows, detector(hist)[0].rows)
     assert not loaded.detector.training
 
 
@@ -147,5 +147,5 @@ def test_a_format_of_the_future_is_refused(tmp_path):
 
 def test_the_description_alone_builds_the_detector():
     detector = replace(describe(), spec=replace(SPEC, class_names=("a", "b", "c"))).build()
-    assert detector.num_classes == 3
-    assert (detector.geometry.height, detector.geometry.width) == (40, 72)
+    assert detector.head.num_classes == 3
+    assert detector.frame_hw == (40, 72)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from rvtssm.models.official import rename_official
 from rvtssm.models.postprocess import to_probabilities
-from rvtssm.models.yolox_loss import YoloxLoss
 
 pytestmark = pytest.mark.golden
 LOSSES = {
@@ -20,7 +19,7 @@ LOSSES = {
 }
 
 
-def run_backbone(golden) -> tuple[list[Tensor], tuple]:
+def run_backbone(golden) -> tuple[dict[int, Tensor], tuple]:
     hist = golden.tensor("input")
     state = golden.detector.init_state(hist.shape[1])
     with torch.no_grad():
@@ -39,14 +38,14 @@ def to_image(leaf: Tensor, features: Tensor) -> Tensor:
 
 def test_ssm_stages_and_states(golden_ssm):
     maps, states = run_backbone(golden_ssm)
-    for number, (features, state) in enumerate(zip(maps, states, strict=True), start=1):
+    for number, (features, state) in enumerate(zip(maps.values(), states, strict=True), start=1):
         golden_ssm.assert_near(features.permute(0, 1, 4, 2, 3), f"stage{number}")
         golden_ssm.assert_near(to_image(state, features), f"state{number}")
 
 
 def test_rvt_stages_and_states(golden_rvt):
     maps, states = run_backbone(golden_rvt)
-    for number, (features, (hidden, cell)) in enumerate(zip(maps, states, strict=True), start=1):
+    for number, (features, (hidden, cell)) in enumerate(zip(maps.values(), states, strict=True), start=1):
         golden_rvt.assert_near(features.permute(0, 1, 4, 2, 3), f"stage{number}")
         golden_rvt.assert_near(to_image(hidden, features), f"state{number}_h")
         golden_rvt.assert_near(to_image(cell, features), f"state{number}_c")
@@ -55,8 +54,10 @@ def test_rvt_stages_and_states(golden_rvt):
 def test_neck(golden_ssm):
     maps, _ = run_backbone(golden_ssm)
     with torch.no_grad():
-        found = golden_ssm.detector.neck([features[-1].permute(0, 3, 1, 2) for features in maps[1:]])
-    for level, features in enumerate(found):
+        found = golden_ssm.detector.neck(
+            {stride: features[-1].permute(0, 3, 1, 2) for stride, features in maps.items()}
+        )
+    for level, features in enumerate(found.values()):
         golden_ssm.assert_near(features, f"fpn{level}")
 
 
@@ -65,7 +66,7 @@ def test_predictions(model, request):
     golden = request.getfixturevalue(model)
     with torch.no_grad():
         predictions, _ = golden.detector(golden.tensor("input"), frame_index=last_frames(golden))
-    golden.assert_near(to_probabilities(predictions), "pred_eval")
+    golden.assert_near(to_probabilities(predictions.rows), "pred_eval")
 
 
 def test_losses_and_gradients(golden_ssm):
@@ -73,7 +74,7 @@ def test_losses_and_gradients(golden_ssm):
     targets = golden_ssm.tensor("targets_cls_cx_cy_w_h")
     num_targets = (targets.sum(dim=2) > 0).sum(dim=1)
     predictions, _ = detector(golden_ssm.tensor("input"), frame_index=last_frames(golden_ssm))
-    losses = YoloxLoss()(predictions, targets, num_targets, detector.locations)
+    losses = detector.head.loss(predictions, targets, num_targets)
     for ours, theirs in LOSSES.items():
         assert losses[ours].item() == pytest.approx(float(golden_ssm.arrays[theirs]), rel=1e-4), ours
 

@@ -39,11 +39,11 @@ def assert_same_states(found, wanted) -> None:
 def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, name, varying):
     detector, hist = build_small(name), draw_counts(L, B)
     scale = torch.linspace(0.1, 2, L * B).view(L, B) if varying else torch.full((L, B), 0.5)
-    whole, after = detector(hist, None, scale)
+    (whole,), after = detector(hist, None, scale)
     for cuts in ([1], [2], [3], [1, 2, 3]):
         state, parts = detector.init_state(B), []
         for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
-            found, state = detector(hist[start:stop], state, scale[start:stop])
+            (found,), state = detector(hist[start:stop], state, scale[start:stop])
             parts.append(found)
         assert_near(torch.cat(parts), whole)
         assert_near(torch.cat(parts)[..., 4:], whole[..., 4:])
@@ -54,10 +54,10 @@ def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, n
 @torch.no_grad()
 def test_a_prepared_step_is_that_step(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(L, B)
-    whole, after = detector(hist, None, 0.4)
+    (whole,), after = detector(hist, None, 0.4)
     prepared, state, parts = detector.prepare(0.4), None, []
     for step in hist.split(1):
-        found, state = detector(step, state, prepared)
+        (found,), state = detector(step, state, prepared)
         parts.append(found)
     assert_near(torch.cat(parts), whole)
     assert_same_states(state, after)
@@ -68,8 +68,8 @@ def test_a_prepared_step_is_that_step(build_small, draw_counts, name):
 def test_another_state_changes_the_predictions(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(1, B)
     _, state = detector(draw_counts(L, B, seed=1))
-    from_zero, _ = detector(hist)
-    carried, _ = detector(hist, state)
+    (from_zero,), _ = detector(hist)
+    (carried,), _ = detector(hist, state)
     assert (from_zero - carried).abs().max() > 1e-3 * from_zero.abs().max()
 
 
@@ -77,7 +77,7 @@ def test_another_state_changes_the_predictions(build_small, draw_counts, name):
 def test_gradient_reaches_the_carried_state(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(2, B)
     state = map_state(lambda leaf: leaf.detach().requires_grad_(), detector(draw_counts(L, B, seed=1))[1])
-    predictions, _ = detector(hist, state)
+    (predictions,), _ = detector(hist, state)
     predictions[..., 4:].square().sum().backward()
     for leaf in leaves(state):
         assert leaf.grad.abs().max() > 0
@@ -87,11 +87,11 @@ def test_gradient_reaches_the_carried_state(build_small, draw_counts, name):
 @torch.no_grad()
 def test_streams_do_not_see_each_other(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(L, 3)
-    together, state = detector(hist)
+    (together,), state = detector(hist)
     order = torch.tensor([2, 0, 1])
-    swapped, _ = detector(hist[:, order])
+    (swapped,), _ = detector(hist[:, order])
     assert_near(swapped.unflatten(0, (L, 3)), together.unflatten(0, (L, 3))[:, order])
-    alone, own_state = detector(hist[:, 1:2])
+    (alone,), own_state = detector(hist[:, 1:2])
     assert_near(alone, together.unflatten(0, (L, 3))[:, 1])
     second = [leaf.unflatten(0, (3, -1))[1] for leaf in leaves(state)]
     for a, b in zip(leaves(own_state), second, strict=True):
@@ -102,9 +102,9 @@ def test_streams_do_not_see_each_other(build_small, draw_counts, name):
 @torch.no_grad()
 def test_a_step_scale_per_stream_is_that_number_for_each(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(L, B)
-    found, _ = detector(hist, None, torch.tensor([0.25, 2.0]).expand(L, B))
+    (found,), _ = detector(hist, None, torch.tensor([0.25, 2.0]).expand(L, B))
     for stream, number in enumerate((0.25, 2.0)):
-        wanted, _ = detector(hist[:, stream : stream + 1], None, number)
+        (wanted,), _ = detector(hist[:, stream : stream + 1], None, number)
         assert_near(found.unflatten(0, (L, B))[:, stream], wanted)
 
 
@@ -114,8 +114,8 @@ def test_a_step_scale_per_stream_is_that_number_for_each(build_small, draw_count
 def test_a_frame_is_padded_with_silence_at_the_right_and_the_bottom(build_small, draw_counts, name, height, width):
     hist = draw_counts(2, B, height, width)
     padded = torch.nn.functional.pad(hist, (0, 96 - width, 0, 64 - height))
-    found, state = build_small(name, height, width)(hist)
-    wanted, wanted_state = build_small(name, 64, 96)(padded)
+    (found,), state = build_small(name, height, width)(hist)
+    (wanted,), wanted_state = build_small(name, 64, 96)(padded)
     assert torch.equal(found, wanted)
     assert all(torch.equal(a, b) for a, b in zip(leaves(state), leaves(wanted_state), strict=True))
 
@@ -123,9 +123,9 @@ def test_a_frame_is_padded_with_silence_at_the_right_and_the_bottom(build_small,
 @torch.no_grad()
 def test_chosen_frames_are_those_of_all_frames(build_small, draw_counts):
     detector, hist = build_small(), draw_counts(L, B)
-    everything, state = detector(hist)
+    (everything,), state = detector(hist)
     chosen = torch.tensor([(3, 1), (0, 0), (2, 1), (2, 1)])
-    found, same_state = detector(hist, frame_index=chosen)
+    (found,), same_state = detector(hist, frame_index=chosen)
     assert_near(found, everything[chosen[:, 0] * B + chosen[:, 1]])
     assert_same_states(same_state, state)
 
@@ -133,8 +133,8 @@ def test_chosen_frames_are_those_of_all_frames(build_small, draw_counts):
 @pytest.mark.parametrize("training", [False, True])
 def test_no_chosen_frame_gives_no_prediction_but_a_state(build_small, draw_counts, training):
     detector, hist = build_small().train(training), draw_counts(L, B)
-    found, state = detector(hist, frame_index=torch.zeros(0, 2, dtype=torch.int64))
-    assert found.shape == (0, len(detector.locations), 7)
+    (found,), state = detector(hist, frame_index=torch.zeros(0, 2, dtype=torch.int64))
+    assert found.shape == (0, len(detector.head.locations), 7)
     _, wanted = detector.eval()(hist)
     assert_same_states(state, wanted)
 
@@ -142,7 +142,7 @@ def test_no_chosen_frame_gives_no_prediction_but_a_state(build_small, draw_count
 @torch.no_grad()
 def test_counts_may_be_integers_or_floats(build_small, draw_counts):
     detector, hist = build_small(), draw_counts(2, B)
-    assert torch.equal(detector(hist)[0], detector(hist.float())[0])
+    assert torch.equal(detector(hist)[0].rows, detector(hist.float())[0].rows)
 
 
 def test_frames_of_another_size_are_refused(build_small, draw_counts):
@@ -162,8 +162,8 @@ def test_the_state_is_zero_at_the_start(build_small, draw_counts):
 @torch.no_grad()
 def test_a_gpu_finds_the_same(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(L, B)
-    wanted, wanted_state = detector(hist)
-    found, state = detector.cuda()(hist.cuda())
+    (wanted,), wanted_state = detector(hist)
+    (found,), state = detector.cuda()(hist.cuda())
     assert_near(found.cpu(), wanted, 1e-3)
     for a, b in zip(leaves(state), leaves(wanted_state), strict=True):
         assert_near(a.cpu(), b, 1e-3)

@@ -13,8 +13,10 @@ from timm.layers import DropPath
 from torch import nn
 
 from rvtssm.models.attention import SelfAttention
-from rvtssm.models.detector import MODEL_SIZES, ModelConfig, build_detector, count_parameters, derive_geometry
+from rvtssm.models.detector import build_detector, count_parameters
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.pafpn import CspLayer
+from rvtssm.models.rvt_backbone import derive_geometry
 from rvtssm.models.yolox_head import locate
 from rvtssm.ssm import TemporalConfig
 
@@ -128,7 +130,7 @@ def test_heads_must_divide_the_channels():
 
 @torch.no_grad()
 def test_head_scores_are_logits_and_boxes_pixels(build_small, draw_counts):
-    predictions, _ = build_small()(draw_counts(1, 1))
+    (predictions,), _ = build_small()(draw_counts(1, 1))
     assert predictions.dtype == torch.float32
     assert (predictions[..., 2:4] > 0).all()
     assert predictions[..., 4:].mean().item() == pytest.approx(-math.log(99), abs=2)

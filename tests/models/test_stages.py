@@ -7,15 +7,16 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from rvtssm.models.backbone import STAGE_STRIDES
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
-from rvtssm.models.detector import Detector, ModelConfig
+from rvtssm.models.detector import Detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 
 L, B = 3, 2
+STRIDES = 4, 8, 16, 32
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 SOME = pytest.mark.parametrize("strides", [(), (32,), (4, 16)], ids=str)
 
@@ -29,9 +30,9 @@ def reset_by_hand(plain: Detector, hist, scale, strides):
     state, parts = plain.init_state(B), []
     for step in range(len(hist)):
         zero = plain.init_state(B)
-        both = zip(STAGE_STRIDES, state, zero, strict=True)
+        both = zip(STRIDES, state, zero, strict=True)
         state = tuple(own if stride in strides else none for stride, own, none in both)
-        found, state = plain(hist[step : step + 1], state, scale[step : step + 1])
+        (found,), state = plain(hist[step : step + 1], state, scale[step : step + 1])
         parts.append(found)
     return torch.cat(parts)
 
@@ -42,7 +43,7 @@ def test_stages_that_forget_start_every_step_from_zero(build_small, draw_counts,
     hist, scale = draw_counts(L, B), torch.linspace(0.2, 1.5, L * B).view(L, B)
     detector, plain = build_small(name, strides=strides), build_small(name)
     assert detector.state_dict().keys() == plain.state_dict().keys()
-    found, _ = detector(hist, None, scale)
+    (found,), _ = detector(hist, None, scale)
     wanted = reset_by_hand(plain, hist, scale, strides)
     assert_near(found, wanted)
     found[..., 4:].square().sum().backward()
@@ -57,12 +58,12 @@ def test_stages_that_forget_start_every_step_from_zero(build_small, draw_counts,
 @torch.no_grad()
 def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, name, strides):
     detector, hist = build_small(name, strides=strides), draw_counts(L, B)
-    whole, after = detector(hist, None, 0.5)
-    assert [state == () for state in after] == [stride not in strides for stride in STAGE_STRIDES]
+    (whole,), after = detector(hist, None, 0.5)
+    assert [state == () for state in after] == [stride not in strides for stride in STRIDES]
     for cuts in ([1], [2], [1, 2]):
         state, parts = detector.init_state(B), []
         for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
-            found, state = detector(hist[start:stop], state, 0.5 if start else detector.prepare(0.5))
+            (found,), state = detector(hist[start:stop], state, 0.5 if start else detector.prepare(0.5))
             parts.append(found)
         assert_near(torch.cat(parts), whole)
 
@@ -71,7 +72,7 @@ def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, n
 @torch.no_grad()
 def test_streams_carry_what_is_left(build_small, draw_counts, strides):
     detector, hist = build_small(strides=strides), draw_counts(L, B)
-    whole, _ = detector(hist)
+    (whole,), _ = detector(hist)
     whole = whole.unflatten(0, (L, B))
     streams, dt_us = Streams(detector, 50_000), torch.full((1, B), 50_000)
     every = torch.tensor([(0, 0), (0, 1)])
@@ -79,7 +80,7 @@ def test_streams_carry_what_is_left(build_small, draw_counts, strides):
         if step == 2:  # another process goes on
             stored, streams = streams.state_dict(), Streams(detector, 50_000)
             streams.load_state_dict(stored)
-        found = streams.push(hist[step : step + 1], dt_us, every, [0, 1], [step == 0] * B)
+        (found,) = streams.push(hist[step : step + 1], dt_us, every, [0, 1], [step == 0] * B)
         assert_near(found, whole[step])
 
 
@@ -89,10 +90,10 @@ def test_the_exported_step_has_the_states_that_are_left(build_small, draw_counts
     detector, hist = build_small(name, strides=(8,)), draw_counts(L, B)
     step = DetectorStep(detector)
     assert {state.split("_")[1] for state in step.state_names} == {"8"}
-    whole, _ = detector(hist, None, 0.5)
+    (whole,), _ = detector(hist, None, 0.5)
     state, parts = step.init_state(B), []
     for frames in hist:
-        found, state = step(frames, torch.full((B,), 0.5), state)
+        (found,), state = step(frames, torch.full((B,), 0.5), state)
         parts.append(found)
     assert_near(torch.cat(parts), whole)
 

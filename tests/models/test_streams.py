@@ -1,5 +1,7 @@
 """The stored states follow their slots, and nothing else; with gradients as without."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,15 +13,20 @@ from rvtssm.models.streams import Streams, map_state
 PIXELS = 3  # sequences per stream
 
 
+class Shown(NamedTuple):
+    """The predictions of `Counter`."""
+
+    count: Tensor  # (M,)
+
+
 class Counter(torch.nn.Module):
     """Each step adds 1, times a weight, to every number of a nested state; predictions show the state afterwards."""
 
-    num_classes = 1
+    device = torch.device("cpu")
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(()))
-        self.locations = torch.zeros(1, 3)
 
     def init_state(self, num_streams):
         rows = torch.zeros(num_streams * PIXELS, 1)
@@ -28,21 +35,24 @@ class Counter(torch.nn.Module):
     def prepare(self, step_scale):
         return step_scale
 
-    def forward(self, hist, state, step_scale, frame_index):
+    def empty(self):
+        return Shown(torch.zeros(0))
+
+    def forward(self, hist, state, step_scale, frame_index, targets=None):
         num_steps, num_streams = hist.shape[:2]
         shown = []
         for _ in range(num_steps):
             state = map_state(lambda leaf: leaf + self.weight * (1j if leaf.is_complex() else 1), state)
             shown.append(state[1][1].imag.reshape(num_streams, PIXELS).mean(1))
         shown = torch.stack(shown)[frame_index[:, 0], frame_index[:, 1]]
-        return shown[:, None, None].expand(-1, 1, 6), state
+        return Shown(shown), state
 
 
 def push(streams: Streams, slots, is_first, num_steps: int = 1) -> list[float]:
     """How many steps each stream has counted at the end."""
     hist, dt_us = torch.zeros(num_steps, len(slots), 1, 1, 1), torch.ones(num_steps, len(slots))
     last = torch.tensor([(num_steps - 1, b) for b in range(len(slots))])
-    return streams.push(hist, dt_us, last, slots, is_first)[:, 0, 0].tolist()
+    return streams.push(hist, dt_us, last, slots, is_first).count.tolist()
 
 
 def every_kind(memory_chunk: int | None = None) -> list[Streams]:
@@ -59,9 +69,8 @@ def test_random_chunks_start_from_zero_and_leave_nothing():
 def test_the_graph_is_cut_and_the_batch_is_not_kept_alive():
     streams = Streams(Counter(), 1, with_gradients=True)
     hist, index = torch.zeros(4, 3, 1, 1, 1), torch.tensor([(3, 1)])
-    found = streams.push(hist, torch.ones(4, 3), index, [-1, 0, 1], [True] * 3)
-    found.sum().backward()
-    assert streams.detector.weight.grad == 6 * 4
+    streams.push(hist, torch.ones(4, 3), index, [-1, 0, 1], [True] * 3).count.sum().backward()
+    assert streams.detector.weight.grad == 4
     for leaf in (streams.states()["state"][0], *streams.states()["state"][1]):
         assert not leaf.requires_grad
         assert leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size()
@@ -69,10 +78,9 @@ def test_the_graph_is_cut_and_the_batch_is_not_kept_alive():
 
 
 def test_without_gradients_no_graph_is_made():
-    streams = Streams(Counter(), 1)
-    assert not streams.push(
-        torch.zeros(1, 1, 1, 1, 1), torch.ones(1, 1), torch.zeros(1, 2).long(), [0], [True]
-    ).requires_grad
+    hist, index = torch.zeros(1, 1, 1, 1, 1), torch.zeros(1, 2, dtype=torch.int64)
+    (found,) = Streams(Counter(), 1).push(hist, torch.ones(1, 1), index, [0], [True])
+    assert found == 1 and not found.requires_grad
 
 
 def test_what_is_read_is_not_written_into_later():
@@ -120,7 +128,7 @@ def test_a_state_comes_to_the_device_of_its_detector():
     streams = Streams(Counter(), 1)
     push(streams, [3], [True])
     detector = Counter().cuda()
-    detector.locations = detector.locations.cuda()
+    detector.device = torch.device("cuda")
     detector.init_state = lambda n: map_state(Tensor.cuda, Counter().init_state(n))
     resumed = Streams(detector, 1)
     resumed.load_state_dict(streams.state_dict())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.models.yolox_head import locate
-from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.models.yolox_loss import yolox_loss
 
 LOCATIONS = locate(64, 96)
 TARGETS = torch.tensor(
@@ -40,13 +40,13 @@ def perfect() -> Tensor:
 
 
 def test_a_perfect_answer_costs_nothing():
-    losses = YoloxLoss()(perfect(), TARGETS, NUM_TARGETS, LOCATIONS)
+    losses = yolox_loss(perfect(), TARGETS, NUM_TARGETS, LOCATIONS)
     assert losses["total"].item() == pytest.approx(0, abs=1e-4)
     assert losses["num_foreground"].item() == pytest.approx(1)
 
 
 def test_the_total_is_the_sum_and_boxes_weigh_five_times():
-    losses = YoloxLoss()(draw(), TARGETS, NUM_TARGETS, LOCATIONS)
+    losses = yolox_loss(draw(), TARGETS, NUM_TARGETS, LOCATIONS)
     parts = losses["iou"] + losses["objectness"] + losses["class"]
     assert losses["total"].item() == pytest.approx(parts.item())
     assert 0 < losses["iou"].item() <= 5
@@ -54,17 +54,17 @@ def test_the_total_is_the_sum_and_boxes_weigh_five_times():
 
 def test_a_class_is_no_reason_to_move_a_box():
     predictions = draw().requires_grad_()
-    YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)["class"].backward()
+    yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)["class"].backward()
     gradient = predictions.grad
     assert gradient[..., 5:].any() and not gradient[..., :5].any(), "overlap is its target, and a constant"
 
 
 def test_padded_targets_and_the_order_of_frames_do_not_matter():
     predictions = draw()
-    wanted = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+    wanted = yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
     more_padding = torch.cat([TARGETS, torch.zeros(2, 3, 5)], dim=1)
-    padded = YoloxLoss()(predictions, more_padding, NUM_TARGETS, LOCATIONS)
-    turned = YoloxLoss()(predictions.flip(0), TARGETS.flip(0), NUM_TARGETS.flip(0), LOCATIONS)
+    padded = yolox_loss(predictions, more_padding, NUM_TARGETS, LOCATIONS)
+    turned = yolox_loss(predictions.flip(0), TARGETS.flip(0), NUM_TARGETS.flip(0), LOCATIONS)
     for name, value in wanted.items():
         assert padded[name].item() == pytest.approx(value.item(), rel=1e-6), name
         assert turned[name].item() == pytest.approx(value.item(), rel=1e-6), name
@@ -73,7 +73,7 @@ def test_padded_targets_and_the_order_of_frames_do_not_matter():
 @pytest.mark.parametrize("num_boxes", [0, 2])
 def test_without_objects_only_objectness_is_learned(num_boxes):
     predictions = draw().requires_grad_()
-    losses = YoloxLoss()(predictions, TARGETS[:, :num_boxes], torch.tensor([0, 0]), LOCATIONS)
+    losses = yolox_loss(predictions, TARGETS[:, :num_boxes], torch.tensor([0, 0]), LOCATIONS)
     losses["total"].backward()
     assert losses["iou"].item() == losses["class"].item() == losses["num_foreground"].item() == 0
     assert losses["total"].item() == losses["objectness"].item() > 0
@@ -86,7 +86,7 @@ def test_descending_the_gradient_moves_boxes_onto_their_objects():
     predictions = draw().requires_grad_()
     optimizer = torch.optim.Adam([predictions], lr=0.5)
     for _ in range(60):
-        losses = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+        losses = yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
         optimizer.zero_grad()
         losses["total"].backward()
         optimizer.step()
@@ -99,9 +99,9 @@ def test_the_mean_over_shares_is_the_loss_of_the_whole(cut):
     """What processes need that train together: divided by all matched locations over the number of shares."""
     predictions = draw().double()
     counts: list[int] = []
-    whole = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS, lambda count: counts.append(count) or count)
+    whole = yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS, lambda count: counts.append(count) or count)
     shares = [
-        YoloxLoss()(predictions[part], TARGETS[part], NUM_TARGETS[part], LOCATIONS, lambda _: counts[0] / 2)
+        yolox_loss(predictions[part], TARGETS[part], NUM_TARGETS[part], LOCATIONS, lambda _: counts[0] / 2)
         for part in (slice(cut), slice(cut, None))
     ]
     for name in ("iou", "objectness", "class", "total"):
@@ -110,7 +110,7 @@ def test_the_mean_over_shares_is_the_loss_of_the_whole(cut):
 
 def test_half_precision_is_computed_in_full():
     predictions = draw().bfloat16()
-    found = YoloxLoss()(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
-    wanted = YoloxLoss()(predictions.float(), TARGETS, NUM_TARGETS, LOCATIONS)
+    found = yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
+    wanted = yolox_loss(predictions.float(), TARGETS, NUM_TARGETS, LOCATIONS)
     assert found["total"].dtype == torch.float32
     assert found["total"].item() == wanted["total"].item()

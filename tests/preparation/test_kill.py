@@ -18,6 +18,7 @@ from test_prepare_dataset import contents, write_recording
 
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import WindowSettings
 from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -33,12 +34,12 @@ function(*arguments, progress=False)
 """
 SECTION_BYTES = 200_000  # so that the long recording is cut, and the others are done whole
 NAMES = ["long", "a", "b", "c"]
-PREPROCESS = PreprocessConfig(splits=("train",), stride_ms=4.0, workers=2)
+PREPROCESS = PreprocessConfig(splits=("train",), workers=2)
 GENERATE = SyntheticConfig(num_train=3, num_val=1, num_test=0, duration_s=0.5, height=60, width=80, workers=2)
 
 
 def preprocessing(folder: Path, config=PREPROCESS):
-    return preprocess_dataset, (SPEC, folder / "raw", folder / "out", config)
+    return preprocess_dataset, (SPEC, folder / "raw", folder / "out", WindowSettings(4_000), config)
 
 
 def generating(folder: Path, config=GENERATE):

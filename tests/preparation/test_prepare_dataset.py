@@ -6,7 +6,7 @@ import errno
 import os
 import pickle
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,18 +14,21 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
 
-from rvtssm.events.histogram import count_windows
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_sequences
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import SequenceWriter, open_sequence
+from rvtssm.records import WindowSettings
 from rvtssm.workers import Done
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
+WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
 
 
 def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int = 0) -> Path:
@@ -38,8 +41,10 @@ def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int
 
 
 def prepare(tmp_path, config=CONFIG, spec=SPEC, workers_given=None, **changes):
-    config = replace(config, **changes)
-    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", config, False, workers_given)
+    """`changes` are keys of either section of the configuration."""
+    windows = WindowsConfig(**{key: value for key, value in changes.items() if key in WINDOW_KEYS}).settings
+    config = replace(config, **{key: value for key, value in changes.items() if key not in WINDOW_KEYS})
+    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", windows, config, False, workers_given)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -58,7 +63,7 @@ def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, 
     assert np.isin([250_000, 1_000_000], sequence.windows.ends_us).all()
     assert sequence.labels.t_us.tolist() == [250_000, 250_000, 1_000_000]
     assert sequence.windows.bounds_us[0, 0] >= 30_000
-    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, downsample=downsample)
+    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, None, downsample)
     np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
     assert counts.any()
     meta = sequence.meta
@@ -249,7 +254,6 @@ def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
     for changes, message in (
         ({"convention": "RVT"}, "choose from exact, rvt"),
         ({"labels": "maybe"}, "choose from required, none"),
-        ({"grid": "free"}, "set labels=none"),
         ({"splits": ("test",)}, "test does not exist"),
         ({"splits": ("val",)}, "holds no recordings in val"),
     ):
@@ -386,13 +390,13 @@ def test_labels_that_count_from_another_moment_are_named(tmp_path):
     boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
     write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
     ((_, message),) = prepare(tmp_path).failed
-    assert re.search(r"a_bbox\.npy has labels until 1600000000250000 us, the events begin at 3\d+ us: ", message)
+    assert re.search(r"a_td\.dat has events from 3\d+ us and labels until 1600000000250000 us: ", message)
 
 
 def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
     for name in "ab":
         write_recording(tmp_path / "raw" / "train", name)
-    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", CONFIG)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", WindowSettings(), CONFIG)
     assert "2/2 recordings" in (shown := " ".join(capsys.readouterr().err.split()))
     assert "0.0 M events" in shown or "0.04 M events" in shown
 
@@ -403,9 +407,7 @@ def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
         ({"executor": "dask"}, "needs both"),
         ({"scheduler": "tcp://nowhere:8786"}, "needs both"),
         ({"executor": "thread"}, "choose from process, dask"),
-        ({"representation": "time_surface"}, "choose from histogram"),
-        ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
-        ({"count_cutoff": 0}, "count_cutoff=0"),
+        ({"labels": "some"}, "choose from required, none"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, message):

@@ -13,14 +13,14 @@ import pytest
 
 from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
-from rvtssm.events.frame_counter import count_stream
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.labels import clean_boxes, read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
 from rvtssm.preparation.prepare_recording import prepare_recording
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import StoredSequence, open_rvt_sequence, open_sequence
-from rvtssm.records import DatasetSpec, Windows
+from rvtssm.records import DatasetSpec, Windows, WindowSettings
 
 pytestmark = pytest.mark.golden
 
@@ -79,23 +79,19 @@ def pairs(request, golden_dir) -> list[Pair]:
 
 
 def prepared(pair: Pair, folder: Path) -> StoredSequence:
-    config = PreprocessConfig(convention="rvt", stride_ms=pair.length_us / 1000)
-    outcome = prepare_recording(pair.raw, folder / "a.h5", pair.spec, config, pair.is_train)
+    settings = WindowSettings(pair.length_us, pair.length_us, "rvt")
+    outcome = prepare_recording(pair.raw, folder / "a.h5", pair.spec, settings, pair.is_train)
     assert outcome.status == "written"
     return open_sequence(folder / "a.h5")
 
 
 def test_histograms_at_the_official_times_are_equal_byte_for_byte(pairs):
     for pair in pairs:
-        counts = count_stream(
-            open_recording(pair.raw.events_path).iterate(),
-            pair.windows,
-            pair.spec.height,
-            pair.spec.width,
-            downsample=pair.spec.downsample,
-            convention="rvt",
-        )
-        np.testing.assert_array_equal(np.concatenate(list(counts)), pair.histograms)
+        pixels = frame_pixels(pair.spec.height, pair.spec.width, pair.spec.downsample)
+        counter = FrameCounter(WindowSettings(convention="rvt"), pixels)
+        blocks = open_recording(pair.raw.events_path).iterate()
+        counts = [frames for _, frames in count_as_they_close(blocks, pair.windows, counter, 8)]
+        np.testing.assert_array_equal(np.concatenate(counts), pair.histograms)
 
 
 def test_labels_and_label_times_are_equal(pairs):

@@ -17,10 +17,12 @@ from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.prepare_recording import PreprocessConfig
+from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.verification import verify_dataset
+from rvtssm.records import WindowSettings
 
 CONFIG = PreprocessConfig(splits=("train", "test"), workers=1)
+WINDOWS = WindowSettings()
 RECORDINGS = (("train", "a", 1), ("train", "b", 2), ("test", "c", 3))
 
 
@@ -34,7 +36,7 @@ def sound(tmp_path_factory) -> Path:
         side = 2 if name == "b" else 20
         rows = [(250_000, 5, 5, side, side), (500_000, 8, 5, side, side), (750_000, 30, 10, side, side)]
         write_boxes(folder / "raw" / split / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
-    preprocess_dataset(SPEC, folder / "raw", folder / "prepared", CONFIG, progress=False)
+    preprocess_dataset(SPEC, folder / "raw", folder / "prepared", WINDOWS, CONFIG, progress=False)
     return folder
 
 
@@ -45,9 +47,9 @@ def tree(sound, tmp_path) -> Path:
     return tmp_path / "tree"
 
 
-def check(tree: Path, raw: bool = True, prepared: bool = True, config: PreprocessConfig = CONFIG):
+def check(tree: Path, raw: bool = True, prepared: bool = True, windows=WINDOWS, config=CONFIG):
     folders = (tree / "raw" if raw else None, tree / "prepared" if prepared else None)
-    return verify_dataset(SPEC, *folders, config, progress=False)
+    return verify_dataset(SPEC, *folders, windows, config, progress=False)
 
 
 def faults_of(tree: Path, **options) -> list[str]:
@@ -70,7 +72,9 @@ def test_processes_find_what_one_process_finds(tree):
 def test_published_trees_have_no_faults(golden_dir, tmp_path, folder, spec):
     shutil.copytree(golden_dir / "preprocess" / folder, tmp_path / folder)
     config = PreprocessConfig(workers=1)
-    found = verify_dataset(spec, tmp_path / folder / "raw", tmp_path / folder / "official", config, progress=False)
+    found = verify_dataset(
+        spec, tmp_path / folder / "raw", tmp_path / folder / "official", WINDOWS, config, progress=False
+    )
     assert found.faults == [] and found.num_checked == 6
 
 
@@ -111,7 +115,7 @@ RAW_DAMAGES = {
 
 def test_a_dataset_that_names_its_class_ids_may_leave_others_out(tree):
     rewrite_boxes(class_id=[0, 1, 2])(tree / "raw" / "train" / "a_bbox.npy")
-    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, CONFIG, progress=False)
+    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, WINDOWS, CONFIG, progress=False)
     assert found.faults == []
 
 
@@ -194,14 +198,14 @@ def test_damaged_prepared_files(tree, kind):
 
 
 def test_files_made_with_different_settings_are_told_without_the_recordings(tree):
-    config = replace(CONFIG, splits=("test",), stride_ms=25, overwrite=True)
-    preprocess_dataset(SPEC, tree / "raw", tree / "prepared", config, progress=False)
+    config = replace(CONFIG, splits=("test",), overwrite=True)
+    preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WindowSettings(25_000), config, progress=False)
     (fault,) = faults_of(tree, raw=False)
     assert "c.h5 was made with stride_us=25000, others 50000" in fault
 
 
 def test_settings_are_held_against_those_of_the_run(tree):
-    faults = faults_of(tree, config=replace(CONFIG, convention="rvt"))
+    faults = faults_of(tree, windows=WindowSettings(50_000, 50_000, "rvt"))
     assert len(faults) == 2 and all("convention=exact, now rvt" in fault for fault in faults)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import SPECTRA
+from rvtssm.ssm.init import INITIAL_MODES
 
 DIM, NUM_SEQUENCES = 12, 6
 TOLERANCE = 1e-5  # of the largest value
@@ -31,7 +31,7 @@ def _variants() -> dict[str, TemporalConfig]:
         if name in RATELESS:
             continue
         for method, half_state in product(DISCRETIZATIONS, (False, True) if name in HALVABLE else (False,)):
-            for init in INITS.get(name, SPECTRA):
+            for init in INITS.get(name, INITIAL_MODES):
                 mode = "-half" if half_state else "-full" if name in HALVABLE else ""
                 variants[f"{name}-{method}{mode}-{init}"] = TemporalConfig(
                     name=name, discretization=method, half_state=half_state, init=init, state_size=DIM

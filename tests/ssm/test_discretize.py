@@ -10,7 +10,8 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
-from rvtssm.ssm.discretize import DISCRETIZATIONS, discretization, expm1, phi1
+from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1
 from rvtssm.ssm.scan import scan_reference
 
 LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
@@ -119,4 +120,4 @@ def test_silence_only_decays_an_impulse(name):
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"'euler'; choose from zoh, bilinear, dirac, async"):
-        discretization("euler")
+        TemporalConfig(discretization="euler")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.ssm import Eq4SSM, SelectiveSSM, TemporalConfig, TemporalLayer, build_temporal_layer
-from rvtssm.ssm.init import SPECTRA, initial_spectrum
+from rvtssm.ssm.init import INITIAL_MODES, initial_modes
 
 DIM, SIZE, NUM_BLOCKS = 48, 16, 2
 
@@ -20,7 +20,7 @@ def build(name: str, **changes) -> TemporalLayer:
     return build_temporal_layer(config, DIM).ssm
 
 
-def initial_modes(layer: TemporalLayer) -> Tensor:
+def modes_at_start(layer: TemporalLayer) -> Tensor:
     if isinstance(layer, SelectiveSSM):
         return torch.complex(-layer.log_real.exp(), layer.imag)
     return layer.modes()[0]
@@ -51,10 +51,10 @@ def test_entries_of_b_and_c_start_with_the_variances_that_are_documented(half):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("init", SPECTRA)
+@pytest.mark.parametrize("init", INITIAL_MODES)
 @pytest.mark.parametrize(("name", "half"), [("s4d", True), ("s5", False), ("s5", True), ("s7", False), ("s7", True)])
 def test_modes_start_at_the_spectrum_that_is_named(name, half, init):
     key = {} if name == "s4d" else {"half_state": half}
-    found = initial_modes(build(name, init=init, state_size=SIZE, num_blocks=NUM_BLOCKS, **key))
-    wanted = initial_spectrum(init, SIZE, NUM_BLOCKS, half)[0].to(found.dtype)
+    found = modes_at_start(build(name, init=init, state_size=SIZE, num_blocks=NUM_BLOCKS, **key))
+    wanted = initial_modes(init, SIZE, NUM_BLOCKS, half)[0].to(found.dtype)
     torch.testing.assert_close(found, wanted.expand_as(found), rtol=1e-6, atol=1e-6)

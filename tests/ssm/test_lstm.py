@@ -13,7 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from rvtssm.datasets import DATASETS
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.stage import Stage
 from rvtssm.ssm import LSTM, TemporalConfig
@@ -154,9 +155,9 @@ def test_a_detector_cut_anywhere_is_whole():
     model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1)
     detector = build_detector(model, TemporalConfig(name="lstm", dws_conv=True), 64, 96, num_classes=2).eval()
     hist = torch.randint(0, 11, (5, 2, 20, 64, 96), dtype=torch.uint8)
-    whole, end = detector(hist)
-    head, middle = detector(hist[:2])
-    tail, last = detector(hist[2:], middle)
+    (whole,), end = detector(hist)
+    (head,), middle = detector(hist[:2])
+    (tail,), last = detector(hist[2:], middle)
     torch.testing.assert_close(torch.cat([head, tail]), whole, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(last, end)
 
@@ -183,4 +184,4 @@ def test_weights_of_rvt_with_a_convolution_are_converted(golden_dir: Path, only_
         assert torch.equal(layer.temporal.conv.bias, weights[stage + "lstm.conv3x3_dws.bias"])
     hist = torch.randint(0, 11, (2, 1, weights[stages[0] + "downsample_cf2cl.conv.weight"].shape[1], 64, 96))
     with torch.no_grad():
-        assert loaded.detector(hist.to(torch.uint8))[0].isfinite().all()
+        assert loaded.detector(hist.to(torch.uint8))[0].rows.isfinite().all()

@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from cauchy_kernel import cauchy_kernel
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 from torch import Tensor
 
 from rvtssm.ssm import S4DSSM, S4SSM, TemporalConfig
-from rvtssm.ssm.siso import run_chunk, toeplitz
+from rvtssm.ssm.per_feature import toeplitz
 
 DIM, SIZE = 3, 8
 
@@ -91,7 +92,7 @@ def test_the_krylov_kernel_is_the_cauchy_kernel(length, scale):
     impulse[0] = 1
     y, _ = ssm(impulse, ssm.init_state(1), scale)
     found = (y - ssm.D * impulse)[:, 0].T
-    torch.testing.assert_close(ssm.cauchy_kernel(length, scale), found, rtol=0, atol=1e-12)
+    torch.testing.assert_close(cauchy_kernel(ssm, length, scale), found, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
@@ -141,7 +142,7 @@ def test_a_chunk_is_four_matrices_to_the_right_of_rows():
     chunk = ssm.prepare(0.5).chunk(0, 5)
     sizes = [tuple(getattr(chunk, name).shape) for name in ("direct", "readout", "reach", "carry")]
     assert sizes == [(1, DIM, 5, 5), (1, DIM, SIZE, 5), (1, DIM, 5, SIZE), (1, DIM, SIZE, SIZE)]
-    silent, _ = run_chunk(chunk, torch.zeros(5, 2, DIM, dtype=torch.float64), ssm.init_state(2))
+    silent, _ = chunk.run(torch.zeros(5, 2, DIM, dtype=torch.float64), ssm.init_state(2))
     assert not silent.any()
 
 
@@ -156,7 +157,7 @@ def test_a_chunk_of_uneven_steps_is_its_steps(layer):
     for cuts in ([0, 5], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
         system, state, outputs = ssm.prepare(scale), start, []
         for first, last in pairwise(cuts):
-            y, state = run_chunk(system.chunk(first, last), x[first:last], state)
+            y, state = system.chunk(first, last).run(x[first:last], state)
             outputs.append(y)
         y = torch.cat(outputs)
         loss = y.square().sum() + state.abs().square().sum()

@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 
 from rvtssm.ssm import S5, S5SSM, TemporalConfig, build_temporal_layer
-from rvtssm.ssm.init import SPECTRA, hippo_legs, initial_spectrum
+from rvtssm.ssm.init import INITIAL_MODES, hippo_legs, initial_modes
 from rvtssm.ssm.scan import scan_reference
 
 
@@ -56,15 +56,15 @@ def test_parameter_count(dim, half_state):
     assert sum(p.numel() for p in layer.parameters()) == 4 * modes * dim + 3 * modes + dim + norms + feed_forward
 
 
-@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("name", INITIAL_MODES)
 def test_spectra_are_stable_paired_and_orthonormal(name):
-    lambda_, v = initial_spectrum(name, 24, num_blocks=3)
+    lambda_, v = initial_modes(name, 24, num_blocks=3)
     assert lambda_.shape == (24,) and v.shape == (24, 24)
     assert (lambda_.real < 0).all()
     torch.testing.assert_close(v @ v.mH, torch.eye(24, dtype=v.dtype))
     system = v @ torch.diag(lambda_) @ v.mH
     assert system.imag.abs().max() < 1e-10, "the continuous system is real"
-    half, half_v = initial_spectrum(name, 24, num_blocks=3, half=True)
+    half, half_v = initial_modes(name, 24, num_blocks=3, half=True)
     assert half.shape == (12,) and half_v.shape == (24, 12)
     assert (half.imag > -1e-12).all()
     torch.testing.assert_close(torch.cat([half, half.conj()]).sum(), lambda_.sum())

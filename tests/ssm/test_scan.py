@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer, mimo, scan_cpu, scan_loop
+from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
 from rvtssm.ssm.scan import scan, scan_reference, sweeps
 
@@ -24,19 +24,23 @@ def example(num_steps: int, kind: str, dtype: torch.dtype, group_size: int = GRO
     """Decay, drive and first state; `own`: every sequence has its own decay at every step, as in S7."""
     torch.manual_seed(num_steps)
     middle = {
-        "constant": (),
-        "per_sequence": (1, NUM_GROUPS, 1),
-        "per_step": (num_steps, NUM_GROUPS, 1),
+        "constant": (1, 1),
+        "per_sequence": (1, NUM_GROUPS),
+        "per_step": (num_steps, NUM_GROUPS),
         "own": (num_steps, NUM_GROUPS * group_size),
     }[kind]
-    grouped = kind.startswith("per_")
-    sequences = (NUM_GROUPS, group_size) if grouped else (NUM_GROUPS * group_size,)
+    num_sequences = NUM_GROUPS * group_size
     decay = torch.rand(*middle, NUM_MODES)
     if dtype.is_complex:
         decay = torch.polar(decay, 6 * torch.rand(*middle, NUM_MODES))
-    drive = torch.randn(num_steps, *sequences, NUM_MODES, dtype=dtype)
-    state = torch.randn(*sequences, NUM_MODES, dtype=dtype)
+    drive = torch.randn(num_steps, num_sequences, NUM_MODES, dtype=dtype)
+    state = torch.randn(num_sequences, NUM_MODES, dtype=dtype)
     return decay.to(dtype).requires_grad_(), drive.requires_grad_(), state.requires_grad_()
+
+
+def slow_scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The reference, with a decay for every sequence."""
+    return scan_reference(decay.repeat_interleave(drive.shape[1] // decay.shape[1], 1), drive, state)
 
 
 def gradients(function, inputs: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -50,7 +54,7 @@ def _fast_twin(monkeypatch, request):
     """Both sweeps that run here; the kernels for GPUs are in test_scan_triton."""
     chosen = {"cpu": scan_cpu, "loop": scan_loop}[request.param]
     monkeypatch.setattr(scan_module, "sweeps", lambda device_type: chosen)
-    monkeypatch.setattr(mimo, "sweeps", lambda device_type: chosen)
+    monkeypatch.setattr(shared_state, "sweeps", lambda device_type: chosen)
 
 
 @pytest.mark.usefixtures("_fast_twin")
@@ -59,10 +63,10 @@ def _fast_twin(monkeypatch, request):
 @pytest.mark.parametrize("num_steps", LENGTHS)
 def test_scan_equals_the_loop_forward_and_backward(num_steps, kind, dtype):
     inputs = example(num_steps, kind, dtype)
-    for found, wanted in zip(scan(*inputs), scan_reference(*inputs), strict=True):
+    for found, wanted in zip(scan(*inputs), slow_scan(*inputs), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE[dtype])
     weights = torch.randn_like(inputs[1]), torch.randn_like(inputs[2])
-    found, wanted = gradients(scan, inputs, weights), gradients(scan_reference, inputs, weights)
+    found, wanted = gradients(scan, inputs, weights), gradients(slow_scan, inputs, weights)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * num_steps)
 
@@ -77,8 +81,8 @@ def test_gradients_are_those_of_finite_differences(kind, dtype):
 @pytest.mark.usefixtures("_fast_twin")
 def test_one_sequence_of_one_mode():
     decay, drive, state = (value.detach() for value in example(21, "constant", torch.complex128))
-    found = scan(decay[:1], drive[:, :1, :1], state[:1, :1])
-    torch.testing.assert_close(found, scan_reference(decay[:1], drive[:, :1, :1], state[:1, :1]))
+    found = scan(decay[..., :1], drive[:, :1, :1], state[:1, :1])
+    torch.testing.assert_close(found, slow_scan(decay[..., :1], drive[:, :1, :1], state[:1, :1]))
 
 
 @pytest.mark.usefixtures("_fast_twin")
@@ -87,7 +91,7 @@ def test_sums_of_many_gradients_stay_exact():
     decay, drive, state = example(3, "constant", torch.complex64, group_size=2001)
     weights = torch.ones_like(drive), torch.ones_like(state)
     inputs = tuple(value.detach().to(torch.complex128).requires_grad_() for value in (decay, drive, state))
-    wanted = gradients(scan_reference, inputs, tuple(w.to(torch.complex128) for w in weights))[0]
+    wanted = gradients(slow_scan, inputs, tuple(w.to(torch.complex128) for w in weights))[0]
     found = gradients(scan, (decay, drive, state), weights)[0]
     assert (found - wanted).abs().max() < 3e-6 * wanted.abs().max()
 
@@ -101,10 +105,10 @@ def test_memory_layout_does_not_matter():
     torch.testing.assert_close(scan(decay.conj().conj(), shuffled, state.mT.contiguous().mT), wanted)
     mirrored = scan(decay.conj(), drive.conj(), state.conj())
     torch.testing.assert_close(mirrored[0].conj().resolve_conj(), wanted[0])
-    for function in (scan, scan_reference):
+    for function in (scan, slow_scan):
         function(decay, shuffled, state)[0].real.sum().backward()  # its gradient has no memory of its own
     twice, shuffled.grad = shuffled.grad, None
-    scan_reference(decay, shuffled, state)[0].real.sum().backward()
+    slow_scan(decay, shuffled, state)[0].real.sum().backward()
     torch.testing.assert_close(twice, 2 * shuffled.grad)
 
 
@@ -114,8 +118,8 @@ def test_low_precision_in_full_precision_state():
     decay, drive, state = (value.detach() for value in example(21, "own", torch.float32))
     states, last = scan(decay, drive.bfloat16(), state)
     assert states.dtype == last.dtype == torch.float32
-    torch.testing.assert_close(states, scan_reference(decay, drive.bfloat16().float(), state)[0])
-    torch.testing.assert_close(states, scan_reference(decay, drive, state)[0], rtol=0, atol=3e-2)
+    torch.testing.assert_close(states, slow_scan(decay, drive.bfloat16().float(), state)[0])
+    torch.testing.assert_close(states, slow_scan(decay, drive, state)[0], rtol=0, atol=3e-2)
 
 
 def test_the_last_state_does_not_hold_all_states():
@@ -155,10 +159,8 @@ assert "rvtssm.ssm.scan_triton" not in sys.modules
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_operator_keeps_the_rules_of_pytorch(kind):
     """Shapes without data, gradients registered, no input changed, nothing aliased: what a compiler relies on."""
-    decay, drive, state = example(3, kind, torch.complex64)
-    rows = scan_module._rows(decay.detach(), drive).contiguous().requires_grad_()
-    flat = drive.detach().reshape(3, -1, NUM_MODES).requires_grad_(), state.detach().flatten(0, -2).requires_grad_()
-    torch.library.opcheck(scan_module._scan, (rows, *flat), test_utils=("test_schema", "test_faketensor"))
+    inputs = tuple(value.detach().requires_grad_() for value in example(3, kind, torch.complex64))
+    torch.library.opcheck(scan_module._scan, inputs, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize("name", ["s5", "s7"])

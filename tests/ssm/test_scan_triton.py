@@ -15,8 +15,8 @@ import pytest
 import torch
 from packaging.version import Version
 
-from rvtssm.ssm import mimo, scan_cpu
-from rvtssm.ssm.mimo import Mimo, run_mimo
+from rvtssm.ssm import scan_cpu, shared_state
+from rvtssm.ssm.shared_state import SharedSystem, run_shared
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
@@ -85,11 +85,11 @@ def test_a_whole_system_equals_the_cpu_path(monkeypatch, dtype, tolerance):
     state = torch.randn(num_sequences, num_modes, dtype=torch.complex64)
     results = []
     for run, device, precision in ((scan_triton, DEVICE, dtype), (scan_cpu, "cpu", torch.float32)):
-        monkeypatch.setattr(mimo, "sweeps", lambda device_type, run=run: run)
+        monkeypatch.setattr(shared_state, "sweeps", lambda device_type, run=run: run)
         leaves = [value.to(device).requires_grad_() for value in (*values, u, state)]
         decay_, gain_, w_in, w_out, d, u_, state_ = leaves
-        system = Mimo(decay_.expand(num_steps, 2, -1), gain_, None, w_in, w_out, d)
-        y, last = run_mimo(system, u_.to(precision), state_)
+        system = SharedSystem(decay_.expand(num_steps, 2, -1), gain_, None, w_in, w_out, d)
+        y, last = run_shared(system, u_.to(precision), state_)
         assert (y.dtype, last.dtype) == (precision, torch.complex64)
         results.append((y.float(), last, *torch.autograd.grad(y, leaves, grad_y.to(device, precision))))
     for found, wanted in zip(*results, strict=True):

@@ -11,9 +11,11 @@ import torch
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.models.checkpoint import load_file
-from rvtssm.models.detector import ModelConfig, build_detector
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig, postprocess
 from rvtssm.models.streams import map_state
+from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.run.train import train
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
@@ -95,34 +97,35 @@ def make_batch(hist, slots, is_first, frames=None, dt_us: int = STRIDE_US) -> Se
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
 def test_chunks_in_a_row_are_the_whole_recording(temporal):
     module, hist = build_module(temporal), draw_counts(7, 2)
-    whole, _ = module.detector(hist)
+    (whole,), _ = module.detector(hist)
     whole = whole.unflatten(0, (7, 2))
     cuts = [(0, 3), (3, 4), (4, 7)]
     for start, stop in cuts:
         batch = make_batch(hist[start:stop], [0, 1], [start == 0] * 2)
         loss = module.training_step(batch, 0)
         answers = whole[start:stop].flatten(0, 1)
-        expected = module.loss(answers, batch.targets, batch.num_targets, module.detector.locations)
+        expected = module.detector.head.loss(YoloxPredictions(answers), batch.targets, batch.num_targets)
         torch.testing.assert_close(loss, expected["total"], rtol=1e-5, atol=1e-5)
         assert {f"train/{name}" for name in expected} == module.logged.keys()
-    fresh, _ = module.detector(hist[4:])
+    (fresh,), _ = module.detector(hist[4:])
     assert not torch.allclose(fresh, whole[4:].flatten(0, 1), rtol=1e-3)  # what came before matters
 
 
 def test_streams_may_change_places():
     module, hist = build_module(), draw_counts(6, 2)
-    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
     module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
-    found = module.train_streams.push_batch(make_batch(hist[4:].flip(1), [1, 0], [False, False]))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:].flip(1), [1, 0], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)).flip(1), whole[4:], rtol=1e-5, atol=1e-4)
 
 
 def test_a_new_recording_starts_from_zero():
     module, hist = build_module(), draw_counts(6, 2)
-    whole = module.detector(hist)[0].unflatten(0, (6, 2))
-    fresh = module.detector(hist[4:])[0].unflatten(0, (2, 2))
+    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
+    fresh = module.detector(hist[4:])[0].rows.unflatten(0, (2, 2))
     module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
-    found = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, True])).unflatten(0, (2, 2))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, True]))
+    found = found.unflatten(0, (2, 2))
     torch.testing.assert_close(found[:, 0], whole[4:, 0], rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(found[:, 1], fresh[:, 1], rtol=1e-5, atol=1e-4)
     assert not torch.allclose(found[:, 1], whole[4:, 1], rtol=1e-3)
@@ -130,11 +133,11 @@ def test_a_new_recording_starts_from_zero():
 
 def test_random_chunks_know_of_no_stream_and_no_stream_of_them():
     module, hist = build_module(), draw_counts(6, 3)
-    fresh = module.detector(hist[3:])[0].unflatten(0, (3, 3))
-    whole = module.detector(hist)[0].unflatten(0, (6, 3))
+    fresh = module.detector(hist[3:])[0].rows.unflatten(0, (3, 3))
+    whole = module.detector(hist)[0].rows.unflatten(0, (6, 3))
     for _ in range(2):
         module.train_streams.push_batch(make_batch(hist[:3], [-1, 4, -1], [True, True, True]))
-        found = module.train_streams.push_batch(make_batch(hist[3:], [-1, 4, -1], [True, False, True]))
+        (found,) = module.train_streams.push_batch(make_batch(hist[3:], [-1, 4, -1], [True, False, True]))
         found = found.unflatten(0, (3, 3))
         torch.testing.assert_close(found[:, ::2], fresh[:, ::2], rtol=1e-5, atol=1e-4)
         torch.testing.assert_close(found[:, 1], whole[3:, 1], rtol=1e-5, atol=1e-4)
@@ -145,9 +148,9 @@ def test_a_model_that_forgets_by_the_chunk_is_trained_so():
     module, hist = build_module(memory_chunk=3), draw_counts(6, 2)
     for start in (0, 3):
         batch = make_batch(hist[start : start + 3], [0, 1], [start == 0] * 2)
-        found = module.train_streams.push_batch(batch)
-        torch.testing.assert_close(found, module.detector(batch.hist)[0], rtol=1e-5, atol=1e-4)
-    whole = module.train_streams.push_batch(make_batch(hist, [0, 1], [True, True])).unflatten(0, (6, 2))
+        (found,) = module.train_streams.push_batch(batch)
+        torch.testing.assert_close(found, module.detector(batch.hist)[0].rows, rtol=1e-5, atol=1e-4)
+    whole = module.train_streams.push_batch(make_batch(hist, [0, 1], [True, True])).rows.unflatten(0, (6, 2))
     torch.testing.assert_close(whole[3:].flatten(0, 1), found, rtol=1e-5, atol=1e-4)
 
 
@@ -155,18 +158,18 @@ def test_a_model_that_forgets_by_the_chunk_is_trained_so():
 def test_the_step_is_the_one_of_the_data(factor):
     module, hist = build_module(), draw_counts(4, 2)
     batch = make_batch(hist, [0, 1], [True, True], dt_us=round(factor * STRIDE_US))
-    found = module.train_streams.push_batch(batch)
-    torch.testing.assert_close(found, module.detector(hist, None, factor)[0], rtol=1e-5, atol=1e-4)
-    assert not torch.allclose(found, module.detector(hist)[0], rtol=1e-3)
+    (found,) = module.train_streams.push_batch(batch)
+    torch.testing.assert_close(found, module.detector(hist, None, factor)[0].rows, rtol=1e-5, atol=1e-4)
+    assert not torch.allclose(found, module.detector(hist)[0].rows, rtol=1e-3)
 
 
 def test_each_chunk_of_a_batch_has_its_own_step():
     module, hist = build_module(), draw_counts(4, 2)
     batch = make_batch(hist, [-1, 0], [True, True])
     batch = replace(batch, dt_us=batch.dt_us // torch.tensor([1, 5]))
-    found = module.train_streams.push_batch(batch).unflatten(0, (4, 2))
+    found = module.train_streams.push_batch(batch).rows.unflatten(0, (4, 2))
     for stream, factor in enumerate((1.0, 0.2)):
-        alone = module.detector(hist[:, stream : stream + 1], None, factor)[0]
+        alone = module.detector(hist[:, stream : stream + 1], None, factor)[0].rows
         torch.testing.assert_close(found[:, stream], alone, rtol=1e-5, atol=1e-4)
 
 
@@ -188,13 +191,13 @@ def test_the_gradient_ends_where_the_chunk_begins():
 
 def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     module, hist = build_module(), draw_counts(6, 2)
-    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
     loss = module.training_step(make_batch(hist[:4], [0, 1], [True, True], frames=[]), 0)
     assert loss == 0 and module.logged == {}
     loss.backward()
     # processes that train together wait for the gradient of every parameter
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
-    found = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
 
 
@@ -234,7 +237,7 @@ def test_stages_that_forget_leave_no_process_waiting_for_a_gradient(temporal, st
     loss = module.training_step(batch, 0)
     loss.backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
-    wanted = module.loss(module.detector(hist)[0], batch.targets, batch.num_targets, module.detector.locations)
+    wanted = module.detector.head.loss(module.detector(hist)[0], batch.targets, batch.num_targets)
     torch.testing.assert_close(loss, wanted["total"], rtol=1e-5, atol=1e-5)
 
 
@@ -308,7 +311,7 @@ def test_the_score_does_not_depend_on_which_process_comes_first():
 def labels_near(module: DetectionModule, hist: torch.Tensor) -> list[Labels]:
     """For each recording, at each step, a box close to the tenth that the module finds there."""
     num_steps, num_streams = hist.shape[:2]
-    frames = postprocess(module.eval().detector(hist)[0].detach(), [0] * num_steps * num_streams)
+    frames = postprocess(module.eval().detector(hist)[0].rows.detach(), [0] * num_steps * num_streams)
     steps = np.arange(num_steps, dtype=np.int64)
     return [
         Labels(
@@ -341,11 +344,11 @@ def test_validation_does_not_depend_on_how_recordings_are_cut():
 def test_validation_starts_anew_and_leaves_training_alone():
     module, hist = build_module(), draw_counts(6, 2)
     module.val_labels = labels_near(module, hist)
-    whole = module.detector(hist)[0].unflatten(0, (6, 2))
+    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
     module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
     batches = [make_batch(draw_counts(6, 2, seed=1), [0, 1], [True, True])]
     assert validate(module, batches) == pytest.approx(validate(module, batches), nan_ok=True)
-    found = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
+    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
 
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.models.checkpoint import load_file, read_checkpoint
-from rvtssm.models.detector import Detector, ModelConfig, build_detector
+from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
-from rvtssm.models.yolox_loss import YoloxLoss
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.run.train import train
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, build_temporal_layer
+from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import TrainingConfig
 from rvtssm.training.optim import OptimConfig, build_optimizer
@@ -39,11 +40,11 @@ def losses_and_gradients(detector: Detector) -> tuple[Tensor, Tensor, dict[str, 
     frames = torch.tensor([(0, 0), (1, 1)])
     targets = torch.tensor([[[1.0, 40, 30, 24, 20]], [[0.0, 60, 20, 30, 26]]])
     predictions, _ = detector(hist, None, 0.5, frames)
-    loss = YoloxLoss()(predictions, targets, torch.ones(2, dtype=torch.int64), detector.locations)["total"]
+    loss = detector.head.loss(predictions, targets, torch.ones(2, dtype=torch.int64))["total"]
     detector.zero_grad()
     loss.backward()
     gradients = {name: weight.grad for name, weight in detector.named_parameters() if weight.grad is not None}
-    return predictions.detach(), loss.detach(), gradients
+    return predictions.rows.detach(), loss.detach(), gradients
 
 
 def assert_near(found: Tensor, wanted: Tensor, tolerance: float, what: str = "") -> None:
@@ -64,20 +65,20 @@ def assert_same_step(found, wanted, tolerance: float) -> None:
 @every_layer
 def test_what_is_computed_again_is_the_same(name):
     plain, recomputing = build(name), build(name)
-    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    speed_up(recomputing, "cpu", recompute_strides=(4, 8, 16, 32))
     assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
 
 
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 def test_a_mixer_can_be_computed_again(mixer):
     plain, recomputing = build(mixer=mixer), build(mixer=mixer)
-    speed_up(recomputing, "cpu", recompute_stages=(1, 3))
+    speed_up(recomputing, "cpu", recompute_strides=(4, 16))
     assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
 
 
 def test_drop_path_drops_the_same_when_computed_again():
     plain, recomputing = build(drop_path=0.5), build(drop_path=0.5)
-    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    speed_up(recomputing, "cpu", recompute_strides=(4, 8, 16, 32))
     steps = []
     for detector in (recomputing, plain):
         torch.manual_seed(3)
@@ -101,7 +102,7 @@ def kept_bytes(detector: Detector) -> int:
 
 def test_computing_again_saves_memory():
     plain, recomputing = build(), build()
-    speed_up(recomputing, "cpu", recompute_stages=(1, 2, 3, 4))
+    speed_up(recomputing, "cpu", recompute_strides=(4, 8, 16, 32))
     assert kept_bytes(recomputing) < 0.5 * kept_bytes(plain)
 
 
@@ -165,7 +166,7 @@ def test_products_of_16_bits_stay_near(name):
     for is_low in (False, True):
         detector = build(name).eval()
         with torch.autocast("cpu", torch.bfloat16) if is_low else nullcontext():
-            predictions, _ = detector(hist, None, 0.5)
+            (predictions,), _ = detector(hist, None, 0.5)
         assert predictions.dtype == torch.float32
         predictions[..., 4:].square().mean().backward()
         gradient = torch.cat([weight.grad.flatten() for weight in detector.parameters() if weight.grad is not None])
@@ -179,15 +180,15 @@ def test_products_of_16_bits_stay_near(name):
 def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     inner, met = getattr(layer, "ssm", layer), []
-    if hasattr(inner, "discretize"):
-        method = inner.discretize
+    if hasattr(inner, "discretization"):
+        method = DISCRETIZATIONS[inner.discretization]
 
         def spy(lambda_: Tensor, dt: Tensor, step_scale):
             decay, gain = method(lambda_, dt, step_scale)
             met.extend(value.dtype for value in (lambda_, dt, decay, gain))
             return decay, gain
 
-        monkeypatch.setattr(inner, "discretize", spy)
+        monkeypatch.setitem(DISCRETIZATIONS, inner.discretization, spy)
     with torch.autocast("cpu", torch.bfloat16):
         state = layer.init_state(4)
         for scale in (0.5, torch.full((3, 4), 0.5)):
@@ -233,9 +234,9 @@ def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
     torch.manual_seed(0)
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     where = {"grid": (2, 2)} if layer.takes_grid else {}
-    compiled = torch.compile(layer.alone, fullgraph=True, backend="eager")
+    compiled = torch.compile(layer.forward_without_memory, fullgraph=True, backend="eager")
     for scale in (1.0, 0.5, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
-        assert_near(compiled(x, scale, **where), layer.alone(x, scale, **where), 1e-5)
+        assert_near(compiled(x, scale, **where), layer.forward_without_memory(x, scale, **where), 1e-5)
 
 
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
@@ -268,7 +269,7 @@ class Parts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)
-        self.backbone.stages = ()
+        self.backbone.recompute = lambda strides: None
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.neck(self.backbone(x)))
@@ -305,7 +306,7 @@ def test_without_a_compiler_nothing_starts(monkeypatch):
 def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, monkeypatch, logged):
     options = (
         "training.compile=true",
-        "training.recompute_stages=[1,2]",
+        "training.recompute_strides=[4,8]",
         "training.channels_last=true",
         "training.fused=false",
     )
@@ -320,7 +321,7 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, m
     assert contents[0]["state_dict"].keys() == contents[1]["state_dict"].keys()
     assert contents[0]["decisive"] == contents[1]["decisive"]
     written = read_checkpoint(last_checkpoint(fast)).detector
-    speed_up(written, "cpu", recompute_stages=(1,), channels_last=True, compile_parts=True, backend="eager")
+    speed_up(written, "cpu", recompute_strides=(4,), channels_last=True, compile_parts=True, backend="eager")
     written.load_state_dict(read_checkpoint(last_checkpoint(plain)).detector.state_dict())
     train(toy_config(fast, "training.steps=2", "resume=auto"))
 

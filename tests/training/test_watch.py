@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import math
 import sys
 from dataclasses import replace
@@ -18,7 +19,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rvtssm.cli import compose
 from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
-from rvtssm.models.spectra import layer_spectrum
 from rvtssm.run.train import train
 from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.training import callbacks, spectrum_monitor
@@ -47,7 +47,7 @@ def test_tensorboard_shows_numbers_and_pictures(watched):
     board = tensorboard(watched)
     losses = {f"train/{name}" for name in ("total", "iou", "objectness", "class", "data_wait")}
     gradients = {f"grad_norm/{room}" for room in ("spatial", "temporal", "neck", "head")}
-    stages = {f"spectrum/stage{stage}" for stage in (1, 2, 3, 4)}
+    stages = {f"spectrum/stride{stride}" for stride in (4, 8, 16, 32)}
     numbers = {f"{stage}_{name}" for stage in stages for name in ("timescale_ms_median", "masked_share")}
     assert losses | gradients | numbers | {"val/AP"} <= set(board.Tags()["scalars"])
     assert any(name.startswith("lr-") for name in board.Tags()["scalars"])
@@ -63,7 +63,8 @@ def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_
     trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}
     monkeypatch.setattr(callbacks, "shows_images", lambda trainer: True)
     monkeypatch.setattr(callbacks, "show_image", lambda trainer, name, image: shown.update({name: image}))
-    images = callbacks.DetectionImages(num_images=1, min_score=0.2)
+    monkeypatch.setattr(callbacks, "draw_frame", functools.partial(draw_frame, min_score=0.2))
+    images = callbacks.DetectionImages(num_images=1)
     for batch_idx in range(3):
         images.on_validation_batch_end(trainer, module, None, batch, batch_idx)
     if not is_first_process:  # whose loggers are the only ones
@@ -84,7 +85,7 @@ def test_csv_has_the_same_numbers(watched):
     with open(watched / "csv" / "version_0" / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     found = {name: float(row[name]) for row in rows for name in row if row[name]}
-    for name in ("grad_norm/temporal", "spectrum/stage4_frequency_hz_max", "val/AP", "train/total"):
+    for name in ("grad_norm/temporal", "spectrum/stride32_frequency_hz_max", "val/AP", "train/total"):
         shown = tensorboard(watched).Scalars(name)[-1].value
         assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
     assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
@@ -140,7 +141,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
     with torch.no_grad():
         layer.log_step.zero_()
         layer.Lambda.copy_(torch.tensor([[-0.5, 0.2 * math.pi], [-2.0, 0.8 * math.pi]]))
-    summary = spectrum_monitor.summary(layer_spectrum(layer), STRIDE_US)
+    summary = spectrum_monitor.summary(layer.spectrum(), STRIDE_US)
     assert summary == pytest.approx(
         {
             "timescale_ms_min": 25.0,
@@ -156,7 +157,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
 @pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("s7", None), ("s4", None)])
 def test_every_layer_with_modes_is_drawn(name, bandlimit):
     layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
-    picture = spectrum_monitor.spectrum_figure(layer_spectrum(layer), STRIDE_US, "stage 1")
+    picture = spectrum_monitor.spectrum_figure(layer.spectrum(), STRIDE_US, "stage 1")
     assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
@@ -164,7 +165,7 @@ def test_a_mode_that_never_decays_is_left_out_of_the_picture():
     layer = S5SSM(4, TemporalConfig(clip_real=False))
     with torch.no_grad():
         layer.Lambda[0, 0] = 1.0
-    spectrum = layer_spectrum(layer)
+    spectrum = layer.spectrum()
     assert spectrum_monitor.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
     spectrum_monitor.spectrum_figure(spectrum, STRIDE_US, "stage 1")
 
@@ -208,7 +209,7 @@ def test_any_logger_of_lightning_takes_numbers_and_pictures(toy_config, tmp_path
     chosen = (f"training.loggers=[{name}]", "training.logger_args={project: toy}", "training.spectra=true")
     train(toy_config(tmp_path, "training.steps=1", *chosen))
     found = dict(sys.modules[__name__].Notebook.written)
-    assert found["val/detections_0"].dtype == np.uint8 and "spectrum/stage1" in found and "train/total" in found
+    assert found["val/detections_0"].dtype == np.uint8 and "spectrum/stride4" in found and "train/total" in found
     assert (tmp_path / "csv").is_dir() and not (tmp_path / "tensorboard").exists()
 
 
@@ -238,7 +239,7 @@ def test_a_wrong_choice_of_loggers_fails_at_once(names, arguments, told):
     [
         ("nowhere.at.AllLogger", {}, r"there is no nowhere.at.AllLogger \(No module"),
         ("lightning.pytorch.loggers.WandLogger", {}, "there is no lightning.pytorch.loggers.WandLogger"),
-        ("lightning.pytorch.Trainer", {}, "is no logger of Lightning"),
+        ("lightning.pytorch.Trainer", {}, "is not a logger of Lightning"),
         (f"{__name__}.Notebook", {"projekt": "toy"}, r"logger_args=.*'projekt': 'toy'.* do not fit"),
     ],
 )

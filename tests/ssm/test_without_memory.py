@@ -44,7 +44,7 @@ def assert_same_gradients(layer: TemporalLayer, x: Tensor, fast: Tensor, slow: T
 def test_every_step_starts_from_zero(case, kind):
     layer, x = build(case), steps(L, N).requires_grad_()
     scale = rate(case, SCALES[kind])
-    fast, slow = layer.alone(x, scale), one_by_one(layer, x, scale)
+    fast, slow = layer.forward_without_memory(x, scale), one_by_one(layer, x, scale)
     assert_near(fast, slow)
     assert_same_gradients(layer, x, fast, slow)
 
@@ -54,7 +54,7 @@ def test_every_step_starts_from_zero(case, kind):
 def test_what_was_prepared_is_that_number(case):
     layer, x = build(case), steps(L, N)
     scale = rate(case, 0.4)
-    assert_near(layer.alone(x, layer.prepare(scale)), layer.alone(x, scale))
+    assert_near(layer.forward_without_memory(x, layer.prepare(scale)), layer.forward_without_memory(x, scale))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_layers_with_more_than_modes(config, kind):
     torch.manual_seed(0)
     layer, x = build_temporal_layer(config, DIM), steps(L, N).requires_grad_()
     where = {"grid": (2, 3)} if layer.takes_grid else {}
-    fast, slow = layer.alone(x, SCALES[kind], **where), one_by_one(layer, x, SCALES[kind], **where)
+    fast, slow = layer.forward_without_memory(x, SCALES[kind], **where), one_by_one(layer, x, SCALES[kind], **where)
     assert_near(fast, slow)
     assert_same_gradients(layer, x, fast, slow)
 
@@ -80,13 +80,13 @@ def test_layers_with_more_than_modes(config, kind):
 def test_no_state_is_made_where_a_state_is_large():
     layer, x = build_temporal_layer(TemporalConfig(name="s4d"), DIM), steps(L, N)
     layer.ssm.init_state = None
-    assert layer.alone(x).shape == x.shape
+    assert layer.forward_without_memory(x).shape == x.shape
 
 
 def test_lower_precision_stays_near():
     layer, x = build_temporal_layer(TemporalConfig(name="s5"), DIM), steps(L, N)
-    wanted = layer.alone(x)
+    wanted = layer.forward_without_memory(x)
     with torch.autocast("cpu", torch.bfloat16):
-        found = functional_call(layer, {}, (x, layer.init_state(N)))[0], layer.alone(x)
+        found = functional_call(layer, {}, (x, layer.init_state(N)))[0], layer.forward_without_memory(x)
     assert found[0].dtype == found[1].dtype
     assert_near(found[1].float(), wanted, 3e-2)

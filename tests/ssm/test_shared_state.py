@@ -7,9 +7,11 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from rvtssm.ssm import mimo
-from rvtssm.ssm.mimo import Mimo, run_mimo, run_mimo_reference
+from rvtssm.ssm import shared_state
+from rvtssm.ssm.scan import scan_reference
+from rvtssm.ssm.shared_state import SharedSystem, as_complex, as_pairs, run_shared
 
 DIM, NUM_MODES, GROUPS = 2, 3, 2
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -20,18 +22,20 @@ VARIATIONS = [(None, None, None), ("sequence",) * 3, ("step",) * 3, ("step", Non
 @pytest.fixture(autouse=True, params=["kept", "computed again"])
 def _small_blocks(monkeypatch, request):
     """Several blocks, the last one smaller, also for tiny inputs; with and without states kept for the backward."""
-    monkeypatch.setattr(mimo, "_MIN_BLOCK", 3)
-    monkeypatch.setattr(mimo, "_TILE_ROWS", 3)
+    monkeypatch.setattr(shared_state, "_MIN_BLOCK", 3)
+    monkeypatch.setattr(shared_state, "_TILE_ROWS", 3)
     if request.param == "computed again":
-        monkeypatch.setattr(mimo, "_KEPT_BYTES", 0)
+        monkeypatch.setattr(shared_state, "_KEPT_BYTES", 0)
 
 
-def example(variation, num_steps: int = 5, num_sequences: int = 14, dtype=torch.float64) -> tuple[Mimo, Tensor, Tensor]:
+def example(
+    variation, num_steps: int = 5, num_sequences: int = 14, dtype=torch.float64
+) -> tuple[SharedSystem, Tensor, Tensor]:
     torch.manual_seed(num_steps)
     shapes = {None: (1, 1, NUM_MODES), "sequence": (1, GROUPS, NUM_MODES), "step": (num_steps, GROUPS, NUM_MODES)}
     decay, gain, mask = (shapes[how] for how in variation)
     complex_dtype = dtype.to_complex()
-    system = Mimo(
+    system = SharedSystem(
         decay=torch.polar(torch.rand(decay), 6 * torch.rand(decay)).to(complex_dtype).requires_grad_(),
         gain=None if variation[1] is None else torch.randn(gain, dtype=complex_dtype, requires_grad=True),
         mask=None if variation[2] is None else torch.rand(mask) < 0.7,
@@ -43,9 +47,21 @@ def example(variation, num_steps: int = 5, num_sequences: int = 14, dtype=torch.
     return system, u, torch.randn(num_sequences, NUM_MODES, dtype=complex_dtype, requires_grad=True)
 
 
-def leaves(system: Mimo, u: Tensor, state: Tensor) -> list[Tensor]:
+def leaves(system: SharedSystem, u: Tensor, state: Tensor) -> list[Tensor]:
     values = [getattr(system, field.name) for field in fields(system)]
     return [u, state, *(v for v in values if v is not None and v.requires_grad)]
+
+
+def run_slowly(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The twin that reads like the formula: differentiable pieces, with all states in memory."""
+    groups = system.decay.shape[1]
+    drive = as_complex(F.linear(u, system.w_in), state).unflatten(1, (groups, -1))
+    if system.gain is not None:
+        drive = drive * system.gain[:, :, None]
+    states, last = scan_reference(system.decay[:, :, None], drive, state.unflatten(0, (groups, -1)))
+    if system.mask is not None:
+        states = states * system.mask[:, :, None]
+    return F.linear(as_pairs(states.flatten(1, 2), u), system.w_out) + system.d * u, last.flatten(0, 1)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -55,7 +71,7 @@ def test_blocks_change_no_number(variation, num_steps, dtype):
     inputs = example(variation, num_steps, dtype=dtype)
     weights = torch.randn_like(inputs[1]), torch.randn_like(inputs[2])
     results = []
-    for run in (run_mimo, run_mimo_reference):
+    for run in (run_shared, run_slowly):
         y, last = run(*inputs)
         loss = (y * weights[0]).sum() + (last * weights[1]).real.sum()
         results.append((y, last, *torch.autograd.grad(loss, leaves(*inputs))))
@@ -69,7 +85,7 @@ def test_gradients_are_those_of_finite_differences(variation):
     names = [f.name for f in fields(system) if getattr(system, f.name) is not None and f.name != "mask"]
 
     def run(u, state, *values):
-        return run_mimo(replace(system, **dict(zip(names, values, strict=True))), u, state)
+        return run_shared(replace(system, **dict(zip(names, values, strict=True))), u, state)
 
     assert torch.autograd.gradcheck(run, leaves(system, u, state), fast_mode=True)
 
@@ -77,7 +93,7 @@ def test_gradients_are_those_of_finite_differences(variation):
 @pytest.mark.parametrize("allowance", [0, 1 << 20])
 def test_beyond_an_allowance_no_buffer_of_all_states_survives_the_forward(monkeypatch, allowance):
     """Memory is what makes long chunks trainable."""
-    monkeypatch.setattr(mimo, "_KEPT_BYTES", allowance)
+    monkeypatch.setattr(shared_state, "_KEPT_BYTES", allowance)
     system, u, state = example((None, None, None), num_steps=9)
     saved: list[Tensor] = []
 
@@ -86,7 +102,7 @@ def test_beyond_an_allowance_no_buffer_of_all_states_survives_the_forward(monkey
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run_mimo(system, u, state)
+        run_shared(system, u, state)
     all_states = u.shape[0] * state.numel() * 2
     assert max(tensor.numel() for tensor in saved) == (all_states if allowance else u.numel())
 
@@ -94,8 +110,8 @@ def test_beyond_an_allowance_no_buffer_of_all_states_survives_the_forward(monkey
 def test_layout_of_the_input_and_its_gradient_does_not_matter():
     system, u, state = example((None, None, None))
     shuffled = u.detach().permute(2, 1, 0).contiguous().permute(2, 1, 0).requires_grad_()
-    y, last = run_mimo(system, u, state)
-    other, other_last = run_mimo(system, shuffled, state)
+    y, last = run_shared(system, u, state)
+    other, other_last = run_shared(system, shuffled, state)
     torch.testing.assert_close((other, other_last), (y, last))
     y.sum().backward()
     other.sum().backward()

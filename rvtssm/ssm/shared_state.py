@@ -1,9 +1,9 @@
-"""From input to output of a diagonal system with real matrices around it, in one operator with its own gradient.
+"""Layers whose features share one diagonal system (MIMO: many inputs, many outputs), as in S5: input to output at once.
 
-The recurrence is h[l] = decay[l] * h[l-1] + gain[l] * (w_in u[l]), y[l] = w_out (mask[l] * h[l]) + d * u[l]. Sequences
-are taken in blocks and steps in tiles that fit the cache, cut so that input and output are used where they lie. A few
-states are kept for the backward; many are not, but computed again block by block before it goes through them from the
-end. The twin that reads like the formula is `run_mimo_reference`.
+The recurrence is h[l] = decay[l] * h[l-1] + gain[l] * (w_in u[l]), y[l] = w_out (mask[l] * h[l]) + d * u[l], one
+operator with its own gradient. It takes sequences in blocks and steps in tiles that fit the cache, cut so that input
+and output need no copy. If the states are few, they are kept for the backward; otherwise the backward computes them
+again, block by block. The other kind of layer, with a small system per feature, is in `rvtssm.ssm.per_feature`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rvtssm.ssm.layer import check_fit
-from rvtssm.ssm.scan import plain, scan, sweeps
+from rvtssm.ssm.scan import plain, sweeps
 
-_TILE_ROWS = 2048  # of a product, on CPU: more only fill the cache, fewer starve it
-_BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # of states that the backward holds at once, on CPU and elsewhere
+_TILE_ROWS = 2048  # of a matrix product, on CPU: more do not fit the cache, fewer make the product slow
+_BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # states that the backward holds at once, on CPU and elsewhere
 _MIN_BLOCK = 16  # sequences
-_KEPT_BYTES = 64 << 20  # of states from forward to backward: a seventh of the products, for twice the memory of u
+_KEPT_BYTES = 64 << 20  # largest states kept for the backward; this saves a seventh of the products
 
 
 @dataclass(frozen=True, slots=True)
-class Mimo:
-    """One step of such a system at one step scale. Real and imaginary parts of the modes alternate in the matrices.
+class SharedSystem:
+    """Such a system at one step scale. Real and imaginary parts of the modes alternate in the matrices.
 
-    decay, gain and mask are (T, G, P) with T = 1 or L steps and G groups of consecutive sequences, or gain and mask
-    None where they do not vary and are part of the matrices.
+    decay, gain and mask are (T, G, P) with T = 1 or L steps and G groups of consecutive sequences. gain and mask are
+    None if they do not vary; then they are part of the matrices.
     """
 
     decay: Tensor  # (T, G, P) complex
@@ -40,49 +39,31 @@ class Mimo:
     d: Tensor  # (H,)
 
 
-def run_mimo(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """u (L, N, H), state (N, P) complex -> y (L, N, H) and the state after step L.
+def run_shared(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Run L steps: u (L, N, H), state (N, P) complex -> y (L, N, H) and the state after step L.
 
     The matrix products run in the precision of u, the recurrence in that of the state.
     """
-    _check(system, u)
+    if u.numel() == 0:
+        raise ValueError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
+    check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
-    y, last, _ = _mimo(u, state, system.decay, system.gain, system.mask, *matrices, _keeps(system, u, state))
+    y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, _keeps(system, u, state))
     return y, last
 
 
-def run_mimo_reference(system: Mimo, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The same numbers from differentiable pieces, with all states in memory."""
-    _check(system, u)
-    groups = system.decay.shape[1]
-    drive = as_complex(F.linear(u, system.w_in.to(u.dtype)), state).unflatten(1, (groups, -1))
-    if system.gain is not None:
-        drive = drive * system.gain[:, :, None]
-    states, last = scan(system.decay[:, :, None], drive, state.unflatten(0, (groups, -1)))
-    if system.mask is not None:
-        states = states * system.mask[:, :, None]
-    y = F.linear(as_pairs(states.flatten(1, 2), u), system.w_out.to(u.dtype))
-    return torch.addcmul(y, u, system.d.to(u.dtype)), last.flatten(0, 1)
-
-
 def as_complex(pairs: Tensor, like: Tensor) -> Tensor:
-    """(..., 2P) -> (..., P) in the precision of `like`."""
+    """Join pairs (..., 2P) to complex numbers (..., P), in the precision of `like`."""
     return torch.view_as_complex(pairs.to(like.real.dtype).unflatten(-1, (-1, 2)))
 
 
 def as_pairs(values: Tensor, like: Tensor) -> Tensor:
-    """(..., P) complex -> (..., 2P) in the precision of `like`."""
+    """Write complex numbers (..., P) as pairs (..., 2P), in the precision of `like`."""
     return torch.view_as_real(values).flatten(-2).to(like.dtype)
 
 
-def _check(system: Mimo, u: Tensor) -> None:
-    if u.numel() == 0:
-        raise ValueError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
-    check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
-
-
-def _keeps(system: Mimo, u: Tensor, state: Tensor) -> bool:
-    """Whether the states go from forward to backward: where they are few and nothing but the last step changes them."""
+def _keeps(system: SharedSystem, u: Tensor, state: Tensor) -> bool:
+    """Return whether the states are kept for the backward: if they are few and neither gain nor mask changes them."""
     inputs = (u, state, system.decay, system.w_in, system.w_out, system.d)
     if not torch.is_grad_enabled() or not any(value.requires_grad for value in inputs):
         return False
@@ -92,28 +73,28 @@ def _keeps(system: Mimo, u: Tensor, state: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Consecutive sequences, whole groups of them or a part of one, and the steps taken at once."""
+    """Consecutive sequences, either whole groups or a part of one, and the steps taken at once."""
 
     sequences: slice
     groups: slice
     tiles: list[slice]
 
     def rows(self, values: Tensor, steps: slice) -> Tensor:
-        """What (L, N, W) has for it, as a matrix; a copy only where it lies scattered."""
+        """Return its part of values (L, N, W) as a matrix; a copy only if the part is not contiguous."""
         rows: Tensor = values[steps, self.sequences].flatten(0, 1)
         return rows
 
     def tile(self, rows: Tensor, steps: slice) -> Tensor:
-        """Such a matrix as (T, n, W)."""
+        """Return such a matrix as (T, n, W)."""
         tile: Tensor = rows.unflatten(0, (steps.stop - steps.start, -1))
         return tile
 
     def of(self, factors: Tensor, steps: slice) -> Tensor:
-        """The same of decay, gain or mask (T, G, P): (T | 1, D, P)."""
+        """Return its part of decay, gain or mask (T, G, P): (T | 1, D, P)."""
         return factors[steps if len(factors) > 1 else slice(None), self.groups].contiguous()
 
     def project(self, x: Tensor, matrix: Tensor, d: Tensor, u: Tensor, out: Tensor, steps: slice) -> None:
-        """out = x matrix + d * u for its part of u and out (L, N, H)."""
+        """Write out = x matrix + d * u, for its part of u and out (L, N, H)."""
         target = out[steps, self.sequences]
         lies_whole = target.is_contiguous()
         rows = target.flatten(0, 1)
@@ -124,12 +105,13 @@ class _Block:
 
 
 def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
+    """Cut sequences and steps so that the states of a block fit `_BLOCK_BYTES` and, on CPU, a tile the cache."""
     num_steps, num_sequences, _ = u.shape
     per_group, is_cpu = num_sequences // groups, u.device.type == "cpu"
     fitting = _BLOCK_BYTES[is_cpu] // (num_steps * state.shape[1] * state.element_size())
     size = max(_MIN_BLOCK, min(fitting, _TILE_ROWS) if is_cpu else fitting)
     at_once = num_steps
-    if is_cpu:  # input and output then lie whole
+    if is_cpu:  # so that the rows of input and output are contiguous
         at_once = max(1, _TILE_ROWS // num_sequences) if num_sequences <= size else 1
     tiles = [slice(step, min(step + at_once, num_steps)) for step in range(0, num_steps, at_once)]
     blocks = []
@@ -155,12 +137,12 @@ def _scale(pairs: Tensor, factors: Tensor, like: Tensor) -> None:
 
 
 def _add(total: Tensor, values: Tensor, steps: slice) -> None:
-    """Add values (T | 1, D, P) to those rows of a gradient (T, D, P) that they belong to."""
+    """Add values (T | 1, D, P) to their rows of a gradient (T, D, P)."""
     (total[steps] if len(total) > 1 else total).add_(values)
 
 
-@torch.library.custom_op("rvtssm::mimo", mutates_args=())
-def _mimo(
+@torch.library.custom_op("rvtssm::shared", mutates_args=())
+def _run(
     u: Tensor,
     state: Tensor,
     decay: Tensor,
@@ -171,7 +153,7 @@ def _mimo(
     d: Tensor,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the last state and, with `keep`, all states (L, N, 2P)."""
+    """Return y, the last state and, with `keep`, all states (L, N, 2P)."""
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), state.clone()
@@ -190,8 +172,8 @@ def _mimo(
     return y, last, kept
 
 
-@torch.library.custom_op("rvtssm::mimo_backward", mutates_args=())
-def _mimo_backward(
+@torch.library.custom_op("rvtssm::shared_backward", mutates_args=())
+def _run_backward(
     grad_y: Tensor,
     grad_last: Tensor | None,
     u: Tensor,
@@ -250,36 +232,16 @@ def _mimo_backward(
     return grad_u, grad_state, grad_decay, grad_gain, grad_w_in, grad_w_out, grad_d
 
 
-@_mimo.register_fake
-def _(
-    u: Tensor,
-    state: Tensor,
-    decay: Tensor,
-    gain: Tensor | None,
-    mask: Tensor | None,
-    w_in: Tensor,
-    w_out: Tensor,
-    d: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+@_run.register_fake
+def _(u: Tensor, state: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    w_in, *_, keep = others[3:]
     kept = (*u.shape[:2], w_in.shape[0]) if keep else (0,)
     return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(kept)
 
 
-@_mimo_backward.register_fake
-def _(
-    grad_y: Tensor,
-    grad_last: Tensor | None,
-    u: Tensor,
-    state: Tensor,
-    decay: Tensor,
-    gain: Tensor | None,
-    mask: Tensor | None,
-    w_in: Tensor,
-    w_out: Tensor,
-    d: Tensor,
-    kept: Tensor,
-) -> tuple[Tensor, ...]:
+@_run_backward.register_fake
+def _(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ...]:
+    u, state, decay, gain, _, w_in, w_out, d, _ = saved
     shaped = (u, state, decay, decay if gain is not None else decay[:0], w_in, w_out, d)
     return tuple(value.new_empty(value.shape) for value in shaped)
 
@@ -287,17 +249,17 @@ def _(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     *tensors, _ = inputs
     ctx.save_for_backward(*tensors, output[2])
-    ctx.set_materialize_grads(False)  # nobody takes a gradient of the states: they would get zeros as large
+    ctx.set_materialize_grads(False)  # the kept states have no gradient: zeros for them would be as large as they are
 
 
 def _gradients(
     ctx: Any, grad_y: Tensor | None, grad_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # once: recomputed activations are handed out a single time
+    saved = ctx.saved_tensors  # read once, because activation checkpointing allows a single read
     u, _, _, gain = saved[:4]
     grad_y = torch.zeros_like(u) if grad_y is None else grad_y
-    grad_u, grad_state, grad_decay, grad_gain, *rest = _mimo_backward(grad_y, grad_last, *saved)
+    grad_u, grad_state, grad_decay, grad_gain, *rest = _run_backward(grad_y, grad_last, *saved)
     return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None
 
 
-_mimo.register_autograd(_gradients, setup_context=_keep)
+_run.register_autograd(_gradients, setup_context=_keep)

@@ -1,0 +1,127 @@
+"""What a recording becomes, known before its events are counted: boxes cleaned, times checked, grid laid, labels tied.
+
+Prepared and raw recordings are planned here, so that both have the same windows and labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
+from rvtssm.events.readers import Recording
+from rvtssm.events.windows import free_grid, label_grid
+from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+
+_LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: objects can stand still at the end
+
+
+@dataclass(frozen=True)
+class SequencePlan:
+    """A recording, its windows and labels, and how its events are counted. Can be sent to other processes."""
+
+    recording: Recording
+    windows: Windows
+    labels: Labels  # sensor px; none where the recording is planned without boxes
+    settings: WindowSettings
+    spec: DatasetSpec
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int]:
+        """(C, h, w)."""
+        return self.settings.num_channels, self.spec.frame_height, self.spec.frame_width
+
+    def counter(self) -> FrameCounter:
+        """A new counter of its frames."""
+        pixels = frame_pixels(self.recording.height, self.recording.width, self.spec.downsample)
+        return FrameCounter(self.settings, pixels)
+
+    @property
+    def span_us(self) -> tuple[int, int]:
+        """The times that its windows see, half-open; one more microsecond, since those of `rvt` are closed."""
+        return int(self.windows.bounds_us[:, 0].min()), int(self.windows.ends_us[-1]) + 1
+
+    def section(self, start: int, stop: int) -> SequencePlan:
+        """What it takes to count the windows [start, stop) alone: little, however long the recording."""
+        part = replace(self, windows=self.windows[start:stop], labels=self.labels[:0])
+        return replace(part, recording=self.recording.part(*part.span_us))
+
+    def check_read(self, num_events: int, first_us: int, last_us: int) -> None:
+        """ValueError for faults that show when all events have been read, and for labels at other times than theirs."""
+        check_faults(self.recording, num_events)
+        if len(self.labels):
+            check_label_times(self.recording, int(self.labels.t_us[-1]), first_us, last_us)
+
+
+def plan_sequence(
+    recording: Recording,
+    boxes: Boxes | None,
+    spec: DatasetSpec,
+    settings: WindowSettings,
+    is_train: bool,
+    is_read_later: bool = False,
+) -> SequencePlan | None:
+    """The plan of a recording on the label grid, or without boxes on the free grid; None if no box is left.
+
+    `is_read_later`: only the first events are read now, and who reads all calls `check_read`. ValueError for a
+    recording that cannot be used.
+    """
+    if boxes is not None:
+        boxes = clean_boxes(boxes, spec, settings.convention, is_train)
+        if not len(boxes):
+            return None
+    check_faults(recording, 0)
+    if is_read_later and boxes is not None:
+        first = next(recording.iterate(), None)
+        if first is None:
+            raise recording.error_without_events()
+        first_us = int(first.t[0])
+    else:
+        first_us, last_us = recording.time_range_us
+        check_faults(recording, recording.num_events)
+        if boxes is not None:
+            check_label_times(recording, int(boxes["t"][-1]), first_us, last_us)
+    if boxes is None:
+        boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
+    else:
+        # RVT's first window may not start at 0, whenever the first event comes.
+        start_us = 1 if settings.convention == "rvt" else first_us
+        try:
+            windows = label_grid(boxes["t"], start_us, settings)
+        except ValueError as error:
+            raise ValueError(
+                f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
+                "they count from another moment"
+            ) from None
+    return SequencePlan(recording, windows, to_labels(boxes, windows), settings, spec)
+
+
+def check_faults(recording: Recording, num_events: int) -> None:
+    """ValueError for faults that no repair can mend in a recording of which `num_events` events were read."""
+    if recording.format == "dat" and recording.faults.truncated_bytes:
+        raise ValueError(
+            f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last whole event; "
+            "copy it again"
+        )
+    if outside := recording.faults.out_of_frame:
+        raise ValueError(
+            f"{recording.path} has {outside} of {num_events + outside} events outside its "
+            f"{recording.height}x{recording.width} (height x width) pixels; choose the dataset or the size that fits"
+        )
+
+
+def check_label_times(recording: Recording, last_label_us: int, first_us: int, last_us: int) -> None:
+    """ValueError for boxes that all lie before the events of their recording, or some long after them."""
+    if last_label_us < first_us:
+        raise ValueError(
+            f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "
+            "they do not belong together, copy both again"
+        )
+    if last_label_us > last_us + _LATE_LABEL_US:
+        raise ValueError(
+            f"{recording.path} has events until {last_us} us but labels until {last_label_us} us; "
+            "events are missing, copy it again"
+        )

@@ -1,0 +1,81 @@
+"""The numbers and names that decide which parts a detector has, and the sizes of the published ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from rvtssm.models.mixers import SPATIAL_MIXERS
+
+_NUM_STAGES = 4  # of the rvt backbone
+
+
+@dataclass
+class ModelConfig:
+    """The parts of a detector, and the numbers that neither the dataset nor the temporal layer decides.
+
+    A key that begins with the name of a part is read by that part only.
+    """
+
+    size: str = "base"  # what these numbers are called in reports
+    backbone: str = "rvt"  # one of rvtssm.models.parts.BACKBONES
+    neck: str = "pafpn"  # one of rvtssm.models.parts.NECKS
+    head: str = "yolox"  # one of rvtssm.models.parts.HEADS
+    freeze_spatial: bool = False  # of the backbone, train the temporal layers only
+    timm_name: str | None = None  # a model of timm, such as resnet18
+    timm_weights: str | None = None  # what its training starts from: a file, `pretrained` (timm's download), null
+    rtdetr_queries: int = 100  # boxes per frame
+    rtdetr_layers: int = 3  # of the decoder
+    rtdetr_dim: int | None = None  # channels, a multiple of 32; null: half of the widest map, at least 32
+    rtdetr_denoising: int = 50  # noisy copies of objects to restore per frame in training, as many to reject; 0: off
+    embed_dim: int = 64  # channels of the first stage
+    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, in embed_dim
+    mixer: str = "attention"  # one of rvtssm.models.mixers.SPATIAL_MIXERS
+    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage, of which attention is a pair: block and grid
+    head_dim: int = 32  # channels per attention head
+    fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck
+    layer_scale: float = 1e-5  # initial weight of the branches of a mixer
+    drop_path: float = 0.0
+    memory: str = "carried"  # or chunk: forget after every `memory_chunk` steps, as the released SSM weights expect
+    memory_chunk: int | None = None  # steps
+
+    def __post_init__(self) -> None:
+        self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
+        if self.mixer not in SPATIAL_MIXERS:
+            raise ValueError(f"model.mixer={self.mixer!r}; choose from {', '.join(SPATIAL_MIXERS)}")
+        if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
+            raise ValueError(
+                f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
+                f"need one number for each of the {_NUM_STAGES} stages"
+            )
+        sizes = (self.embed_dim, self.head_dim, *self.dim_multiplier)
+        if min(sizes) < 1 or min(*self.num_blocks, self.fpn_blocks) < 0:
+            raise ValueError(
+                f"model.embed_dim={self.embed_dim}, head_dim={self.head_dim} and dim_multiplier={self.dim_multiplier} "
+                f"must be at least 1, num_blocks={self.num_blocks} and fpn_blocks={self.fpn_blocks} at least 0"
+            )
+        if min(self.rtdetr_queries, self.rtdetr_layers) < 1 or self.rtdetr_denoising < 0:
+            raise ValueError(
+                f"model.rtdetr_queries={self.rtdetr_queries} and rtdetr_layers={self.rtdetr_layers} must be at least "
+                f"1, rtdetr_denoising={self.rtdetr_denoising} at least 0"
+            )
+        if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
+            raise ValueError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
+        if not 0 <= self.layer_scale < inf:
+            raise ValueError(f"model.layer_scale={self.layer_scale:g} must be at least 0, and finite")
+        if not 0 <= self.drop_path < 1:
+            raise ValueError(f"model.drop_path={self.drop_path:g} must be at least 0 and less than 1")
+        if self.memory not in ("carried", "chunk"):
+            raise ValueError(f"model.memory={self.memory!r}; choose from carried, chunk")
+        if (self.memory == "chunk") != (self.memory_chunk is not None) or (self.memory_chunk or 1) < 1:
+            raise ValueError(
+                f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
+                "give a length in steps with `chunk` and none with `carried`"
+            )
+
+
+MODEL_SIZES = {
+    "tiny": ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1),
+    "small": ModelConfig(size="small", embed_dim=48, head_dim=24, fpn_blocks=1),
+    "base": ModelConfig(size="base", embed_dim=64, head_dim=32, fpn_blocks=2),
+}

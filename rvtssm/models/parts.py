@@ -1,0 +1,47 @@
+"""The backbones, necks and heads that a detector can have; these tables are where a new one is added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from rvtssm.models.contracts import Backbone, Head, Neck
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.pafpn import Pafpn
+from rvtssm.models.rtdetr_head import RtdetrHead
+from rvtssm.models.rvt_backbone import RvtBackbone
+from rvtssm.models.timm_backbone import TimmBackbone
+from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.ssm import TemporalConfig
+
+BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
+NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
+HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
+
+Part = TypeVar("Part")
+
+
+def head_class(model: ModelConfig) -> type[Head]:
+    """Return the class of the head; ValueError lists the names."""
+    return _chosen(HEADS, "model.head", model.head)
+
+
+def build_parts(
+    model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], num_classes: int, in_channels: int
+) -> tuple[Backbone, Neck, Head]:
+    """Build the parts of a detector, each for what the one before it gives; ValueError if they do not fit."""
+    neck_class = _chosen(NECKS, "model.neck", model.neck)
+    backbone = _chosen(BACKBONES, "model.backbone", model.backbone)(model, temporal, frame_hw, in_channels)
+    if not set(neck_class.strides) <= backbone.channels.keys():
+        raise ValueError(
+            f"model.neck={model.neck} needs maps of the strides {list(neck_class.strides)}, and model.backbone="
+            f"{model.backbone} gives {list(backbone.channels)}; choose another backbone or neck"
+        )
+    neck = neck_class(model, backbone.channels)
+    return backbone, neck, head_class(model)(model, neck.channels, num_classes, backbone.padded_hw)
+
+
+def _chosen(table: Mapping[str, Part], key: str, name: str) -> Part:
+    if name not in table:
+        raise ValueError(f"{key}={name!r}; choose from {', '.join(table)}")
+    return table[name]

@@ -1,0 +1,79 @@
+"""The loss of a detector with queries: objects are matched one-to-one with queries, for every layer of the decoder.
+
+Source: RT-DETR (Zhao et al., 2024): varifocal classification whose target is the overlap, L1 and generalised IoU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.ops import generalized_box_iou_loss
+
+from rvtssm.boxes import cxcywh_to_xyxy
+from rvtssm.models.matching import match_cheapest
+from rvtssm.models.simota import overlap_cxcywh
+
+CLASS_WEIGHT, L1_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0
+CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # of a match
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # in the cost of a class
+VARIFOCAL_ALPHA, VARIFOCAL_GAMMA = 0.75, 2.0
+
+
+class QueryOutputs(NamedTuple):
+    """What the queries of M frames say, from S stages of the head."""
+
+    boxes: Tensor  # (S, M, Q, 4) float32 [cx, cy, w, h px]
+    logits: Tensor  # (S, M, Q, K) float32, of the classes
+
+
+def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, frame: Tensor) -> Tensor:
+    """Return the target of every query, -1 for background: (S, M, Q) int64, an index into the N targets of a frame.
+
+    targets (M, N, 5) [class, cx, cy, w, h px], of which the first num_targets (M,) are real; frame (4,) [width, height,
+    width, height px].
+    """
+    boxes, logits = outputs.boxes.detach(), outputs.logits.detach()
+    probability = logits.sigmoid()
+    is_class = FOCAL_ALPHA * (1 - probability) ** FOCAL_GAMMA * -F.logsigmoid(logits)
+    is_not = (1 - FOCAL_ALPHA) * probability**FOCAL_GAMMA * -F.logsigmoid(-logits)
+    class_id = targets[..., 0].long()  # (M, N)
+    by_target = class_id[None, :, None].expand(*logits.shape[:-1], -1)  # (S, M, Q, N)
+    class_cost = (is_class - is_not).gather(-1, by_target)
+    wanted = targets[None, :, None, :, 1:]
+    l1_cost = ((boxes[..., None, :] - wanted).abs() / frame).sum(-1)
+    giou_cost = _giou_loss(boxes[..., None, :], wanted)
+    cost = CLASS_COST * class_cost + L1_COST * l1_cost + GIOU_COST * giou_cost
+    matched = match_cheapest(cost.flatten(0, 1), num_targets.repeat(len(boxes)))
+    return matched.unflatten(0, boxes.shape[:2])
+
+
+def query_losses(
+    outputs: QueryOutputs, matched: Tensor, targets: Tensor, frame: Tensor, counts: Tensor | None = None
+) -> Tensor:
+    """Return the terms of the loss, weighted, as sums over frames and queries: (S, 3) [class, L1, generalised IoU].
+
+    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) bool, False for queries to be left out.
+    """
+    stage, row, query = torch.where(matched >= 0)
+    answers, wanted = outputs.boxes[stage, row, query], targets[row, matched[stage, row, query]]
+    class_id = wanted[:, 0].long()
+    overlap = overlap_cxcywh(answers.detach(), wanted[:, 1:]).to(outputs.logits.dtype)
+    where = (stage, row, query, class_id)
+    target = torch.zeros_like(outputs.logits).index_put(where, overlap)
+    is_object = torch.zeros_like(target).index_put(where, torch.ones_like(overlap))
+    background = VARIFOCAL_ALPHA * outputs.logits.detach().sigmoid() ** VARIFOCAL_GAMMA * (1 - is_object)
+    class_ = F.binary_cross_entropy_with_logits(outputs.logits, target, background + target, reduction="none")
+    if counts is not None:
+        class_ = class_ * counts[..., None]
+    l1 = ((answers - wanted[:, 1:]).abs() / frame).sum(-1)
+    giou = _giou_loss(answers, wanted[:, 1:])
+    sums = [class_.new_zeros(len(class_)).index_add(0, stage, term) for term in (l1, giou)]
+    return torch.stack([CLASS_WEIGHT * class_.sum((1, 2, 3)), L1_WEIGHT * sums[0], GIOU_WEIGHT * sums[1]], dim=-1)
+
+
+def _giou_loss(a: Tensor, b: Tensor) -> Tensor:
+    """1 - generalised IoU of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast."""
+    return generalized_box_iou_loss(*torch.broadcast_tensors(cxcywh_to_xyxy(a), cxcywh_to_xyxy(b)))

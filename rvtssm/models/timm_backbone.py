@@ -1,0 +1,130 @@
+"""Any model of timm as the spatial part of a backbone, with temporal layers after its maps.
+
+Source of the models: timm (Wightman, 2019). A temporal layer stands after a map, not between two stages of the model:
+so the model stays as it was trained, it may be frozen, and memory learns on its maps, as in EvRT-DETR (2024). Frames
+enter as counts, without scaling. timm repeats pretrained filters over the C channels and multiplies them by 3 / C, so a
+pixel with C / 3 events gives the response of an image value of 1, which is one standard deviation of ImageNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models import load_state_dict
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rvtssm.models.contracts import Backbone, check_memory_strides
+from rvtssm.models.mix_in_time import mix_in_time
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+
+_STRIDES = (4, 8, 16, 32)
+PRETRAINED = "pretrained"
+
+
+class TimmBackbone(Backbone):
+    """Use this to try another spatial model, or to add memory to one that is trained: `model.timm_name` says which.
+
+    Temporal layers stand at `temporal.strides` only, by default at all of 4, 8, 16 and 32 that the model has.
+    """
+
+    def __init__(
+        self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
+    ) -> None:
+        super().__init__(model, temporal, frame_hw, in_channels)
+        self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
+        if self.weights not in (None, PRETRAINED) and not Path(self.weights).is_file():
+            raise ValueError(f"model.timm_weights={self.weights}: there is no such file; give one, pretrained or null")
+        height, width = frame_hw
+        self.padded_hw = -(-height // _STRIDES[-1]) * _STRIDES[-1], -(-width // _STRIDES[-1]) * _STRIDES[-1]
+        self._options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path else {}
+        if getattr(timm.get_pretrained_cfg(self.name), "fixed_input_size", False):
+            self._options["img_size"] = self.padded_hw
+        self.spatial = self._create()
+        info: Any = self.spatial.feature_info
+        self._index = {stride: index for index, stride in enumerate(info.reduction()) if stride in _STRIDES}
+        self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
+        if not self.channels:
+            raise ValueError(f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another")
+        self.memory_strides = check_memory_strides(temporal.strides, self.channels)
+        self.temporal = nn.ModuleDict(
+            {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
+        )
+
+    def temporal_layers(self) -> dict[int, TemporalLayer]:
+        return {int(stride): layer for stride, layer in self.temporal.items()}  # type: ignore[misc]
+
+    def forward(
+        self, frames: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
+    ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
+        found = self.spatial(frames.flatten(0, 1).permute(0, 3, 1, 2))
+        maps, states = {}, []
+        layers = self.temporal_layers()
+        given = dict(zip(layers, zip(state, step_scales, strict=True), strict=True))
+        for stride in self.channels:
+            x = found[self._index[stride]]
+            if getattr(self.spatial, "output_fmt", "NCHW") == "NCHW":
+                x = x.permute(0, 2, 3, 1)
+            x = x.unflatten(0, frames.shape[:2])
+            if stride in layers:
+                if stride in self.recomputed and torch.is_grad_enabled():
+                    x, after = checkpoint(mix_in_time, layers[stride], x, *given[stride], use_reentrant=False)
+                else:
+                    x, after = mix_in_time(layers[stride], x, *given[stride])
+                states.append(after)
+            maps[stride] = x
+        return maps, tuple(states)
+
+    def load_pretrained(self) -> None:
+        """Load the spatial weights from `model.timm_weights`; ValueError if they cannot be had or do not fit."""
+        if self.weights is None:
+            return
+        overlay = {}
+        if self.weights != PRETRAINED:
+            with torch.device("meta"):
+                own = timm.create_model(self.name, num_classes=0).state_dict()
+            given = _read(self.weights)
+            if missing := [name for name in own if name not in given]:
+                raise ValueError(
+                    f"model.timm_weights={self.weights} lacks {len(missing)} of the {len(own)} weights of "
+                    f"model.timm_name={self.name}, such as {missing[0]}; give weights that timm saved for it"
+                )
+            overlay = {"pretrained_cfg_overlay": {"file": self.weights}}
+        self.spatial.load_state_dict(self._create(pretrained=True, **overlay).state_dict())
+
+    def facts(self) -> dict[str, Any]:
+        return {"timm_name": self.name, "temporal_strides": list(self.memory_strides), "frozen": self.freezes_spatial}
+
+    def _create(self, **weights: Any) -> nn.Module:
+        try:
+            model: nn.Module = timm.create_model(
+                self.name, features_only=True, in_chans=self.in_channels, **self._options, **weights
+            )
+        except Exception as error:  # models, and the library that downloads their weights, have errors of many kinds
+            raise ValueError(
+                f"model.timm_name={self.name}, model.timm_weights={self.weights}: timm cannot build it so ({error}); "
+                "choose another model, or weights from a file"
+            ) from error
+        return model
+
+
+def _known(name: str | None) -> str:
+    if name is None:
+        raise ValueError("model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto")
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
+        raise ValueError(f"model.timm_name={name!r} is no model of timm; near it are {', '.join(near) or 'none'}")
+    return name
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return load_state_dict(path)
+    except Exception as error:  # of whatever kind another file leads torch to
+        raise ValueError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error

@@ -1,0 +1,256 @@
+"""Layers with one small system per feature (SISO: single input, single output), as S4 and S4D; many steps at once.
+
+Each of H features has its own A, b and c: x[l] = A[l] x[l-1] + b[l] u[l], y[l] = c[l] x[l]. A chunk of L steps is four
+matrices per feature, y = T u + O x and x' = A^L x + R u (T direct, O readout, R reach, A^L carry). So only the first
+and the last state are ever held, and any number of sequences shares the matrices. The other kind of layer, with one
+state that all features share, is in `rvtssm.ssm.shared_state`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit
+
+STATE_SIZE = 64  # per feature, conjugates included, unless the configuration says another
+_LONGEST = 32  # steps of a chunk: with more, the cost per step grows, but the number of products falls
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedChunk:
+    """What L steps do, for G groups of consecutive sequences. The state of a feature is S = 2n real numbers.
+
+    Matrices are multiplied to the right of row vectors. The carry of a diagonal system is one factor per mode.
+    """
+
+    direct: Tensor  # (G, H, L, L): row of the input step, column of the output step
+    readout: Tensor  # (G, H, S, L)
+    reach: Tensor  # (G, H, L, S)
+    carry: Tensor  # (G, H, S, S), or (G, H, n) complex
+
+    def run(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run L steps: u (L, N, H), state (N, H, n) complex -> y (L, N, H) and the state afterwards."""
+        groups = len(self.direct)
+        # One batch of products for all groups and features; with one group, the state is not copied.
+        inputs = u.unflatten(1, (groups, -1)).permute(1, 3, 2, 0).flatten(0, 1).contiguous()  # (G H, N / G, L)
+        modes = state.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (G H, N / G, n)
+        before = torch.view_as_real(modes).flatten(-2)  # (G H, N / G, S)
+        direct, readout, reach, carry = (
+            matrix.flatten(0, 1) for matrix in (self.direct, self.readout, self.reach, self.carry)
+        )
+        y = torch.baddbmm(before @ readout, inputs, direct)
+        after = inputs @ reach if carry.is_complex() else torch.baddbmm(before @ carry, inputs, reach)
+        last = torch.view_as_complex(after.unflatten(-1, (-1, 2)))
+        if carry.is_complex():
+            last = torch.addcmul(last, carry[:, None], modes)
+        y = y.unflatten(0, (groups, -1)).permute(3, 0, 2, 1).flatten(1, 2)
+        return y, last.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+
+
+class PerFeatureSystem(ABC):
+    """A discrete system at one step scale: T = 1 or L different steps, G groups of sequences that differ in step."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def scale_shape(self) -> tuple[int, int]:
+        """(T, G)."""
+
+    @property
+    @abstractmethod
+    def response(self) -> Tensor:
+        """The output that an input of 1 gives in the same step: (T, G, H), or broadcasting to it."""
+
+    @abstractmethod
+    def longest_chunk(self, per_group: int) -> int:
+        """Return how many steps are best taken at once, if a group has so many sequences."""
+
+    @abstractmethod
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
+        """Return the matrices of the steps [start, stop)."""
+
+    def run(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run L steps: u (L, N, H), state (N, H, n) complex -> y (L, N, H) and the state after step L."""
+        num_steps, num_sequences, _ = u.shape
+        scale_steps, groups = self.scale_shape
+        check_fit(scale_steps, groups, num_steps, num_sequences)
+        outputs, chunk, length = [], None, 0
+        longest = self.longest_chunk(num_sequences // groups)
+        for start in range(0, num_steps, longest):
+            part = u[start : start + longest]
+            if chunk is None or scale_steps > 1 or len(part) != length:
+                length = len(part)
+                chunk = self.chunk(start, start + length)
+            y, state = chunk.run(part, state)
+            outputs.append(y)
+        return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
+
+    def run_without_memory(self, u: Tensor) -> Tensor:
+        """Run every step from the zero state, without making a state: u (L, N, H) -> y (L, N, H)."""
+        scale_steps, groups = self.scale_shape
+        check_fit(scale_steps, groups, u.shape[0], u.shape[1])
+        y: Tensor = self.response[:, :, None] * u.unflatten(1, (groups, -1))
+        return y.flatten(1, 2)
+
+
+class PerFeatureLayer(TemporalLayer):
+    """A layer of such systems, with a direct path D: y = C x + D u. The state is (N, H, n), complex."""
+
+    log_real: nn.Parameter  # (H, n)
+    D: nn.Parameter  # (H,)
+
+    @abstractmethod
+    def prepare(self, step_scale: StepScale = 1.0) -> PerFeatureSystem: ...
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Return zeros (N, H, n), complex."""
+        shape = num_sequences, *self.log_real.shape
+        return self.log_real.new_zeros(shape, dtype=self.log_real.dtype.to_complex())
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | PerFeatureSystem = 1.0) -> tuple[Tensor, Tensor]:
+        """Run L steps: x (L, N, H), state (N, H, n) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        assert isinstance(state, Tensor)
+        system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
+        with torch.autocast(x.device.type, enabled=False):
+            y, last = system.run(x.to(self.D.dtype), state)
+            return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def forward_without_memory(self, x: Tensor, step_scale: StepScale | PerFeatureSystem = 1.0, **where: Any) -> Tensor:
+        """See `TemporalLayer.forward_without_memory`. No state is made, because one is as large as many features."""
+        system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = x.to(self.D.dtype)
+            return torch.addcmul(system.run_without_memory(inputs), inputs, self.D).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagonalSystem(PerFeatureSystem):
+    """n modes per feature that stand for themselves and their conjugates: y = 2 Re(c x).
+
+    All are (T, G, H, n), or broadcast to it.
+    """
+
+    decay: Tensor
+    gain: Tensor
+    c: Tensor
+
+    @property
+    def scale_shape(self) -> tuple[int, int]:
+        return self.decay.shape[0], self.decay.shape[1]
+
+    @property
+    def response(self) -> Tensor:
+        return 2 * (self.c * self.gain).real.sum(-1)
+
+    def longest_chunk(self, per_group: int) -> int:
+        return _LONGEST
+
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
+        """See `PerFeatureSystem.chunk`. If the steps differ, T takes L / 2 times the work."""
+        if len(self.decay) == 1:
+            return self._even_chunk(stop - start)
+        steps = slice(start, stop)
+        gain, c = self.gain.expand_as(self.decay)[steps], (2 * self.c).expand_as(self.decay)[steps]
+        carried, reached = torch.ones_like(self.decay[0]), self.decay[:0]
+        readout, direct = [], []
+        for decay_l, gain_l, c_l in zip(self.decay[steps], gain, c, strict=True):
+            carried = decay_l * carried
+            reached = torch.cat([decay_l * reached, gain_l[None]])  # what is left of the inputs so far
+            readout.append(c_l * carried)
+            direct.append(F.pad((c_l * reached).real.sum(-1), (0, 0, 0, 0, 0, stop - start - len(reached))))
+        return SteppedChunk(
+            direct=torch.stack(direct, -1).permute(1, 2, 0, 3),
+            readout=_real_rows(torch.stack(readout, -2)).mT,
+            reach=torch.view_as_real(reached.permute(1, 2, 0, 3)).flatten(-2),
+            carry=carried,
+        )
+
+    def _even_chunk(self, length: int) -> SteppedChunk:
+        decay, gain, c = self.decay[0], self.gain[-1], 2 * self.c[-1]
+        powers = [torch.ones_like(decay)]
+        for _ in range(length):
+            powers.append(powers[-1] * decay)
+        stacked = torch.stack(powers, -2)  # (G, H, L + 1, n)
+        reach = gain[..., None, :] * stacked[..., :-1, :].flip(-2)
+        kernel = (c[..., None, :] * reach).real.sum(-1).flip(-1)
+        return SteppedChunk(
+            direct=toeplitz(kernel),
+            readout=_real_rows(c[..., None, :] * stacked[..., 1:, :]).mT,
+            reach=torch.view_as_real(reach.resolve_conj()).flatten(-2),
+            carry=powers[-1],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DenseSystem(PerFeatureSystem):
+    """A full matrix per feature over S real numbers: the n modes, real and imaginary part of each in turn."""
+
+    a: Tensor  # (T, G, H, S, S), multiplied to the left of column vectors
+    b: Tensor  # (T, G, H, S)
+    c: Tensor  # (H, S)
+
+    @property
+    def scale_shape(self) -> tuple[int, int]:
+        return self.a.shape[0], self.a.shape[1]
+
+    @property
+    def response(self) -> Tensor:
+        return (self.c * self.b).sum(-1)
+
+    def longest_chunk(self, per_group: int) -> int:
+        """See `PerFeatureSystem.longest_chunk`. The answer is 1, the plain recurrence, if the steps differ and a group
+        has fewer sequences than the state has numbers: making the matrices would cost more than using them saves.
+        """
+        return _LONGEST if len(self.a) == 1 or per_group >= self.a.shape[-1] else 1
+
+    def chunk(self, start: int, stop: int) -> SteppedChunk:
+        """See `PerFeatureSystem.chunk`. T, O and R are Krylov sequences: products of a matrix and a vector. If the
+        steps differ, O needs products of two matrices.
+        """
+        if len(self.a) == 1 or stop - start == 1:
+            index = start if len(self.a) > 1 else 0
+            return self._even_chunk(self.a[index], self.b[index], stop - start)
+        c = self.c[:, None]  # (H, 1, S)
+        carried = reached = None
+        readout, direct = [], []
+        for a, b in zip(self.a[start:stop], self.b[start:stop, ..., None], strict=True):
+            carried = a if carried is None else a @ carried
+            reached = b if reached is None else torch.cat([a @ reached, b], -1)  # what is left of the inputs so far
+            readout.append(c @ carried)
+            direct.append(F.pad(c @ reached, (0, stop - start - reached.shape[-1])))
+        assert carried is not None and reached is not None
+        return SteppedChunk(torch.cat(direct, -2).mT, torch.cat(readout, -2).mT, reached.mT, carried.mT)
+
+    def _even_chunk(self, a: Tensor, b: Tensor, length: int) -> SteppedChunk:
+        rows, columns = [self.c.expand_as(b)[..., None, :]], [b[..., None]]
+        for _ in range(length):
+            rows.append(rows[-1] @ a)
+        for _ in range(length - 1):
+            columns.append(a @ columns[-1])
+        reach = torch.cat(columns[::-1], -1).mT
+        return SteppedChunk(
+            direct=toeplitz((self.c[:, None] * reach.flip(-2)).sum(-1)),
+            readout=torch.cat(rows[1:], -2).mT,
+            reach=reach,
+            carry=torch.linalg.matrix_power(a, length).mT,
+        )
+
+
+def toeplitz(kernel: Tensor) -> Tensor:
+    """Return T[k, l] = kernel[l - k], 0 below the diagonal: (..., L) -> (..., L, L)."""
+    length = kernel.shape[-1]
+    lag = torch.arange(length, device=kernel.device)
+    lag = lag - lag[:, None]
+    return kernel[..., lag.clamp_min(0)] * (lag >= 0)
+
+
+def _real_rows(values: Tensor) -> Tensor:
+    """Return Re(values x) as a row over the real and imaginary parts of x in turn: (..., n) complex -> (..., 2n)."""
+    return torch.view_as_real(values.conj().resolve_conj()).flatten(-2)

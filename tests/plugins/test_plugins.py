@@ -1,0 +1,95 @@
+"""A backbone, a neck, a head, a temporal layer and a dataset from files outside the package, through every verb."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rvtssm import cli
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.parts import BACKBONES, HEADS, NECKS
+from rvtssm.ssm import TEMPORAL_LAYERS
+
+HERE = Path(__file__).parent
+FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
+LINES = 60  # that one file may have
+TOY = (
+    "model.embed_dim=8",
+    "model.head_dim=8",
+    "model.fpn_blocks=0",
+    "sampling.batch_size=2",
+    "sampling.chunk_length=3",
+    "training.steps=2",
+    "training.accelerator=cpu",
+    "training.progress=false",
+    "data.num_workers=0",
+)
+CHOSEN = {
+    "pooling_backbone": "model.backbone=pooling",
+    "one_map_neck": "model.neck=one_map",
+    "centre_head": "model.head=centre",
+    "leaky_layer": "temporal.name=leaky",
+    "toy_dataset": "dataset.name=toy",
+}
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """The folder of a few short recordings in the layout that the dataset of the plugin has."""
+    folder = tmp_path_factory.mktemp("toy") / "raw"
+    size = ("dataset=synthetic", "dataset.height=64", "dataset.width=96", f"dataset.raw_dir={folder}")
+    few = ("num_train=1", "num_val=1", "num_test=1", "duration_s=1", "workers=1")
+    assert cli.main(["generate", *size, *few]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def other_tests_see_no_plugin(monkeypatch):
+    """Restore the tables and the path of imports afterwards."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    tables = (BACKBONES, NECKS, HEADS, TEMPORAL_LAYERS, DATASETS)
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+    for path in FILES:
+        sys.modules.pop(path.stem, None)
+
+
+def test_every_plugin_is_short_and_tried():
+    assert {path.stem for path in FILES} == set(CHOSEN)
+    assert all(len(path.read_text().splitlines()) <= LINES for path in FILES)
+
+
+def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path):
+    plugins = f"plugins=[{','.join(map(str, FILES))}]"
+    data = (CHOSEN["toy_dataset"], f"dataset.raw_dir={raw}")
+    assert cli.main(["train", plugins, *data, *TOY, *CHOSEN.values(), f"out={tmp_path / 'run'}"]) == 0
+    weights = f"checkpoint={tmp_path / 'run' / 'checkpoints' / 'last.ckpt'}"
+    detector = read_checkpoint(weights.partition("=")[2]).detector
+    classes = {type(part).__name__ for part in detector.modules()}
+    assert classes >= {"PoolingBackbone", "OneMapNeck", "CentreHead", "LeakyLayer"}
+    where = (plugins, weights, "data.num_workers=0", *data, f"out={tmp_path / 'scores'}")
+    assert cli.main(["evaluate", *where, "frequencies_hz=[20,40]"]) == 0
+    assert set(json.loads((tmp_path / "scores" / "evaluation.json").read_text())["rates"]) == {"20", "40"}
+    assert cli.main(["export", plugins, weights, f"out={tmp_path / 'model.pt2'}", "check_steps=3"]) == 0
+    (recording,) = (raw / "test").glob("*.dat")
+    found = []
+    for model in (weights, f"checkpoint={tmp_path / 'model.pt2'}"):
+        out = tmp_path / f"out{len(found)}"
+        options = ("formats=[jsonl]", "predict.postprocess.max_detections=20", f"recording={recording}", f"out={out}")
+        assert cli.main(["predict", plugins, model, *options]) == 0
+        lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
+        found.append([box["score"] for line in lines for box in line["detections"]])
+    assert found[0] and found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_a_name_that_another_module_has_is_refused(tmp_path):
+    (tmp_path / "json.py").write_text("")
+    with pytest.raises(ValueError, match=r"plugins=\[.*json.py\]: json is the name of another module"):
+        cli.compose([f"plugins=['{tmp_path / 'json.py'}']"])

@@ -1,0 +1,118 @@
+"""Every layer as a step in real numbers, and its spectrum: both belong to the contract, so they run over the table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layer_examples import DIM, NUM_SEQUENCES, RATELESS, VARIANTS, as_tuple, assert_near, random_state, steps
+
+from rvtssm.ssm import TEMPORAL_LAYERS, Spectrum, TemporalConfig, build_temporal_layer
+
+GRID = (1, 2)
+MASKED = {"bandlimit": 0.3, "bandlimit_at": "current_step", "dt_max": 2.0}
+CASES = {
+    **VARIANTS,
+    **{f"{name}-unmasked": TemporalConfig(name=name, bandlimit=0.0) for name in ("s5", "s4d")},
+    **{f"{name}-masked-now": TemporalConfig(name=name, **MASKED) for name in ("s5", "s4d")},
+    "s5-both-ways": TemporalConfig(name="s5", bidirectional=True),
+    "lstm-conv": TemporalConfig(name="lstm", dws_conv=True),
+    "lstm-conv-input": TemporalConfig(name="lstm", dws_conv=True, dws_conv_only_hidden=False),
+}
+REFUSED = {  # what a layer says that has no step in real numbers
+    **{name: "discretization" for name in CASES if name.startswith("s4-") and "bilinear" not in name},
+    "s7-eq4": "s7_mode=eq4",
+    "s5-both-ways": "bidirectional=true",
+}
+# what a layer says that has no modes, by its name
+MODELESS = {"lstm": "an LSTM has no eigenvalues", "s7-eq4": "Eq4SSM has no eigenvalues"}
+
+
+def build(case: str):
+    torch.manual_seed(0)
+    return build_temporal_layer(CASES[case], DIM)
+
+
+def in_real_numbers(state):
+    leaves = tuple(torch.view_as_real(s) if s.is_complex() else s for s in as_tuple(state))
+    return leaves if isinstance(state, tuple) else leaves[0]
+
+
+def test_every_layer_of_the_table_is_here():
+    assert {config.name for config in CASES.values()} == set(TEMPORAL_LAYERS)
+    assert set(TEMPORAL_LAYERS) == {config.name for case, config in CASES.items() if case not in REFUSED}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED])
+@torch.no_grad()
+def test_the_real_step_is_the_step_of_the_layer(case):
+    """Over carried steps, with another step scale for each group of sequences at each step."""
+    layer, x = build(case), steps(6)
+    real = layer.real_step()
+    where = {"grid": GRID} if layer.takes_grid else {}
+    assert real.takes_grid == layer.takes_grid
+    for found, wanted in zip(as_tuple(real.init_state(4)), as_tuple(layer.init_state(4)), strict=True):
+        assert not found.is_complex()
+        torch.testing.assert_close(found, in_real_numbers(wanted))
+    state = random_state(layer)
+    carried = in_real_numbers(state)
+    for index, x_l in enumerate(x):
+        scale = torch.linspace(0.1, 2.0, 3).roll(index) + 0.1 * index
+        wanted, state = layer(x_l[None], state, scale, **where)
+        found, carried = real(x_l[None], carried, scale, **where)
+        assert_near(found, wanted, 2e-5)
+        assert_near(carried, in_real_numbers(state), 2e-5)
+        without = real.forward_without_memory(x_l[None], scale, **where)
+        assert_near(without, layer.forward_without_memory(x_l[None], scale, **where), 2e-5)
+    assert (without - found).abs().max() > 1e-3, "the state matters"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED and CASES[case].name != "lstm"])
+@torch.no_grad()
+def test_the_real_step_leaves_the_layer_as_it_is_and_has_its_own_constants(case):
+    layer, x = build(case), steps(1)
+    wanted = layer(x, layer.init_state(NUM_SEQUENCES))[0]
+    real, scale = layer.real_step(), torch.ones(1)
+    first = real(x, real.init_state(NUM_SEQUENCES), scale)[0]
+    assert torch.equal(layer(x, layer.init_state(NUM_SEQUENCES))[0], wanted)
+    for parameter in layer.parameters():
+        parameter.zero_()
+    assert torch.equal(real(x, real.init_state(NUM_SEQUENCES), scale)[0], first)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_layer_without_a_real_step_says_what_to_use(case):
+    with pytest.raises(ValueError, match=rf"temporal\.{REFUSED[case]}.* cannot be exported.*"):
+        build(case).real_step()
+
+
+def test_a_mode_that_the_real_step_would_divide_by_is_refused():
+    layer = build_temporal_layer(TemporalConfig(name="s5", clip_real=False), DIM)
+    with torch.no_grad():
+        layer.ssm.Lambda[0] = 0
+    with pytest.raises(ValueError, match=r"lambda = 0 cannot be exported.*clip_real=true"):
+        layer.real_step()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layer_has_a_spectrum_or_a_reason(case):
+    layer = build(case)
+    spectrum, inner = layer.spectrum(), getattr(layer, "ssm", layer)
+    if CASES[case].name == "lstm" or case in RATELESS:
+        assert isinstance(spectrum, str) and spectrum.startswith(MODELESS[case.partition("-conv")[0]])
+        return
+    assert isinstance(spectrum, Spectrum)
+    num_modes = inner.init_state(1).numel() * (2 if CASES[case].name == "s4" else 1)  # with all conjugates in s4
+    for values in (spectrum.timescale_steps, spectrum.cycles_per_step, spectrum.is_masked):
+        assert values.shape == (num_modes,) and not values.requires_grad
+    assert (spectrum.timescale_steps > 0).all() and spectrum.timescale_steps.isfinite().all()
+    assert (spectrum.cycles_per_step >= 0).all()
+    limit = getattr(inner, "bandlimit", 0.0)
+    assert spectrum.bandlimit == limit
+    assert spectrum.is_masked.any() <= (limit > 0)
+    assert ("no mask" in spectrum.note) == (limit == 0)
+
+
+def test_a_spectrum_says_what_it_is_of():
+    assert "eigenvalues of the whole matrix" in build("s4-bilinear-legs").spectrum().note
+    assert "at zero input" in build("s7-zoh-full-legs").spectrum().note
+    assert build("s5-masked-now").spectrum().note == "masked at current step"
