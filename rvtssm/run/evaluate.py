@@ -14,7 +14,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
+from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
 from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
@@ -212,7 +212,7 @@ def _worst_pictures(
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
         step = int(labels.window_index[0])
         (hist,) = sequence.read(step, step + 1)
-        image = draw_frame(hist, frame, labels, spec.class_names, min_score=MIN_SCORE)
+        image = draw_frame(hist, frame, labels, spec.class_names)
         caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
         pictures.append(Picture(caption, to_png(image)))
     for sequence in sequences:
