@@ -89,6 +89,7 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+@functools.cache
 def register_schema() -> None:
     """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
     store = ConfigStore.instance()

@@ -101,8 +101,10 @@ class PackedFrames:
         flat, places, bounds_us = frames.flatten(0, 1).numpy(), self.places.numpy(), self.bounds_us.numpy()
         flat[np.setdiff1d(np.arange(len(flat)), places)] = 0
         binned = Binned(self.cells.numpy(), self.times.numpy(), self.ranges.numpy(), bounds_us)
-        length_us, stride_us = np.median(bounds_us[:, 1] - bounds_us[:, 0]), np.median(np.diff(bounds_us[:, 1]))
-        num_slices = num_shared_slices(int(length_us), int(stride_us), self.settings) if len(bounds_us) > 1 else 0
+        num_slices = 0
+        if len(bounds_us) > 1:
+            length_us, stride_us = np.median(bounds_us[:, 1] - bounds_us[:, 0]), np.median(np.diff(bounds_us[:, 1]))
+            num_slices = num_shared_slices(int(length_us), int(stride_us), self.settings)
         ring = SliceRing(num_slices, self.shape[3] * self.shape[4])
         fill_frames(binned, self.settings, flat, places, ring)
         return frames.to(device, non_blocking=True)

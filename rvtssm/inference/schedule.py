@@ -22,13 +22,9 @@ class KnownSoFar:
     count: int  # windows that it has planned
     end_us: int  # of the last window; the anchor, if there was none
     last_rate_hz: float  # events per second and camera in the last window, NaN if there was none
-    merge_times: Callable[[], npt.NDArray[np.int64]]  # work for several cameras, so only where it is asked for
+    # of all known events at or after `end_us`, ascending; work for several cameras, so only where it is asked for
+    times_us: Callable[[], npt.NDArray[np.int64]]
     num_cameras: int
-
-    @property
-    def times_us(self) -> npt.NDArray[np.int64]:
-        """Of all known events at or after `end_us`, ascending."""
-        return self.merge_times()
 
 
 class Schedule(Protocol):
@@ -76,7 +72,7 @@ class EventCount:
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         latest = known.end_us + self.max_us
         wanted = self.num_events * known.num_cameras
-        times_us = known.times_us
+        times_us = known.times_us()
         if len(times_us) < wanted:
             end_us = latest
         else:

@@ -24,6 +24,7 @@ from rvtssm.preparation.preparation_bar import PreparationBar
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
+    Recipe,
     count_section,
     is_complete,
     plan_recording,
@@ -89,9 +90,9 @@ def preprocess_dataset(
     """
     summary, jobs = PreprocessSummary(), []
     for split in config.splits:
-        folder = Path(prepared_dir) / split
+        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
-            jobs.append(Job(split, recording, folder / f"{recording.name}.h5"))
+            jobs.append(Job(split, recording, Path(prepared_dir, split, f"{recording.name}.h5"), recipe))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
@@ -104,16 +105,16 @@ def preprocess_dataset(
     folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
     for folder in folders:
         remove_abandoned(folder)
-    jobs = _missing(jobs, spec, settings, config, summary)
+    jobs = _missing(jobs, config.overwrite, summary)
     if not jobs:
         return summary
     if config.check_disk:
-        _check_disk(jobs, spec, settings, Path(prepared_dir))
+        _check_disk(jobs, Path(prepared_dir))
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
             bar = stack.enter_context(PreparationBar(jobs, progress))
-            for job, outcome in _Run(jobs, spec, settings, config.is_labelled, workers, bar).outcomes():
+            for job, outcome in _Run(jobs, workers, bar).outcomes():
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:
@@ -124,15 +125,13 @@ def preprocess_dataset(
     return summary
 
 
-def _missing(
-    jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, config: PreprocessConfig, summary: PreprocessSummary
-) -> list[Job]:
+def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> list[Job]:
     """The recordings that have to be prepared; the others go into the summary."""
 
     def outcome(job: Job) -> Outcome | None:
         try:
             job.num_bytes  # noqa: B018  of a link that leads nowhere there are none
-            if is_complete(job.recording, job.path, spec, settings, job.is_train, config.is_labelled, config.overwrite):
+            if is_complete(job.recording, job.path, job.recipe, overwrite):
                 return Outcome("skipped")
         except _FAILURES as error:
             return _failure(error)
@@ -146,10 +145,11 @@ def _missing(
     return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
 
 
-def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
+def _check_disk(jobs: list[Job], folder: Path) -> None:
     """ValueError where the disk has less room than the recordings are likely to need."""
-    overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
-    stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
+    windows = jobs[0].recipe.windows
+    overlap = max(1.0, (windows.length_us or 0) / windows.stride_us)
+    stored = _STORED_BYTES[windows.representation] * overlap / jobs[0].recipe.spec.downsample ** 2
     needed = sum(
         stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
         for job in jobs
@@ -180,19 +180,8 @@ def _failure(error: BaseException) -> Outcome:
 class _Run:
     """The jobs on their way through the workers: the longest first, sections before other recordings."""
 
-    def __init__(
-        self,
-        jobs: list[Job],
-        spec: DatasetSpec,
-        settings: WindowSettings,
-        is_labelled: bool,
-        workers: Workers,
-        bar: PreparationBar,
-    ) -> None:
+    def __init__(self, jobs: list[Job], workers: Workers, bar: PreparationBar) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
-        self._spec = spec
-        self._settings = settings
-        self._is_labelled = is_labelled
         self._workers = workers
         self._bar = bar
         # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
@@ -223,11 +212,10 @@ class _Run:
         if not self._jobs:
             return None
         job = self._jobs.popleft()
-        how = self._spec, self._settings, job.is_train, self._is_labelled
         if job.num_bytes > self._longest_whole:
-            return (job,), plan_recording, (job.recording, *how, True)
+            return (job,), plan_recording, (job.recording, job.recipe, True)
         report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
-        return (job,), prepare_recording, (job.recording, job.path, *how, report)
+        return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
         """What became of the job, None if more of it is to be done or nobody waits for this part any more."""

@@ -28,6 +28,37 @@ _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in t
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How the recordings of a split are prepared."""
+
+    spec: DatasetSpec
+    windows: WindowSettings
+    is_train: bool = False  # boxes that are wide by mistake are left out
+    is_labelled: bool = True  # False: on the free grid, without labels
+
+    @property
+    def meta(self) -> Meta:
+        """What a prepared file says about it."""
+        spec, windows = self.spec, self.windows
+        return {
+            "dataset": spec.name,
+            "convention": windows.convention,
+            "representation": windows.representation,
+            "grid": "labels" if self.is_labelled else "free",
+            "stride_us": windows.stride_us,
+            "length_us": windows.length_us,
+            "num_bins": windows.num_bins,
+            "count_cutoff": windows.count_cutoff,
+            "height": spec.height,
+            "width": spec.width,
+            "downsample": spec.downsample,
+            "class_names": list(spec.class_names),
+            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
+            "is_train": self.is_train,
+        }
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of one recording: written, skipped (already complete), dropped (no boxes left) or failed."""
 
@@ -52,23 +83,20 @@ class Plan:
 def prepare_recording(
     recording: RawRecording,
     path: Path | str,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool = False,
-    is_labelled: bool = True,
+    recipe: Recipe,
     report: Callable[[float, int], None] | None = None,
 ) -> Outcome:
     """Prepare one recording as `path`; memory does not grow with its length. ValueError where it cannot be used.
 
     `report` is told the share of the windows that is done and how many events have been read.
     """
-    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
+    plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
         return plan
     sequence, checked = plan.sequence, _CheckedEvents(plan.sequence)
     with (
         closing(sequence.recording),
-        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, settings.dtype) as writer,
+        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.windows.dtype) as writer,
     ):
         for frames in _compressed(sequence, checked):
             writer.append(frames)
@@ -78,25 +106,18 @@ def prepare_recording(
     return Outcome("written", "", sequence.recording.faults.backward_steps, checked.num_events)
 
 
-def plan_recording(
-    recording: RawRecording,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-    is_cut: bool = False,
-) -> Plan | Outcome:
+def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
     """The plan of a recording, or that it is dropped; ValueError where it cannot be used.
 
     `is_cut` reads all of it once, so that sections of it can be counted and its faults are known.
     """
-    boxes = _boxes(recording, spec) if is_labelled else None
+    spec = recipe.spec
+    boxes = _boxes(recording, spec) if recipe.is_labelled else None
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
-        sequence = plan_sequence(events, boxes, spec, settings, is_train, is_read_later=not is_cut)
+        sequence = plan_sequence(events, boxes, spec, recipe.windows, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
-    meta = {**_settings(spec, settings, is_train, is_labelled), "source": _source(recording, is_labelled)}
-    return Plan(sequence, meta)
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)})
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
@@ -148,15 +169,7 @@ class _CheckedEvents:
         self._sequence.check_read(self.num_events, first_us, last_us)
 
 
-def is_complete(
-    recording: RawRecording,
-    path: Path,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-    overwrite: bool = False,
-) -> bool:
+def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
     """Whether `path` need not be made again; ValueError if it is something else that may not be replaced."""
     if not path.exists():
         return False
@@ -166,11 +179,11 @@ def is_complete(
         if overwrite:
             return False
         raise
-    wanted = _settings(spec, settings, is_train, is_labelled)
-    differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted.items() if found.get(key) != value]
+    wanted = recipe.meta.items()
+    differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
     if differences and not overwrite:
         raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
-    return not differences and found["source"] == _source(recording, is_labelled)
+    return not differences and found["source"] == _source(recording, recipe)
 
 
 def _boxes(recording: RawRecording, spec: DatasetSpec) -> Boxes:
@@ -185,26 +198,7 @@ def _boxes(recording: RawRecording, spec: DatasetSpec) -> Boxes:
     return boxes
 
 
-def _settings(spec: DatasetSpec, settings: WindowSettings, is_train: bool, is_labelled: bool) -> Meta:
-    return {
-        "dataset": spec.name,
-        "convention": settings.convention,
-        "representation": settings.representation,
-        "grid": "labels" if is_labelled else "free",
-        "stride_us": settings.stride_us,
-        "length_us": settings.length_us,
-        "num_bins": settings.num_bins,
-        "count_cutoff": settings.count_cutoff,
-        "height": spec.height,
-        "width": spec.width,
-        "downsample": spec.downsample,
-        "class_names": list(spec.class_names),
-        "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
-        "is_train": is_train,
-    }
-
-
-def _source(recording: RawRecording, is_labelled: bool) -> Meta:
+def _source(recording: RawRecording, recipe: Recipe) -> Meta:
     """Name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
@@ -212,6 +206,6 @@ def _source(recording: RawRecording, is_labelled: bool) -> Meta:
         digest.update(file.read(_SAMPLE_BYTES))
         file.seek(max(0, num_bytes - _SAMPLE_BYTES))
         digest.update(file.read(_SAMPLE_BYTES))
-    if is_labelled and recording.boxes_path is not None:
+    if recipe.is_labelled and recording.boxes_path is not None:
         digest.update(recording.boxes_path.read_bytes())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

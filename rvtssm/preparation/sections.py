@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rvtssm.events.tree import RawRecording
-from rvtssm.preparation.prepare_recording import Outcome, Plan
+from rvtssm.preparation.prepare_recording import Outcome, Plan, Recipe
 from rvtssm.preparation.store import SequenceWriter, sequence_writer
 
 SECTION_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two sections are never cut
@@ -24,14 +24,11 @@ class Job:
     split: str
     recording: RawRecording
     path: Path
+    recipe: Recipe = field(compare=False)
 
     @property
     def name(self) -> str:
         return f"{self.split}/{self.recording.name}"
-
-    @property
-    def is_train(self) -> bool:
-        return self.split == "train"
 
     @property
     def num_bytes(self) -> int:

@@ -19,7 +19,7 @@ from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.prepare_recording import Plan, is_complete, plan_recording
+from rvtssm.preparation.prepare_recording import Plan, Recipe, is_complete, plan_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -96,7 +96,7 @@ def _prepared_tasks(
 ) -> Iterator[Task]:
     shared: Meta | None = None
     for split in config.splits:
-        how = spec, settings, split == "train", config.is_labelled
+        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
         paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
         if not paths:
             found.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
@@ -106,13 +106,13 @@ def _prepared_tasks(
         for name in sorted({*paths, *recordings}):
             key, path, recording = f"prepared/{split}/{name}", paths.get(name), recordings.get(name)
             if path is None:
-                yield key, _verify_absence, (recording, *how)
+                yield key, _verify_absence, (recording, recipe)
                 continue
             if raw_dir is not None and recording is None:
                 found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
             if shared is None and raw_dir is None:
                 shared = _shared_settings(path)
-            yield key, verify_prepared, (path, recording, *how, shared)
+            yield key, verify_prepared, (path, recording, recipe, shared)
 
 
 def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
@@ -142,19 +142,12 @@ def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) ->
         ]
 
 
-def verify_prepared(
-    path: Path,
-    recording: RawRecording | None,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-    shared: Meta | None,
-) -> list[str]:
+def verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
     """What is wrong with a prepared sequence; every frame is decoded.
 
-    `recording` is what it should have been made from with `settings`, `shared` what other files were made with.
+    `recording` is what it should have been made from with `recipe`, `shared` what other files were made with.
     """
+    spec = recipe.spec
     sequence = open_sequence(path) if path.is_file() else open_rvt_sequence(path, spec)
     with closing(sequence):
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
@@ -166,45 +159,31 @@ def verify_prepared(
         found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
     if recording is not None and path.is_file():
-        faults += _source_faults(sequence, path, recording, spec, settings, is_train, is_labelled)
+        faults += _source_faults(sequence, path, recording, recipe)
     return faults
 
 
-def _verify_absence(
-    recording: RawRecording, spec: DatasetSpec, settings: WindowSettings, is_train: bool, is_labelled: bool
-) -> list[str]:
+def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
     """A recording may only be left out of the prepared files if no box of it is."""
-    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
+    plan = plan_recording(recording, recipe)
     if isinstance(plan, Plan):
         return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
     return []
 
 
-def _source_faults(
-    sequence: StoredSequence,
-    path: Path,
-    recording: RawRecording,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-) -> list[str]:
+def _source_faults(sequence: StoredSequence, path: Path, recording: RawRecording, recipe: Recipe) -> list[str]:
     try:
-        if not is_complete(recording, path, spec, settings, is_train, is_labelled):
+        if not is_complete(recording, path, recipe):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except ValueError as error:
         return [_one_line(error)]
-    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
+    plan = plan_recording(recording, recipe)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
-    pairs = {
-        "windows": (sequence.windows, plan.sequence.windows),
-        "labels": (sequence.labels, plan.sequence.labels),
-    }
     return [
         f"{path} has other {name} than its recording gives; prepare it again"
-        for name, pair in pairs.items()
-        if not _are_equal(*pair)
+        for name in ("windows", "labels")
+        if not _are_equal(getattr(sequence, name), getattr(plan.sequence, name))
     ]
 
 

@@ -1,0 +1,39 @@
+"""Every file and every name on the page docs/tour.md exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "tour.md").read_text()
+MOST_LINES = 150
+
+
+def names() -> list[str]:
+    """The dotted names that begin with the package."""
+    return sorted(set(re.findall(r"`(rvtssm(?:\.\w+)+)`", PAGE)))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_name_of_the_tour_exists(name: str):
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return
+    raise AssertionError(name)
+
+
+def test_the_files_of_the_tour_exist_and_it_is_short():
+    paths = re.findall(r"`((?:rvtssm|tests)/[\w/]+(?:\.py)?)/?`", PAGE)
+    assert len(names()) > 25 and len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert len(PAGE.splitlines()) <= MOST_LINES
