@@ -36,7 +36,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor, decompress_into
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import DatasetSpec, Events, WindowSettings
@@ -61,12 +61,13 @@ CODEC_FRAMES = 48
 PREPARE_AND_SAY_PEAK = """
 import sys
 from pathlib import Path
-from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
 from rvtssm.events.tree import RawRecording
 from rvtssm.records import DatasetSpec, WindowSettings
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 spec = DatasetSpec("any", height, width, ("car",), 50_000, 1, 1, 1, 1)
-prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), spec, WindowSettings(), is_labelled=False)
+recipe = Recipe(spec, WindowSettings(), is_labelled=False)
+prepare_recording(RawRecording("a", raw, None), raw.with_name("a.h5"), recipe)
 # not ru_maxrss, which begins with that of the process it was forked from
 (peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(int(peak) // 1000)
@@ -112,7 +113,7 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
     ours, theirs = folder / "out" / "train" / "a.h5", folder / "rvt.h5"
     # also builds the index and compiles the kernels
     rvt = WindowSettings(WINDOW_US, WINDOW_US, "rvt")
-    prepare_recording(RawRecording("a", raw, None), ours, spec, rvt, is_labelled=False)
+    prepare_recording(RawRecording("a", raw, None), ours, Recipe(spec, rvt, is_labelled=False))
     sequence = open_sequence(ours)
     ends_us = sequence.windows.ends_us
     _rvt_preparation(converted, theirs, ends_us, spec)
@@ -122,7 +123,7 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
                 raise AssertionError(f"the frames differ ({spec.name}, {rate} Mev/s, windows from {i})")
 
     def one_core() -> None:
-        prepare_recording(RawRecording("a", raw, None), ours, spec, WindowSettings(), is_labelled=False)
+        prepare_recording(RawRecording("a", raw, None), ours, Recipe(spec, WindowSettings(), is_labelled=False))
 
     def two_cores(workers: Processes) -> None:
         ours.unlink()

@@ -45,7 +45,7 @@ _VISIBLE_STILL_US = 300_000  # shorter pauses are not labelled
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
-    """Return a frame as a picture (H, W, 3) uint8 RGB. It is a histogram (2 * bins, H, W), darker half first, or signed.
+    """Return the picture (H, W, 3) uint8 RGB of a frame: a histogram (2 * bins, H, W), darker half first, or signed.
 
     `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
     """

@@ -24,6 +24,7 @@ from rvtssm.preparation.preparation_bar import PreparationBar
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
+    Recipe,
     count_section,
     is_complete,
     plan_recording,
@@ -82,16 +83,15 @@ def preprocess_dataset(
 ) -> PreprocessSummary:
     """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
 
-    Complete files made from the same source with the same settings are skipped. A recording that cannot be prepared
-    is reported in `failed`, the others are done. ValueError where there is nothing to prepare, and where the disk has
-    less room than the files are likely to need. `workers` that are given do the work instead of those that the
-    configuration names, and stay open.
+    Complete files that were made from the same source with the same settings are skipped. A recording that cannot be
+    prepared is reported in `failed`; the others are prepared. Raise ValueError if there is nothing to prepare, or if
+    the disk has less room than the files are likely to need. `workers`, if given, do the work and stay open.
     """
     summary, jobs = PreprocessSummary(), []
     for split in config.splits:
-        folder = Path(prepared_dir) / split
+        folder, recipe = Path(prepared_dir) / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
-            jobs.append(Job(split, recording, folder / f"{recording.name}.h5"))
+            jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
@@ -104,7 +104,7 @@ def preprocess_dataset(
     folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
     for folder in folders:
         remove_abandoned(folder)
-    jobs = _missing(jobs, spec, settings, config, summary)
+    jobs = _missing(jobs, config.overwrite, summary)
     if not jobs:
         return summary
     if config.check_disk:
@@ -113,7 +113,7 @@ def preprocess_dataset(
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
             bar = stack.enter_context(PreparationBar(jobs, progress))
-            for job, outcome in _Run(jobs, spec, settings, config.is_labelled, workers, bar).outcomes():
+            for job, outcome in _Run(jobs, workers, bar).outcomes():
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:
@@ -124,15 +124,13 @@ def preprocess_dataset(
     return summary
 
 
-def _missing(
-    jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, config: PreprocessConfig, summary: PreprocessSummary
-) -> list[Job]:
-    """The recordings that have to be prepared; the others go into the summary."""
+def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> list[Job]:
+    """Return the recordings that have to be prepared; add the others to the summary."""
 
     def outcome(job: Job) -> Outcome | None:
         try:
-            job.num_bytes  # noqa: B018  of a link that leads nowhere there are none
-            if is_complete(job.recording, job.path, spec, settings, job.is_train, config.is_labelled, config.overwrite):
+            job.num_bytes  # noqa: B018  raises an error for a link that leads nowhere
+            if is_complete(job.recording, job.path, job.recipe, overwrite):
                 return Outcome("skipped")
         except _FAILURES as error:
             return _failure(error)
@@ -147,7 +145,7 @@ def _missing(
 
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
-    """ValueError where the disk has less room than the recordings are likely to need."""
+    """Raise ValueError if the disk has less room than the recordings are likely to need."""
     overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
     stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
     needed = sum(
@@ -178,21 +176,10 @@ def _failure(error: BaseException) -> Outcome:
 
 
 class _Run:
-    """The jobs on their way through the workers: the longest first, sections before other recordings."""
+    """Gives jobs to the workers: the longest first, sections of recordings that were begun before other recordings."""
 
-    def __init__(
-        self,
-        jobs: list[Job],
-        spec: DatasetSpec,
-        settings: WindowSettings,
-        is_labelled: bool,
-        workers: Workers,
-        bar: PreparationBar,
-    ) -> None:
+    def __init__(self, jobs: list[Job], workers: Workers, bar: PreparationBar) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
-        self._spec = spec
-        self._settings = settings
-        self._is_labelled = is_labelled
         self._workers = workers
         self._bar = bar
         # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
@@ -203,7 +190,7 @@ class _Run:
         self._cut: dict[Job, SectionedRecording] = {}
 
     def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
-        """Every job with what became of it, in the order they end."""
+        """Yield every job with its outcome, in the order in which they end."""
         try:
             for done in finished(self._workers, self._next_task):
                 job: Job = done.key[0]
@@ -223,14 +210,13 @@ class _Run:
         if not self._jobs:
             return None
         job = self._jobs.popleft()
-        how = self._spec, self._settings, job.is_train, self._is_labelled
         if job.num_bytes > self._longest_whole:
-            return (job,), plan_recording, (job.recording, *how, True)
+            return (job,), plan_recording, (job.recording, job.recipe, True)
         report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
-        return (job,), prepare_recording, (job.recording, job.path, *how, report)
+        return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
-        """What became of the job, None if more of it is to be done or nobody waits for this part any more."""
+        """Return the outcome of the job; None if more of it is to be done, or if it has failed before."""
         is_section = len(done.key) > 1
         if is_section and job not in self._cut:  # it has failed
             return None
@@ -246,8 +232,7 @@ class _Run:
                     del self._cut[job]
                     return cut.finish()
             else:
-                outcome: Outcome = done.result
-                return outcome
+                return done.result
         except _FAILURES as error:
             if job in self._cut:
                 self._cut.pop(job).abandon()

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
@@ -38,11 +37,42 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How the recordings of one split are prepared."""
+
+    spec: DatasetSpec
+    settings: WindowSettings
+    is_train: bool = False
+    is_labelled: bool = True
+
+    @property
+    def meta(self) -> Meta:
+        """What a prepared file stores of it."""
+        spec, settings = self.spec, self.settings
+        return {
+            "dataset": spec.name,
+            "convention": settings.convention,
+            "representation": settings.representation,
+            "grid": "labels" if self.is_labelled else "free",
+            "stride_us": settings.stride_us,
+            "length_us": settings.length_us,
+            "num_bins": settings.num_bins,
+            "count_cutoff": settings.count_cutoff,
+            "height": spec.height,
+            "width": spec.width,
+            "downsample": spec.downsample,
+            "class_names": list(spec.class_names),
+            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
+            "is_train": self.is_train,
+        }
+
+
+@dataclass(frozen=True)
 class Plan:
     """The file that a recording will become."""
 
     sequence: SequencePlan
-    meta: Meta  # all but what the faults of the recording will tell
+    meta: Meta  # without the faults, which are known when all events have been read
 
     @property
     def final_meta(self) -> Meta:
@@ -52,23 +82,20 @@ class Plan:
 def prepare_recording(
     recording: RawRecording,
     path: Path | str,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool = False,
-    is_labelled: bool = True,
+    recipe: Recipe,
     report: Callable[[float, int], None] | None = None,
 ) -> Outcome:
-    """Prepare one recording as `path`; memory does not grow with its length. ValueError where it cannot be used.
+    """Prepare one recording as `path`, in constant memory. Raise ValueError if it is unusable.
 
-    `report` is told the share of the windows that is done and how many events have been read.
+    `report` receives the share of the windows that is done and the number of events that have been read.
     """
-    plan = plan_recording(recording, spec, settings, is_train, is_labelled)
+    plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
         return plan
     sequence, checked = plan.sequence, _CheckedEvents(plan.sequence)
     with (
         closing(sequence.recording),
-        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, settings.dtype) as writer,
+        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
     ):
         for frames in _compressed(sequence, checked):
             writer.append(frames)
@@ -78,29 +105,25 @@ def prepare_recording(
     return Outcome("written", "", sequence.recording.faults.backward_steps, checked.num_events)
 
 
-def plan_recording(
-    recording: RawRecording,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-    is_cut: bool = False,
-) -> Plan | Outcome:
-    """The plan of a recording, or that it is dropped; ValueError where it cannot be used.
+def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
+    """Return the plan of a recording, or that it is dropped. Raise ValueError if it is unusable.
 
     `is_cut` reads all of it once, so that sections of it can be counted and its faults are known.
     """
-    boxes = _boxes(recording, spec) if is_labelled else None
+    spec, boxes = recipe.spec, None
+    if recipe.is_labelled:
+        boxes = recording.read_boxes(spec)
+        if not len(boxes):
+            raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
-        sequence = plan_sequence(events, boxes, spec, settings, is_train, is_read_later=not is_cut)
+        sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
-    meta = {**_settings(spec, settings, is_train, is_labelled), "source": _source(recording, is_labelled)}
-    return Plan(sequence, meta)
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)})
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
-    """The compressed frames of a section of a recording that was planned cut, and how many events it read."""
+    """Return the compressed frames of a section of a plan, and the number of events that were read for it."""
     start_us, end_us = section.span_us
     num_events = 0
 
@@ -123,7 +146,7 @@ def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[li
 
 
 def _compressor(num_bytes: int) -> FrameCompressor:
-    """That of this thread, for frames of this size: a new one costs as much as several frames."""
+    """Return the compressor of this thread for this size of frames: a new one costs as much as several frames."""
     if getattr(_kept, "num_bytes", None) != num_bytes:
         _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
     compressor: FrameCompressor = _kept.compressor
@@ -131,7 +154,7 @@ def _compressor(num_bytes: int) -> FrameCompressor:
 
 
 class _CheckedEvents:
-    """The blocks of a whole recording; at their end a ValueError if they do not fit the sensor or the boxes."""
+    """The blocks of a whole recording. Iterating ends in a ValueError if they do not fit the sensor or the boxes."""
 
     def __init__(self, sequence: SequencePlan) -> None:
         self._sequence = sequence
@@ -148,16 +171,8 @@ class _CheckedEvents:
         self._sequence.check_read(self.num_events, first_us, last_us)
 
 
-def is_complete(
-    recording: RawRecording,
-    path: Path,
-    spec: DatasetSpec,
-    settings: WindowSettings,
-    is_train: bool,
-    is_labelled: bool,
-    overwrite: bool = False,
-) -> bool:
-    """Whether `path` need not be made again; ValueError if it is something else that may not be replaced."""
+def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
+    """Return whether `path` is what preparing gives. Raise ValueError if it is something that may not be replaced."""
     if not path.exists():
         return False
     try:
@@ -166,46 +181,15 @@ def is_complete(
         if overwrite:
             return False
         raise
-    wanted = _settings(spec, settings, is_train, is_labelled)
-    differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted.items() if found.get(key) != value]
+    wanted = recipe.meta.items()
+    differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
     if differences and not overwrite:
         raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
-    return not differences and found["source"] == _source(recording, is_labelled)
-
-
-def _boxes(recording: RawRecording, spec: DatasetSpec) -> Boxes:
-    if recording.boxes_path is None:
-        raise ValueError(
-            f"{recording.events_path} has no labels ({recording.name}{spec.boxes_suffix}); "
-            "copy them, or set labels=none to prepare without"
-        )
-    boxes = recording.read_boxes(spec)
-    if not len(boxes):
-        raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
-    return boxes
-
-
-def _settings(spec: DatasetSpec, settings: WindowSettings, is_train: bool, is_labelled: bool) -> Meta:
-    return {
-        "dataset": spec.name,
-        "convention": settings.convention,
-        "representation": settings.representation,
-        "grid": "labels" if is_labelled else "free",
-        "stride_us": settings.stride_us,
-        "length_us": settings.length_us,
-        "num_bins": settings.num_bins,
-        "count_cutoff": settings.count_cutoff,
-        "height": spec.height,
-        "width": spec.width,
-        "downsample": spec.downsample,
-        "class_names": list(spec.class_names),
-        "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
-        "is_train": is_train,
-    }
+    return not differences and found["source"] == _source(recording, recipe.is_labelled)
 
 
 def _source(recording: RawRecording, is_labelled: bool) -> Meta:
-    """Name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
+    """Return name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
     with open(recording.events_path, "rb") as file:

@@ -18,7 +18,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.labels import clean_boxes, read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
-from rvtssm.preparation.prepare_recording import prepare_recording
+from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
 from rvtssm.preparation.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.records import DatasetSpec, Windows, WindowSettings
 
@@ -80,7 +80,7 @@ def pairs(request, golden_dir) -> list[Pair]:
 
 def prepared(pair: Pair, folder: Path) -> StoredSequence:
     settings = WindowSettings(pair.length_us, pair.length_us, "rvt")
-    outcome = prepare_recording(pair.raw, folder / "a.h5", pair.spec, settings, pair.is_train)
+    outcome = prepare_recording(pair.raw, folder / "a.h5", Recipe(pair.spec, settings, pair.is_train))
     assert outcome.status == "written"
     return open_sequence(folder / "a.h5")
 
