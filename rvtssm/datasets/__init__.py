@@ -41,12 +41,15 @@ class DatasetConfig:
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
-    """The spec of the named dataset at the named sensor size; ValueError lists the names."""
+    """Return the spec of the named dataset at the named sensor size. Raise ValueError for names that do not exist."""
     if not config.name:
         raise ValueError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
-    if not spec.class_names:  # it describes itself, in a file beside its recordings
-        spec = custom.read_spec(*_folders(config))
+    if not spec.class_names:  # a file beside its recordings describes it
+        folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
+        if not folders:
+            raise ValueError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
+        spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise ValueError(
@@ -55,11 +58,3 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
             "fits"
         )
     return spec
-
-
-def _folders(config: DatasetConfig) -> list[str]:
-    """Where the data lie, the recordings first; ValueError where nobody said."""
-    folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
-    if not folders:
-        raise ValueError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
-    return folders

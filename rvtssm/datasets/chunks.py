@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import AugmentConfig, draw_placement
-from rvtssm.datasets.packed_batch import ChunkFrames
+from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.records import Labels
@@ -22,7 +22,7 @@ class Chunk:
     """n consecutive steps of a recording; the window indices of the labels count from the first of them."""
 
     request: ChunkRequest
-    frames: ChunkFrames  # of n windows
+    frames: DenseFrames | ChunkEvents  # of n windows
     dt_us: npt.NDArray[np.int64]  # (n,)
     labels: Labels  # frame px
 
@@ -46,14 +46,9 @@ class ChunkDataset(Dataset[Chunk]):
             raise ValueError("a dataset needs at least one sequence")
         if augment is not None:
             augment.check()
-        shapes = {sequence.frame_shape for sequence in sequences}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"sequences of different frame shapes {sorted(shapes)} cannot be batched; prepare them alike"
-            )
-        representations = {sequence.settings.representation for sequence in sequences}
-        if len(representations) > 1:
-            raise ValueError(f"sequences of {', '.join(sorted(representations))} cannot be batched; prepare them alike")
+        kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
+        if len(kinds) > 1:
+            raise ValueError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
@@ -62,7 +57,7 @@ class ChunkDataset(Dataset[Chunk]):
         self._open: OrderedDict[int, FrameSequence] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
-        """The number of recordings."""
+        """Return the number of recordings."""
         return self.num_recordings
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
@@ -97,13 +92,13 @@ class ChunkDataset(Dataset[Chunk]):
 
 
 def spread_to_the_last(count: int, limit: int) -> npt.NDArray[np.int64]:
-    """At most `limit` of the indices 0 ... count - 1, evenly spread, the last one among them."""
+    """Return at most `limit` of the indices 0 ... count - 1, evenly spread, including the last one."""
     num_kept = min(count, limit)
     return count - 1 - np.arange(num_kept)[::-1] * count // max(num_kept, 1)
 
 
 def _within(labels: Labels, start: int, stop: int) -> Labels:
-    """The labels of steps [start, stop), counted from `start`."""
+    """Return the labels of steps [start, stop), counted from `start`."""
     first, last = np.searchsorted(labels.window_index, (start, stop))
     part = labels[first:last]
     return replace(part, window_index=part.window_index - start)

@@ -1,9 +1,9 @@
-"""custom: anybody's recordings, described by a file `dataset.yaml` in their folder; no code is needed.
+"""custom: recordings of any kind, described by a file `dataset.yaml` in their folder; no code is needed.
 
     classes: [person]      # their names; ids on disk are 0, 1, ... or those in class_ids
     height: 260            # of the sensor, pixels
     width: 346
-    labels: .xml           # how label files end; what that means is in rvtssm/events/label_files.py
+    labels: .xml           # how label files end; rvtssm/events/label_files.py explains the formats
 
 Recordings of any format that can be read lie in `train/`, `val/` and `test/`, labels beside them under the same name.
 Every other key is a field of DatasetSpec.
@@ -25,7 +25,7 @@ from rvtssm.events.tree import EVENT_SUFFIXES
 from rvtssm.records import DatasetSpec
 
 FILE = "dataset.yaml"
-SPEC = DatasetSpec(  # what the file does not say; the rest it has to
+SPEC = DatasetSpec(  # values for keys that the file leaves out
     name="custom",
     height=0,
     width=0,
@@ -45,7 +45,7 @@ _KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_O
 
 
 def read_spec(*folders: Path | str) -> DatasetSpec:
-    """The spec that the first `dataset.yaml` in these folders describes; ValueError says what is missing or wrong."""
+    """Return the spec that the first `dataset.yaml` in these folders describes. Raise ValueError for what is wrong."""
     paths = [Path(folder) / FILE for folder in folders]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -74,10 +74,7 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
 
 
 def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
-    """Leave the description with prepared files as well, which can then be used alone.
-
-    Where the recordings have none, that of the prepared files was used, and stays.
-    """
+    """Copy the description to the prepared files as well, which can then be used without the recordings."""
     source, copy = Path(raw_dir) / FILE, Path(prepared_dir) / FILE
     if not source.is_file() or (copy.is_file() and copy.read_bytes() == source.read_bytes()):
         return
@@ -86,36 +83,37 @@ def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:
-    """A value of the file as the spec holds it; ValueError where it is of another kind."""
+    """Return a value of the file as the spec holds it. Raise ValueError if it is of another kind."""
     kind = type(getattr(SPEC, _NAMES.get(key, key)))
     if key in ("classes", "event_suffixes"):
+        wanted = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
         if are_names and len(set(value)) == len(value):
             return tuple(value)
-        raise ValueError(f"{path} has {key}: {value}; write a list of different names, such as [car, person]")
-    if key == "class_ids":
+    elif key == "class_ids":
+        wanted = "a list of numbers, such as [0, 2]"
         if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):
             return tuple(value)
-        raise ValueError(f"{path} has {key}: {value}; write a list of numbers, such as [0, 2]")
-    if key == "split_sources":
+    elif key == "split_sources":
+        wanted = "patterns by split, such as val: [train/day3_*]"
         lists = list(value.values()) if isinstance(value, dict) else [None]
         if all(isinstance(patterns, list) and patterns and all(map(_is_pattern, patterns)) for patterns in lists):
             return {str(split): tuple(patterns) for split, patterns in value.items()}
-        raise ValueError(f"{path} has {key}: {value}; write patterns by split, such as val: [train/day3_*]")
-    if kind in (int, float):
+    elif kind in (int, float):
         lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
+        wanted = f"a {'whole number' if kind is int else 'number'} of at least {lowest}"
         is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
         if is_number and lowest <= value < math.inf:
             return value
-        number = "whole number" if kind is int else "number"
-        raise ValueError(f"{path} has {key}: {value!r}; write a {number} of at least {lowest}")
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError(f"{path} has {key}: {value}; write a name")
+    else:
+        wanted = "a name"
+        if isinstance(value, str) and value:
+            return value
+    raise ValueError(f"{path} has {key}: {value!r}; write {wanted}")
 
 
 def _is_pattern(pattern: object) -> bool:
-    """Whether it names recordings in a folder of the dataset: `folder/name`, wildcards in the name only."""
+    """Return whether it names recordings in a folder of the dataset: `folder/name`, wildcards in the name only."""
     if not isinstance(pattern, str):
         return False
     folder, _, name = pattern.partition("/")

@@ -23,7 +23,7 @@ from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchS
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
 
-# Ctrl-C; the end of a machine that is lent until somebody else needs it; the end of a job's time
+# Ctrl-C, the end of a preemptible machine, the end of a job's time
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
@@ -49,17 +49,17 @@ class DataConfig:
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
-    """A loader that counts the events which its workers send, in the process and on the device that want the frames."""
+    """A loader that counts the events which its workers send, in this process and on the device of the model."""
 
     count_on = torch.device("cpu")
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
-        # a worker is born deaf to what would kill it before it can see to that itself
-        heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        # workers start with these signals blocked, and install their own handlers first
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             batches = super().__iter__()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         for batch in batches:
             yield batch.counted(self.count_on, self.pin_memory)
 
@@ -96,10 +96,9 @@ class SequenceDataModule(L.LightningDataModule):
         seed: int = 0,
         windows: WindowSettings | None = None,
     ) -> None:
-        """`augment=None` leaves training chunks as they are; `windows` is what raw recordings are counted into.
+        """`augment=None` leaves training chunks as they are; `windows` are those of raw recordings, by default 50 ms.
 
-        By default those are 50 ms at 20 Hz. ValueError for a source that is neither raw nor prepared, and for prepared
-        ones that `augment` would count at other rates.
+        Raise ValueError if `augment` asks for other rates of prepared recordings.
         """
         super().__init__()
         self.config = dataset
@@ -119,14 +118,14 @@ class SequenceDataModule(L.LightningDataModule):
 
     @functools.cached_property
     def source(self) -> str:
-        """Where the frames of training and validation come from: prepared files where there are some, or raw events."""
+        """Where the frames of training and validation come from: prepared files if there are some, or raw events."""
         if self.config.source is not None:
             return self.config.source
         is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
         return "prepared" if is_prepared or self.config.raw_dir is None else "raw"
 
     def sequences(self, split: str, source: str | None = None) -> list[FrameSequence]:
-        """The sequences of a split, in the order that `SequenceBatch.recording` counts."""
+        """Return the sequences of a split, in the order that `SequenceBatch.recording` counts."""
         source = source or self.source
         if (split, source) not in self._sequences:
             if source == "raw":
@@ -143,8 +142,8 @@ class SequenceDataModule(L.LightningDataModule):
         return self.sequences("train")[0].settings
 
     def sequences_at_rates(self) -> tuple[list[FrameSequence], int]:
-        """The training sequences, all at the first rate of the augmentation, then all at the second, ..., and how many
-        rates there are; those of `sequences` where there is no such augmentation."""
+        """Return the training sequences, all at the first rate of the augmentation, then all at the second, ..., and
+        the number of rates; without such an augmentation those of `sequences`."""
         if self.augment is None or self.augment.rates_hz is None:
             return self.sequences("train"), 1
         settings = at_rates(self.windows, self.augment)
@@ -184,11 +183,11 @@ class SequenceDataModule(L.LightningDataModule):
         settings: WindowSettings | None = None,
         source: str | None = None,
     ) -> SequenceLoader:
-        """Every recording of a split in order, from its start, with all its labelled frames.
+        """Return a loader of every recording of a split in order, from its start, with all its labelled frames.
 
-        source="raw" counts the events of the recordings into such windows, whatever was prepared. source="prepared"
-        reads what is stored, ValueError unless it was counted so; None is that of training. Without `settings`, windows
-        are those of training. `loader.dataset.sequences[i]` is recording i.
+        source="raw" counts the events of the recordings into windows of `settings`; source="prepared" reads stored
+        frames, and raises ValueError if they have other settings. By default both are those of training.
+        `loader.dataset.sequences[i]` is recording i.
         """
         if source not in (None, *SOURCES):
             raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
@@ -211,7 +210,7 @@ class SequenceDataModule(L.LightningDataModule):
         return self._counting(SequenceLoader(**self._options(dataset, sampler, None)))
 
     def _counting(self, loader: Loader) -> Loader:
-        """Events become frames where the model is, which a trainer knows; without one, on a GPU that is there."""
+        """Let the loader count on the device of the model, which the trainer knows; without one, on a GPU if any."""
         if self.trainer is not None:
             loader.count_on = self.trainer.strategy.root_device
         elif torch.cuda.is_available():
@@ -224,7 +223,7 @@ class SequenceDataModule(L.LightningDataModule):
         return self._raw[split]
 
     def _place(self) -> tuple[int, int]:
-        """This process and the number of processes."""
+        """Return the rank of this process and the number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
 
     def _options(
@@ -245,10 +244,10 @@ class SequenceDataModule(L.LightningDataModule):
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
-    """Ctrl-C and the signals of a cluster reach all processes; the parent needs its workers to end well."""
+    """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end well."""
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    # by SIGTERM the parent ends a worker, and nobody else: others send it to groups of processes
+    # only the parent ends a worker by SIGTERM: others send it to groups of processes
     os.setpgid(0, 0)
     while signal.SIGTERM in signal.sigpending():
         signal.sigwait({signal.SIGTERM})
@@ -256,7 +255,7 @@ def leave_signals_to_the_parent(worker: int) -> None:
 
 
 def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
-    """The windows of training at each rate of the augmentation, of each length that `rate_window` allows."""
+    """Return the windows of training at each rate of the augmentation, in each length that `rate_window` allows."""
     kinds = ("shrink", "slide") if augment.rate_window == "random" else (augment.rate_window,)
     return [windows.at_rate(hz, kind) for hz in augment.rates_hz or [] for kind in kinds]
 

@@ -45,9 +45,9 @@ SPEC = DatasetSpec(
     },
 )
 
-# What a label means to a model of other classes: the first of these that it has. Two-wheelers of 1Mpx are drawn with
-# their riders, so a rider alone is nothing that model could be asked for; neither are lorries, buses and trains, which
-# it was not shown. Such labels are ignored: not missed when not found, no fault when found.
+# A label counts as the first of these classes that a model has. Two-wheelers of 1Mpx include their riders, so that
+# model cannot find a rider alone; nor was it trained on lorries, buses and trains. Such labels are ignored: it is no
+# error to miss them or to find them.
 _STANDS_FOR = {
     "pedestrian": ("pedestrian", "person"),
     "rider": ("two-wheeler", "pedestrian", "person"),
@@ -62,10 +62,10 @@ _IGNORED = ("rider", "bus", "truck", "train")
 
 
 def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, npt.NDArray[np.bool_]]:
-    """The tracks of a sequence, cleaned, as labels of a model of these classes: sensor px, ordered by time.
+    """Return the tracks of a sequence, cleaned, as labels for a model of these classes: sensor px, ordered by time.
 
-    Also returns which of them (N,) are to be found; the others are ignored. Labels that stand for no class are left
-    out. There are no windows yet: `window_index` is -1.
+    Also return which of them (N,) the model has to find; the others are ignored. Labels that stand for no class are
+    left out. `window_index` is -1, since there are no windows yet.
     """
     boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
     stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
@@ -83,22 +83,20 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
 
 
 def mapping_in_words(class_names: Sequence[str]) -> str:
-    """What the labels stand for, one sentence for a report."""
+    """Return how labels count for a model of these classes, as one sentence for a report."""
     if tuple(class_names) == SPEC.class_names:
         return "classes as labelled"
-    places = dict(zip(SPEC.class_names, _places(class_names), strict=True))
-    found = [f"{name} as {class_names[place]}" for name, place in places.items() if place is not None]
-    counted = [text for text in found if text.partition(" as ")[0] not in _IGNORED]
-    ignored = [text for text in found if text.partition(" as ")[0] in _IGNORED]
-    left_out = [name for name, place in places.items() if place is None]
-    parts = [f"scored: {', '.join(counted)}"]
-    parts += [f"ignored: {', '.join(ignored)}"] if ignored else []
-    parts += [f"left out: {', '.join(left_out)}"] if left_out else []
-    return "; ".join(parts)
+    parts: dict[str, list[str]] = {"scored": [], "ignored": [], "left out": []}
+    for name, place in zip(SPEC.class_names, _places(class_names), strict=True):
+        if place is None:
+            parts["left out"].append(name)
+        else:
+            parts["ignored" if name in _IGNORED else "scored"].append(f"{name} as {class_names[place]}")
+    return "; ".join(f"{part}: {', '.join(names)}" for part, names in parts.items() if names or part == "scored")
 
 
 def _places(class_names: Sequence[str]) -> list[int | None]:
-    """For each class of SPEC the index of the class it stands for, None where there is none."""
+    """Return for each class of SPEC the index of the class that it stands for, None if there is none."""
     if tuple(class_names) == SPEC.class_names:
         return list(range(len(class_names)))
     known = {name: place for place, name in enumerate(class_names)}

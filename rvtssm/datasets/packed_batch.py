@@ -1,14 +1,14 @@
 """The frames of chunks and batches: read from a store, or raw events that are counted where the frames are needed.
 
-A dense frame costs more to move from a loader worker than to count, so workers send the cells of events (4 bytes each,
-8 where a representation needs times) and which of them make which bin.
+A dense frame costs more to move from a loader worker than to count. So workers send the cells of events (4 bytes each,
+8 if a representation needs times) and their division into bins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,36 +19,17 @@ from rvtssm.events.representations import Binned, SliceRing, fill_frames, num_sh
 from rvtssm.records import SequenceBatch, WindowSettings
 
 
-class BatchFrames(Protocol):
-    """The frames of a batch, perhaps still to be counted."""
-
-    def pin_memory(self) -> Any:
-        """The same in memory that a GPU reads while it computes."""
-
-    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """The frames (L, B, C, H, W)."""
-
-
-class ChunkFrames(Protocol):
-    """The frames of n consecutive windows of one recording, perhaps still to be counted."""
-
-    def __len__(self) -> int:
-        """The number of windows."""
-
-    def stack(self, chunks: Sequence[Any], num_steps: int) -> BatchFrames:
-        """Chunks of this kind as a batch of L steps: chunk b becomes stream b, its windows the first of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class DenseFrames:
-    """Frames that were counted when their recording was prepared."""
+    """The frames of n consecutive windows of one recording."""
 
     frames: npt.NDArray[np.generic]  # (n, C, h, w)
 
     def __len__(self) -> int:
         return len(self.frames)
 
-    def stack(self, chunks: Sequence[DenseFrames], num_steps: int) -> DenseBatch:
+    def stack(self, chunks: Sequence[Any], num_steps: int) -> DenseBatch:
+        """Return a batch of L steps: chunk b becomes the first steps of stream b, the other frames are zero."""
         frames = np.empty((num_steps, len(chunks), *self.frames.shape[1:]), self.frames.dtype)
         for stream, chunk in enumerate(chunks):
             frames[: len(chunk), stream] = chunk.frames
@@ -58,7 +39,7 @@ class DenseFrames:
 
 @dataclass(frozen=True, slots=True)
 class DenseBatch:
-    """The frames of a batch, counted already."""
+    """The frames of a batch."""
 
     frames: Tensor  # (L, B, C, h, w)
 
@@ -66,7 +47,7 @@ class DenseBatch:
         return DenseBatch(self.frames.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """The frames as they are: the batch they belong to moves them."""
+        """Return the frames as they are; the batch that they belong to moves them."""
         return self.frames
 
 
@@ -83,13 +64,13 @@ class PackedFrames:
     places: Tensor  # (W,) int64, step * B + stream
 
     def pin_memory(self) -> PackedFrames:
-        """Only what a device reads."""
+        """Pin what a device reads."""
         return replace(self, cells=self.cells.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """The frames (L, B, C, H, W) on the device, the same on any; only histograms are counted elsewhere than here.
+        """Return the frames (L, B, C, H, W) on the device. Only histograms are counted there, others on the CPU.
 
-        `pin_memory`: count into memory that a GPU can read.
+        With `pin_memory` they are counted into memory that a GPU can read.
         """
         device = torch.device(device)
         if device.type != "cpu" and self.settings.representation == "histogram":
@@ -110,7 +91,7 @@ class PackedFrames:
         return frames.to(device, non_blocking=True)
 
     def scattered(self, device: torch.device) -> Tensor:
-        """Histograms by scatter on the device, step by step, so that the wide counts of one step only are held."""
+        """Return histograms that are counted on the device, step by step, to hold the wide counts of one step only."""
         num_steps, num_streams, num_channels, height, width = self.shape
         num_pixels, num_bins = height * width, self.settings.num_bins
         frames = torch.empty(self.shape, dtype=torch.uint8, device=device)
@@ -138,7 +119,7 @@ class PackedFrames:
 
 @dataclass(frozen=True, slots=True)
 class ChunkEvents:
-    """The events of n consecutive windows of one recording, and what they are to become."""
+    """The events of n consecutive windows of one recording, which `PackedFrames` counts."""
 
     binned: Binned
     settings: WindowSettings
@@ -147,7 +128,8 @@ class ChunkEvents:
     def __len__(self) -> int:
         return len(self.binned)
 
-    def stack(self, chunks: Sequence[ChunkEvents], num_steps: int) -> PackedFrames:
+    def stack(self, chunks: Sequence[Any], num_steps: int) -> PackedFrames:
+        """Return a batch of L steps: chunk b becomes the first steps of stream b, the other frames are zero."""
         parts = [chunk.binned for chunk in chunks]
         starts_us = [int(part.bounds_us[0, 0]) if len(part) else 0 for part in parts]
         first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
@@ -167,11 +149,11 @@ class PackedBatch:
     """A batch whose frames may still be events; `hist` of the rest is empty."""
 
     rest: SequenceBatch
-    frames: BatchFrames
+    frames: DenseBatch | PackedFrames
 
     def pin_memory(self) -> PackedBatch:
         return PackedBatch(self.rest.pin_memory(), self.frames.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
-        """The batch with its frames; where they are counted now, on `device`, all else where it is."""
+        """Return the batch with its frames. Events are counted on `device`; everything else stays where it is."""
         return replace(self.rest, hist=self.frames.counted(device, pin_memory))

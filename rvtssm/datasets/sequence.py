@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
-from rvtssm.datasets.packed_batch import ChunkEvents, ChunkFrames, DenseFrames
-from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
-from rvtssm.preparation.store import StoredSequence, open_rvt_sequence, open_sequence
+from rvtssm.preparation.store import StoredSequence, open_sequence
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 
 _SPAN_US = 400_000  # of the events that are decoded at once
@@ -25,30 +22,16 @@ _SPAN_US = 400_000  # of the events that are decoded at once
 _RVT_STRIDE_US = 50_000
 
 
-class FrameSource(Protocol):
-    """Where the frames of a sequence come from; can be pickled, opens its file when it is read."""
-
-    @property
-    def path(self) -> Path:
-        """The file that is read."""
-
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkFrames:
-        """Those of the windows [start, stop), moved as the placement says."""
-
-    def close(self) -> None:
-        """Release the file; reading again opens it again."""
-
-
 @dataclass(frozen=True, slots=True)
 class FrameSequence:
-    """T steps of one recording; windows and labels are in memory, frames are not."""
+    """T steps of one recording: windows and labels are in memory, frames come from a source that can be pickled."""
 
     name: str
     windows: Windows
     labels: Labels  # frame px
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
-    source: FrameSource
+    source: StoredFrames | CountedFrames
 
     @property
     def num_steps(self) -> int:
@@ -56,16 +39,16 @@ class FrameSequence:
 
     @property
     def dt_us(self) -> npt.NDArray[np.int64]:
-        """(T,) distance of each step from the one before."""
+        """The distance (T,) of each step from the one before."""
         return self.windows.dt_us
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:
-        """Steps with at least one box, ascending."""
+        """The steps with at least one box, ascending."""
         return np.unique(self.labels.window_index)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
-        """Frames (stop - start, C, h, w) of the steps [start, stop), uint8 where they are histograms."""
+        """Return the frames (stop - start, C, h, w) of the steps [start, stop), uint8 if they are histograms."""
         frames = self.source.frames(start, stop)
         return frames.stack([frames], stop - start).counted()[:, 0].numpy()
 
@@ -73,7 +56,7 @@ class FrameSequence:
         self.source.close()
 
     def check_settings(self, wanted: WindowSettings) -> None:
-        """ValueError where the histograms were counted otherwise."""
+        """Raise ValueError if the frames were counted with other settings."""
         for field in fields(WindowSettings):
             found, asked = getattr(self.settings, field.name), getattr(wanted, field.name)
             # a stride of 1e6 / 30 us is stored as whole microseconds
@@ -85,38 +68,20 @@ class FrameSequence:
 
 
 def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
-    """A prepared recording, written by us (a file) or by RVT (a folder); ValueError if it is of another dataset."""
+    """Open a prepared recording: a file of ours or a folder of RVT. Raise ValueError if it is of another dataset."""
     path = Path(path)
-    stored = open_rvt_sequence(path, spec) if path.is_dir() else open_sequence(path)
-    meta = stored.meta
+    stored = open_sequence(path, spec)
+    meta, labels = stored.meta, stored.labels
     if meta["dataset"] not in (spec.name, *spec.disk_names):
         raise ValueError(f"{path} was prepared as dataset {meta['dataset']!r}, the run asks for {spec.name!r}")
-    wanted = {
-        "height": spec.height,
-        "width": spec.width,
-        "downsample": spec.downsample,
-        "class_names": list(spec.class_names),
-    }
+    wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
+    wanted["class_names"] = list(spec.class_names)
     found = {key: meta.get(key, value) for key, value in wanted.items()}
     if found != wanted:
         raise ValueError(
             f"{path} was prepared with {found}, the run asks for {wanted}; set dataset.height and dataset.width "
             "to those of the recordings, or prepare them again"
         )
-    _check_labels(path, stored.labels, spec)
-    settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
-    return FrameSequence(
-        stored.name,
-        stored.windows,
-        to_frame_labels(stored.labels, spec),
-        (settings.num_channels, spec.frame_height, spec.frame_width),
-        settings,
-        StoredFrames(stored),
-    )
-
-
-def _check_labels(path: Path, labels: Labels, spec: DatasetSpec) -> None:
-    """ValueError for classes that the dataset does not have, and for boxes that are not finite."""
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
         raise ValueError(
@@ -125,15 +90,24 @@ def _check_labels(path: Path, labels: Labels, spec: DatasetSpec) -> None:
         )
     if not np.isfinite(labels.boxes_ltwh).all():
         raise ValueError(f"{path} holds boxes that are not finite; prepare the recordings again")
+    settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
+    return FrameSequence(
+        stored.name,
+        stored.windows,
+        to_frame_labels(labels, spec),
+        (settings.num_channels, spec.frame_height, spec.frame_width),
+        settings,
+        StoredFrames(stored),
+    )
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
-    """Whether a split was prepared."""
+    """Return whether a split was prepared."""
     return (Path(prepared_dir) / split).is_dir() and bool(find_sequences(prepared_dir, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
-    """All prepared recordings of a split, by name; ValueError when there is none."""
+    """Open all prepared recordings of a split, by name. Raise ValueError if there is none."""
     paths = find_sequences(prepared_dir, split)
     if not paths:
         raise ValueError(f"{Path(prepared_dir) / split} holds no prepared recording; run `rvtssm preprocess`")
@@ -142,7 +116,7 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
 
 @dataclass(frozen=True, slots=True)
 class StoredFrames:
-    """Frames that were counted when the recording was prepared."""
+    """The frames of a prepared recording, which were counted when it was prepared."""
 
     stored: StoredSequence
 
@@ -160,7 +134,7 @@ class StoredFrames:
 
 @dataclass(frozen=True, slots=True)
 class CountedFrames:
-    """Frames that are counted when they are asked for."""
+    """The frames of a raw recording, which are counted when they are needed."""
 
     plan: SequencePlan
 
@@ -169,16 +143,13 @@ class CountedFrames:
         return self.plan.recording.path
 
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents:
-        recording, settings = self.plan.recording, self.plan.settings
-        sources = placement.sources() if placement else (None, None)
-        pixels = frame_pixels(recording.height, recording.width, self.plan.spec.downsample, *sources)
-        counter, windows = FrameCounter(settings, pixels), self.plan.windows[start:stop]
-        if len(windows):
-            first_us = int(windows.bounds_us[:, 0].min())
-            stop_us = int(windows.ends_us[-1]) + 1  # one more microsecond, since windows of `rvt` are closed
+        plan = replace(self.plan, windows=self.plan.windows[start:stop])
+        counter = plan.counter(*(placement.sources() if placement else ()))
+        if len(plan.windows):
+            first_us, stop_us = plan.span_us
             for begin_us in range(first_us, stop_us, _SPAN_US):
-                counter.push(recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
-        return ChunkEvents(counter.pack(windows.bounds_us), settings, counter.frame_shape)
+                counter.push(plan.recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
+        return ChunkEvents(counter.pack(plan.windows.bounds_us), plan.settings, counter.frame_shape)
 
     def close(self) -> None:
         self.plan.recording.close()
@@ -188,7 +159,7 @@ class RawSplit:
     """The labelled raw recordings of a split, opened and indexed once for any number of window settings."""
 
     def __init__(self, raw_dir: Path | str, split: str, spec: DatasetSpec) -> None:
-        """ValueError when the split is empty or a recording has no boxes."""
+        """Raise ValueError if the split is empty or if a recording has no file of boxes."""
         self.spec = spec
         self.split = split
         found = find_recordings(raw_dir, split, spec)
@@ -199,18 +170,14 @@ class RawSplit:
             )
         self._recordings = []
         for raw in found:
-            if raw.boxes_path is None:
-                raise ValueError(
-                    f"{raw.events_path} has no boxes beside it; evaluation needs {raw.name}{spec.boxes_suffix}"
-                )
-            recording = open_recording(raw.events_path, spec.height, spec.width)
-            self._recordings.append((raw.name, recording, raw.read_boxes(spec)))
+            boxes = raw.read_boxes(spec)
+            self._recordings.append((raw.name, open_recording(raw.events_path, spec.height, spec.width), boxes))
 
     def sequences(self, settings: WindowSettings) -> list[FrameSequence]:
-        """The recordings on the label grid, by name, as `rvtssm preprocess` would make them.
+        """Return the recordings on the label grid, by name, as `rvtssm preprocess` would make them.
 
-        Recordings of which no box is left after cleaning are left out; ValueError when none remains, and for
-        recordings that cannot be prepared either.
+        Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
+        could not be prepared either.
         """
         sequences = []
         for name, recording, boxes in self._recordings:
@@ -229,7 +196,10 @@ class RawSplit:
 
 
 def to_frame_labels(labels: Labels, spec: DatasetSpec) -> Labels:
-    """Labels in sensor pixels -> pixels of the frame, cropped to its last pixel; boxes without area are dropped."""
+    """Return labels in pixels of the frame from labels in sensor pixels.
+
+    Boxes are cropped to the last pixel of the frame, and dropped if they have no area left.
+    """
     if spec.downsample == 1:
         return labels
     last = np.array([spec.frame_width - 1, spec.frame_height - 1], np.float32)

@@ -38,7 +38,7 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
             for name in audit.outputs
         },
         "emptied_window": audit.at_window,
-        "felt": audit.felt,
+        "threshold": audit.threshold,
         "spectra": {
             str(stride): spectrum if isinstance(spectrum, str) else spectrum_numbers(spectrum, audit.stride_ms)
             for stride, spectrum in audit.spectra.items()
@@ -86,8 +86,9 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     lines += _markdown(["", *audit.outputs], [["ms", *(_length(audit, name) for name in audit.outputs)]])
     lines += [
         "",
-        f"The events of window {audit.at_window} were taken away: milliseconds until their effect stays at or below "
-        f"{100 * audit.felt:g} % of the effect at that window, `>` where the input ends before. Curves: `audit.json`.",
+        f"The events of window {audit.at_window} were removed: milliseconds until their effect stays at or below "
+        f"{100 * audit.threshold:g} % of the effect at that window, `>` if the input ends before. "
+        "Curves: `audit.json`.",
         "",
         "![effect of one window, and of cutting a step into finer ones](audit.png)",
         "",

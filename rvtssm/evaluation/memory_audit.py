@@ -32,7 +32,7 @@ class AuditConfig:
     duration_s: float = 5.0  # of the events, simulated or read: the longest memory that can be seen
     frequencies_hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
     finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # steps that an input is held for, per step
-    felt: float = 0.01  # a window is remembered until its effect falls below this part of the effect at its own time
+    threshold: float = 0.01  # a window is forgotten when its effect is below this share of its effect at its own time
     num_timed: int = 20  # windows per rate
 
     def __post_init__(self) -> None:
@@ -42,10 +42,10 @@ class AuditConfig:
             )
         if not (self.finer and min(self.finer) >= 1):
             raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
-        if not (0 < self.felt < 1 and self.num_timed >= 1 and 0 < self.duration_s < math.inf):
+        if not (0 < self.threshold < 1 and self.num_timed >= 1 and 0 < self.duration_s < math.inf):
             raise ValueError(
-                f"audit.felt={self.felt:g}, num_timed={self.num_timed} and duration_s={self.duration_s:g}; "
-                "needed are a part between 0 and 1, at least 1 window and a positive time"
+                f"audit.threshold={self.threshold:g}, num_timed={self.num_timed} and duration_s={self.duration_s:g}; "
+                "needed are a threshold between 0 and 1, at least 1 window and a positive time"
             )
 
 
@@ -60,9 +60,9 @@ class Audit:
     # by input: what dropping the state at the border changes there, and dropping it at every step on average
     carry: dict[str, dict[str, Numbers]]
     at_window: int  # whose events were taken away
-    felt: float  # see `AuditConfig`
+    threshold: float  # see `AuditConfig`
     memory_curves: dict[str, list[float]]  # by output: the effect on it, 0, 1, 2, ... steps later
-    memory_ms: dict[str, float | None]  # inf: still felt at the end; None: never felt
+    memory_ms: dict[str, float | None]  # inf: an effect above the threshold at the end; None: never an effect
     spectra: dict[int, Spectrum | str]  # by stride
     # by number of finer steps: difference of states (`state 8`) and outputs, both ways
     rescaled: dict[int, Numbers] | str
@@ -126,9 +126,9 @@ def audit_detector(
         border=border,
         carry=carry,
         at_window=at,
-        felt=config.felt,
+        threshold=config.threshold,
         memory_curves={name: curve.tolist() for name, curve in curves.items()},
-        memory_ms={name: memory_steps(curve, config.felt, stride_ms) for name, curve in curves.items()},
+        memory_ms={name: memory_steps(curve, config.threshold, stride_ms) for name, curve in curves.items()},
         spectra={stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()},
         rescaled=rescaled,
         not_rescaled=not_rescaled,

@@ -43,13 +43,13 @@ def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tens
     return {name: values[at:] for name, values in found.items()}
 
 
-def memory_steps(curve: np.ndarray, felt: float, stride_ms: float) -> float | None:
-    """Milliseconds until a curve stays at or below `felt` times its first value; inf where it never does, None where
+def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float | None:
+    """Return ms until a curve stays at or below `threshold` times its first value; inf if it never does, None if
     it starts at zero.
     """
     if not curve[0] > 0:
         return None
-    last = int(np.flatnonzero(curve > felt * curve[0])[-1])
+    last = int(np.flatnonzero(curve > threshold * curve[0])[-1])
     return math.inf if last == len(curve) - 1 else (last + 1) * stride_ms
 
 

@@ -1,7 +1,7 @@
 """Events reduced to what counting needs: the cell of the frame that each falls into, in the order of their times.
 
 A cell is 2 * pixel + polarity. Halving, flips, crops and zooms are tables from sensor to frame, so that they cost
-nothing beside the one pass that makes the cells; events on pixels that the frame does not show are left out here.
+nothing besides the one pass that makes the cells. Events on pixels that the frame does not show are left out here.
 """
 
 from __future__ import annotations
@@ -40,10 +40,6 @@ class FramePixels:
     most: int  # frame pixels that one sensor pixel is shown at
     shows_all: bool  # every sensor pixel is one pixel of the frame
 
-    @property
-    def num_pixels(self) -> int:
-        return self.height * self.width
-
 
 def frame_pixels(
     height: int,
@@ -52,10 +48,10 @@ def frame_pixels(
     row_sources: Ints | None = None,
     column_sources: Ints | None = None,
 ) -> FramePixels:
-    """The frame of a sensor: of downsample x downsample pixels the one right below the middle (nearest-exact).
+    """Return the frame of a sensor: of downsample x downsample pixels the one right below the middle (nearest-exact).
 
-    `row_sources` (h,) and `column_sources` (w,) place that frame anew: row i shows what row row_sources[i] would have
-    shown, or nothing where that is negative. Flips, crops and nearest zooms are such tables. ValueError for a
+    With `row_sources` (h,), row i shows what row row_sources[i] of that frame would have shown, or nothing if that is
+    negative; `column_sources` (w,) likewise. Flips, crops and nearest zooms are such tables. Raise ValueError for a
     `downsample` below 1.
     """
     if downsample < 1:
@@ -81,7 +77,7 @@ def frame_pixels(
 
 
 def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int32s]:
-    """First frame coordinate and number of them, for every sensor coordinate."""
+    """Return the first frame coordinate and the number of them, for every sensor coordinate."""
     frame_size = size // downsample
     first, count = np.zeros(frame_size, np.int32), np.ones(frame_size, np.int32)
     if sources is None:
@@ -98,7 +94,7 @@ def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int
 
 
 def check_inside(events: Events, height: int, width: int) -> None:
-    """ValueError for events outside the sensor."""
+    """Raise ValueError for events outside the sensor."""
     if len(events) and not _all_below(events.x, width, events.y, height):
         raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
 
@@ -121,7 +117,7 @@ def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Ints) -> No
 
 @jit
 def _all_below(x, width, y, height):  # type: ignore[no-untyped-def]
-    largest_x = largest_y = np.uint16(0)  # without an early end, so that it runs on many at once
+    largest_x = largest_y = np.uint16(0)  # without an early end, so that the loop is vectorised
     for i in range(len(x)):
         largest_x = max(largest_x, x[i])
         largest_y = max(largest_y, y[i])
@@ -136,7 +132,7 @@ def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
 
 @jit
 def _pack_some(x, y, p, rows, columns, cells, before):  # type: ignore[no-untyped-def]
-    """Every cell is written, and the next one over it where it does not count: a branch would be guessed wrong."""
+    """Write every cell, and the next one over it if it does not count: the processor would mispredict a branch."""
     n = np.uint64(before[0])
     for i in range(np.uint64(len(x))):
         pixel = rows[y[i]] + columns[x[i]]

@@ -32,11 +32,11 @@ _NEVER_US = np.iinfo(np.int64).min
 
 
 class FrameCounter:
-    """Counts the events of one recording or camera: `push` what arrives, `take` the frames of windows.
+    """Use this to count the events of one recording or camera: `push` what arrives, `take` the frames of windows.
 
-    Events are kept until `forget_before` says that no window needs them any more, or `count_ahead` counts them. Where
-    the bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and kept in
-    a ring; all other bins are counted from their events. The frames are the same.
+    Events are kept until `forget_before` says that no window needs them any more, or `count_ahead` counts them. If
+    bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and kept in a
+    ring. The frames are the same.
     """
 
     def __init__(self, settings: WindowSettings, pixels: FramePixels) -> None:
@@ -65,7 +65,7 @@ class FrameCounter:
         return self._ahead is not None
 
     def push(self, events: Events) -> None:
-        """Append events, whose arrays may be reused; ValueError outside the sensor, or before earlier ones."""
+        """Append events, whose arrays may be reused. Raise ValueError outside the sensor, or before earlier ones."""
         if not len(events):
             return
         check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
@@ -81,9 +81,9 @@ class FrameCounter:
         self._latest_us = int(events.t[-1])
 
     def take(self, bounds_us: Ints, out: Frames | None = None) -> Frames:
-        """The frames (n, C, h, w) of n windows [start, end) (`rvt`: with their ends), of the events pushed so far.
+        """Return the frames (n, C, h, w) of n windows [start, end) (`rvt`: with their ends) from the events so far.
 
-        `bounds_us` (n, 2), ends increasing from call to call. `out`, contiguous, is written instead of a new array.
+        `bounds_us` (n, 2), ends increasing from call to call. A contiguous `out` is written instead of a new array.
         """
         packed = self.pack(bounds_us)
         if self._ahead is not None:
@@ -97,10 +97,10 @@ class FrameCounter:
         return out
 
     def count_ahead(self, bounds_us: Ints) -> None:
-        """Count the events pushed so far into the window (1, 2) that is taken next, alone, and forget them.
+        """Count the events pushed so far into the window (1, 2) that is taken next and alone, and forget them.
 
-        For windows that share no event: memory is that of a frame, however many events come. Does nothing where the
-        counts of a window depend on its later events.
+        This bounds the memory for windows that share no event. It does nothing if the counts of a window depend on its
+        later events.
         """
         if not adds_up(self.settings):
             return
@@ -110,9 +110,9 @@ class FrameCounter:
         self.forget_before(int(bounds_us[0, 1]))
 
     def pack(self, bounds_us: Ints) -> Binned:
-        """The events of windows (n, 2), not counted yet: small enough to be sent to another process, see `Binned`.
+        """Return the events of windows (n, 2), not counted yet, as views that are valid until the next call.
 
-        Its arrays are views that hold until the next call.
+        They are small enough to be sent to another process.
         """
         ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
         first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
@@ -126,17 +126,17 @@ class FrameCounter:
         return Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
 
     def forget_before(self, time_us: int) -> None:
-        """No window that is taken from now on needs the events before a time."""
+        """Forget the events before a time, which no later window needs."""
         self._begin += int(np.searchsorted(self.times_us, time_us))
 
     def state(self) -> tuple[npt.NDArray[Any], ...]:
-        """The events that are kept: times, cells, and the place of the first cell of each event and after the last."""
+        """Return the kept events: times, cells, and the place of the first cell of each event and after the last."""
         first, last = self._place(self._begin), self._place(self._end)
         before = self._before[:0] if self._is_whole else self._before[self._begin : self._end + 1] - first
         return self.times_us.copy(), self._cells[first:last].copy(), before
 
     def load_state(self, state: tuple[npt.NDArray[Any], ...]) -> None:
-        """Go on with what `state` of another counter with the same settings and pixels gave."""
+        """Continue from the `state` of another counter with the same settings and pixels."""
         t, cells, before = state
         self._begin = self._end = 0
         self._make_room(len(t), len(cells))
@@ -146,23 +146,23 @@ class FrameCounter:
         self._ring = self._last_end_us = self._ahead = None
 
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
-        """The bins that were counted last, if the next windows at this stride will need them."""
+        """Return the bins that were counted last, if the next windows at this stride will need them."""
         ends_us = bounds_us[:, 1].tolist()
         before_us = ends_us[-2] if len(ends_us) > 1 else self._last_end_us
         self._last_end_us = ends_us[-1] if ends_us else before_us
         if not ends_us or before_us is None:
             return None
         num_slices = num_shared_slices(ends_us[-1] - int(bounds_us[-1, 0]), ends_us[-1] - before_us, self.settings)
-        if num_slices and (self._ring is None or self._ring.num_slices < num_slices):
-            self._ring = SliceRing(num_slices, self.pixels.num_pixels)
+        if num_slices and (self._ring is None or len(self._ring.keys) < num_slices):
+            self._ring = SliceRing(num_slices, self.pixels.height * self.pixels.width)
         return self._ring if num_slices else None
 
     def _place(self, event: int) -> int:
-        """Where the cells of a kept event begin."""
+        """Return where the cells of a kept event begin."""
         return event if self._is_whole else int(self._before[event])
 
     def _make_room(self, num_events: int, num_cells: int) -> None:
-        """Move what is kept to the front of the arrays, or into longer ones, where the new would not fit behind it."""
+        """Make room for new events: move the kept ones to the front of the arrays, or into longer arrays."""
         begin, end = self._begin, self._end
         first, last = self._place(begin), self._place(end)
         if end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
@@ -181,12 +181,11 @@ class FrameCounter:
 def count_as_they_close(
     blocks: Iterable[Events], windows: Windows | None, counter: FrameCounter, max_windows: int
 ) -> Iterator[tuple[Windows, Frames]]:
-    """The windows of a recording in order with their frames, at most `max_windows` at a time, as soon as they close.
+    """Yield the windows of a recording in order with their frames, at most `max_windows` at a time, when they close.
 
-    `windows`: None for the free grid of the counter's settings from the first event on. A window closes with the first
-    event that cannot be in it; when the blocks end, the others do. However long the recording, this holds one block,
-    the events of the windows it is in (of windows that share no event, what they count), and `max_windows` frames.
-    Blocks may reuse their arrays.
+    `windows` is None for the free grid of the counter's settings from the first event on. A window closes with the
+    first event that cannot be in it; the rest close when the blocks end. Memory holds one block, the events of its open
+    windows (only their counts if windows share no event) and `max_windows` frames. Blocks may reuse their arrays.
     """
     grid: FreeGrid | None = None
     done, last_us, settings = 0, 0, counter.settings
@@ -238,11 +237,10 @@ def count_windows(
     settings: WindowSettings | None = None,
     downsample: int = 1,
 ) -> Frames:
-    """The frames (T, C, height // downsample, width // downsample) of T windows of a recording in memory.
+    """Return the frames (T, C, height // downsample, width // downsample) of T windows of a recording in memory.
 
-    Sizes are sensor pixels; in histograms channel = polarity * num_bins + bin; of downsample x downsample pixels one
-    is kept, the one right below the middle (nearest-exact). Events outside all windows are ignored. ValueError for
-    events outside the sensor.
+    Sizes are sensor pixels; in histograms channel = polarity * num_bins + bin. `frame_pixels` explains `downsample`.
+    Events outside all windows are ignored. Raise ValueError for events outside the sensor.
     """
     counter = FrameCounter(settings or WindowSettings(), frame_pixels(height, width, downsample))
     counter.push(events)
@@ -250,7 +248,7 @@ def count_windows(
 
 
 def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
-    """An array of at least `room` that begins with array[begin:end]: the same one if it is long enough."""
+    """Return an array of at least `room` that begins with array[begin:end]: the same one if it is long enough."""
     moved = array if len(array) >= room else np.empty(room, array.dtype)
     moved[: end - begin] = array[begin:end]
     return moved

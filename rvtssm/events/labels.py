@@ -41,23 +41,22 @@ Boxes = npt.NDArray[np.void]
 
 
 def read_boxes(path: Path | str) -> Boxes:
-    """All boxes of a file as (N,) of BOX_DTYPE ordered by time: us, sensor pixels, class ids as on disk.
+    """Return all boxes of a file as (N,) of BOX_DTYPE ordered by time: us, sensor pixels, class ids as on disk.
 
-    Fields go by name, old names included; a missing `still_us` is -1. ValueError for anything else.
+    Fields are found by name, old names included; a missing `still_us` is -1. Raise ValueError for any other file.
     """
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
     except (ValueError, EOFError, BadZipFile, OverflowError) as error:
-        said = (
-            "no numpy array of numbers" if "pickle" in str(error) or "objects" in str(error) else error
-        )  # numpy would advise to run its code
-        raise ValueError(f"{path} is not a file of boxes ({said}); copy it again") from None
+        is_code = "pickle" in str(error) or "objects" in str(error)  # numpy would advise to run its code
+        reason = "no numpy array of numbers" if is_code else error
+        raise ValueError(f"{path} is not a file of boxes ({reason}); copy it again") from None
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
 def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
-    """A structured array from `path` as BOX_DTYPE, fields by name; ValueError where one is missing or no number."""
+    """Return a structured array from `path` as BOX_DTYPE. Raise ValueError if a field is missing or not a number."""
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
@@ -66,10 +65,10 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     if found.ndim != 1 or not kinds <= set("iuf"):
         raise ValueError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
     if not all((np.abs(found[names[name]]) < _BEYOND_ANY).all() for name in ("t", "class_id")):
-        raise ValueError(f"{path} has boxes whose time or class is no number that can be; copy it again")
+        raise ValueError(f"{path} has boxes whose time or class is not a valid integer; copy it again")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
-        with np.errstate(over="ignore"):  # infinite boxes are for whoever cleans or checks them
+        with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
             boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
     return boxes
 
@@ -83,14 +82,14 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
 
 
 def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
-    """The boxes to keep, in sensor pixels, with `class_id` the index into `spec.class_names`.
+    """Return the boxes to keep, in sensor pixels, with `class_id` the index into `spec.class_names`.
 
-    Classes the spec does not name go, boxes are cropped to [0, width - 1] x [0, height - 1], and those without area
-    or smaller than the spec's `prepare_` limits go, in training also those wider than nine tenths of the sensor
-    (faults of the published labels). Then label times: `rvt` starts at 100 ms and keeps those at multiples of a
-    base interval, the one in the spec or the multiple of the interval in the file that comes nearest; `exact` keeps
-    all and drops repeated boxes, but thins labels that come faster than 20 Hz in the same way. The result does not
-    depend on the stride, so every rate is scored on the same boxes.
+    Boxes are cropped to [0, width - 1] x [0, height - 1]. Dropped are classes that the spec does not name, boxes
+    without area or below the spec's `prepare_` limits, and in training boxes wider than nine tenths of the sensor
+    (faults of the published labels). `rvt` keeps label times from 100 ms on, at multiples of a base interval: the one
+    in the spec, or the multiple of the interval in the file that comes nearest. `exact` keeps all label times and drops
+    repeated boxes, but thins labels faster than 20 Hz in the same way. The stride does not matter, so every rate is
+    scored on the same boxes.
     """
     boxes = with_class_indices(boxes, spec)
     for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
@@ -110,7 +109,7 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
-    """The boxes of classes the spec names, their ids on disk replaced by indices into `spec.class_names`."""
+    """Return the boxes of classes that the spec names, with indices into `spec.class_names` as class ids."""
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)].copy()
     order = np.argsort(spec.disk_class_ids)
     boxes["class_id"] = order[np.searchsorted(spec.disk_class_ids, boxes["class_id"], sorter=order)]
@@ -118,7 +117,7 @@ def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
 
 
 def to_labels(boxes: Boxes, windows: Windows) -> Labels:
-    """Cleaned boxes as labels of the windows that end at their times; ValueError for a box without such a window."""
+    """Return cleaned boxes as labels of the windows that end at their times. Raise ValueError without such a window."""
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
         raise ValueError("some boxes lie between the window ends; build the windows with label_grid from their times")
@@ -132,7 +131,7 @@ def to_labels(boxes: Boxes, windows: Windows) -> Labels:
 
 
 def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:
-    """Of increasing label times the first and, from kept to kept, those at a multiple of the base interval."""
+    """Return the first of increasing label times, and those at a multiple of the base interval after the last kept."""
     first_us = _RVT_FIRST_LABEL_US if convention == "rvt" else 0
     candidates: list[int] = times_us[times_us >= first_us].tolist()
     if len(times_us) < 2:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,35 +28,28 @@ Cells = npt.NDArray[np.int32]
 Frames = npt.NDArray[np.generic]
 
 
-@dataclass(slots=True)
 class SliceRing:
-    """The latest bins that were counted, so that windows which share a bin count it once.
+    """The latest S bins that were counted, so that windows which share a bin count it once.
 
-    A bin is known by the events in it; whatever windows it comes from, the same events give the same counts.
+    A bin is identified by its events, because the same events give the same counts in any window.
     """
 
-    num_slices: int
-    num_pixels: int
-    keys: Ints = field(init=False)  # (S, 2) first event and the one after the last, -1 while unused
-    used: Ints = field(init=False)  # (S + 1,) when each was used last; the clock
-    planes: npt.NDArray[np.uint8] = field(init=False)  # (S, 2, num_pixels)
-
-    def __post_init__(self) -> None:
-        self.keys = np.full((self.num_slices, 2), -1, np.int64)
-        self.used = np.zeros(self.num_slices + 1, np.int64)
-        self.planes = np.empty((self.num_slices, 2, self.num_pixels), np.uint8)
+    def __init__(self, num_slices: int, num_pixels: int) -> None:
+        self.keys = np.full((num_slices, 2), -1, np.int64)  # first event and the one after the last, -1 while unused
+        self.used = np.zeros(num_slices + 1, np.int64)  # when each was used last; the clock
+        self.planes = np.empty((num_slices, 2, num_pixels), np.uint8)
 
 
 _NO_RING = SliceRing(0, 0)
 
 
 def adds_up(settings: WindowSettings) -> bool:
-    """Whether events can be counted bin by bin before the later events of their window are known."""
+    """Return whether events can be counted before the later events of their window are known."""
     return settings.representation == "histogram" and settings.convention == "exact"
 
 
 def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) -> int:
-    """How many bins of windows at this stride later ones may need again: 0 where no bins coincide."""
+    """Return how many bins later windows at this stride may need again, 0 if no bins coincide."""
     if not adds_up(settings) or not 0 < stride_us < length_us or length_us % settings.num_bins:
         return 0
     bin_us = length_us // settings.num_bins
@@ -67,7 +60,7 @@ def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) 
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The events of T windows, ready to be counted. Times and bounds may count from any common zero."""
+    """The events of T windows, ready to be counted. Times and bounds may start at any common zero."""
 
     cells: Cells  # (K,) 2 * pixel + polarity
     times: npt.NDArray[np.integer]  # (K,) where the representation needs them, otherwise empty
@@ -76,21 +69,22 @@ class Binned:
     first: int = 0  # number of the first cell since the ring began
 
     def __len__(self) -> int:
-        """The number of windows."""
+        """Return the number of windows."""
         return len(self.ranges)
 
 
 def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
-    """Which events make which bin: (T, R, 2) index ranges into t (N,), for windows (T, 2)."""
+    """Return the events of each bin as index ranges (T, R, 2) into t (N,), for windows (T, 2)."""
     if settings.convention == "rvt":
-        return _closed_bins(t, bounds_us, settings.num_bins)
+        ranges: Ints = _closed_bins(t, bounds_us, settings.num_bins)
+        return ranges
     return REPRESENTATIONS[settings.representation].ranges(t, bounds_us, settings.num_bins)
 
 
 def fill_frames(
     binned: Binned, settings: WindowSettings, frames: Frames, places: Ints, ring: SliceRing | None = None
 ) -> None:
-    """Count window w into frames[places[w]]; frames (F, C, h, w), contiguous, the others stay as they are."""
+    """Count window w into frames[places[w]] of the contiguous (F, C, h, w); other frames stay as they are."""
     num_frames, num_channels, height, width = frames.shape
     flat = frames.reshape(num_frames, num_channels, height * width)
     REPRESENTATIONS[settings.representation].fill(binned, settings, flat, places, ring)
@@ -101,16 +95,10 @@ def add_events(binned: Binned, settings: WindowSettings, frames: Frames) -> None
     _add(binned.cells, binned.ranges[0], np.uint8(settings.count_cutoff), frames.reshape(-1))
 
 
-def _equal_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    """Bins are equal parts of the half-open window: bin = (t - start) * num_bins // (end - start)."""
-    ranges = np.empty((len(bounds_us), num_bins, 2), np.int64)
-    _bisect_equal(t, bounds_us, ranges)
-    return ranges
-
-
 @jit
-def _bisect_equal(t, bounds, ranges):  # type: ignore[no-untyped-def]
-    num_bins = ranges.shape[1]
+def _equal_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
+    """Bins are equal parts of the half-open window: bin = (t - start) * num_bins // (end - start)."""
+    ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         start, length = bounds[w, 0], bounds[w, 1] - bounds[w, 0]
         low = _first_from(t, 0, start)
@@ -118,11 +106,12 @@ def _bisect_equal(t, bounds, ranges):  # type: ignore[no-untyped-def]
             ranges[w, b, 0] = low
             low = _first_from(t, low, start - (-(b + 1) * length // num_bins))  # rounded up
             ranges[w, b, 1] = low
+    return ranges
 
 
 @jit
 def _first_from(t, low, time):  # type: ignore[no-untyped-def]
-    """The first event from `low` on that is not before `time`."""
+    """Return the first event from `low` on that is not before `time`."""
     high = len(t)
     while low < high:
         middle = (low + high) // 2
@@ -133,16 +122,10 @@ def _first_from(t, low, time):  # type: ignore[no-untyped-def]
     return low
 
 
-def _closed_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    """RVT: the window includes its end, bins are equal parts of the time from its first to its last event, float32."""
-    ranges = np.empty((len(bounds_us), num_bins, 2), np.int64)
-    _bisect_closed(t, bounds_us, ranges)
-    return ranges
-
-
 @jit
-def _bisect_closed(t, bounds, ranges):  # type: ignore[no-untyped-def]
-    num_bins = ranges.shape[1]
+def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
+    """In RVT the window includes its end, and bins are equal parts from its first to its last event, in float32."""
+    ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         low = _first_from(t, 0, bounds[w, 0])
         last = _first_from(t, low, bounds[w, 1] + 1)
@@ -161,11 +144,13 @@ def _bisect_closed(t, bounds, ranges):  # type: ignore[no-untyped-def]
                 else:
                     low = middle + 1
             ranges[w, b, 1] = low
+    return ranges
 
 
 def _steps_between_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
     """Bin centres lie from the start of the window to its end: the events between each two, or all for one bin."""
-    return _equal_bins(t, bounds_us, max(num_bins - 1, 1))
+    ranges: Ints = _equal_bins(t, bounds_us, max(num_bins - 1, 1))
+    return ranges
 
 
 def _later_halves(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:

@@ -1,7 +1,4 @@
-"""What a recording becomes, known before its events are counted: boxes cleaned, times checked, grid laid, labels tied.
-
-Prepared and raw recordings are planned here, so that both have the same windows and labels.
-"""
+"""The windows and labels of a recording, known before its events are counted, whether it is prepared or used raw."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rvtssm.events.cells import frame_pixels
+from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
 from rvtssm.events.readers import Recording
@@ -21,7 +18,7 @@ _LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: object
 
 @dataclass(frozen=True)
 class SequencePlan:
-    """A recording, its windows and labels, and how its events are counted. Can be sent to other processes."""
+    """A recording, its windows and labels, and how its events are counted. It can be sent to other processes."""
 
     recording: Recording
     windows: Windows
@@ -34,23 +31,23 @@ class SequencePlan:
         """(C, h, w)."""
         return self.settings.num_channels, self.spec.frame_height, self.spec.frame_width
 
-    def counter(self) -> FrameCounter:
-        """A new counter of its frames."""
-        pixels = frame_pixels(self.recording.height, self.recording.width, self.spec.downsample)
-        return FrameCounter(self.settings, pixels)
+    def counter(self, rows: Ints | None = None, columns: Ints | None = None) -> FrameCounter:
+        """Return a new counter of its frames, which `rows` and `columns` may move; see `frame_pixels`."""
+        size = self.recording.height, self.recording.width
+        return FrameCounter(self.settings, frame_pixels(*size, self.spec.downsample, rows, columns))
 
     @property
     def span_us(self) -> tuple[int, int]:
-        """The times that its windows see, half-open; one more microsecond, since those of `rvt` are closed."""
+        """The half-open interval that its windows cover, and one microsecond more, since those of `rvt` are closed."""
         return int(self.windows.bounds_us[:, 0].min()), int(self.windows.ends_us[-1]) + 1
 
     def section(self, start: int, stop: int) -> SequencePlan:
-        """What it takes to count the windows [start, stop) alone: little, however long the recording."""
+        """Return the plan of the windows [start, stop), whose size does not depend on the length of the recording."""
         part = replace(self, windows=self.windows[start:stop], labels=self.labels[:0])
         return replace(part, recording=self.recording.part(*part.span_us))
 
     def check_read(self, num_events: int, first_us: int, last_us: int) -> None:
-        """ValueError for faults that show when all events have been read, and for labels at other times than theirs."""
+        """Raise ValueError for faults that show when all events have been read, and for labels at other times."""
         check_faults(self.recording, num_events)
         if len(self.labels):
             check_label_times(self.recording, int(self.labels.t_us[-1]), first_us, last_us)
@@ -64,10 +61,10 @@ def plan_sequence(
     is_train: bool,
     is_read_later: bool = False,
 ) -> SequencePlan | None:
-    """The plan of a recording on the label grid, or without boxes on the free grid; None if no box is left.
+    """Return the plan of a recording on the label grid, or without boxes on the free grid; None if no box is left.
 
-    `is_read_later`: only the first events are read now, and who reads all calls `check_read`. ValueError for a
-    recording that cannot be used.
+    With `is_read_later` only the first events are read now, and the caller reads all and then calls `check_read`.
+    Raise ValueError for a recording that cannot be used.
     """
     if boxes is not None:
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
@@ -100,7 +97,7 @@ def plan_sequence(
 
 
 def check_faults(recording: Recording, num_events: int) -> None:
-    """ValueError for faults that no repair can mend in a recording of which `num_events` events were read."""
+    """Raise ValueError for faults that cannot be repaired in a recording of which `num_events` events were read."""
     if recording.format == "dat" and recording.faults.truncated_bytes:
         raise ValueError(
             f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last whole event; "
@@ -114,7 +111,7 @@ def check_faults(recording: Recording, num_events: int) -> None:
 
 
 def check_label_times(recording: Recording, last_label_us: int, first_us: int, last_us: int) -> None:
-    """ValueError for boxes that all lie before the events of their recording, or some long after them."""
+    """Raise ValueError if all boxes lie before the events of their recording, or some long after them."""
     if last_label_us < first_us:
         raise ValueError(
             f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "

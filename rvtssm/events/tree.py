@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,28 +28,26 @@ class RawRecording:
     boxes_path: Path | None
 
     def read_boxes(self, spec: DatasetSpec) -> Boxes:
-        """Its boxes as BOX_DTYPE ordered by time, from a file of any kind; ValueError where there are none to read.
+        """Return its boxes as BOX_DTYPE ordered by time, from a file of any kind. Raise ValueError if there is none.
 
-        Labels without a time are of the moment after the last event.
+        Labels without a time get the time after the last event.
         """
         if self.boxes_path is None:
-            raise ValueError(f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix})")
-        return read_label_file(self.boxes_path, spec, self._end_us(spec))
-
-    def _end_us(self, spec: DatasetSpec) -> int | None:
-        if self.boxes_path is None or self.boxes_path.suffix not in (".txt", ".xml"):
-            return None
-        recording = open_recording(self.events_path, spec.height, spec.width)
-        try:
-            return recording.time_range_us[1] + 1  # windows are half-open: one that ends here holds all events
-        finally:
-            recording.close()
+            raise ValueError(
+                f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); copy them, or prepare the "
+                "recording without, by labels=none"
+            )
+        end_us = None
+        if self.boxes_path.suffix in (".txt", ".xml"):
+            with closing(open_recording(self.events_path, spec.height, spec.width)) as recording:
+                end_us = recording.time_range_us[1] + 1  # windows are half-open: one that ends here holds all events
+        return read_label_file(self.boxes_path, spec, end_us)
 
 
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
-    """The recordings of a split, by name; of several event files of one name the spec's first suffix wins.
+    """Return the recordings of a split, by name. Of several event files of one name the spec's first suffix wins.
 
-    A name is what stands before the suffix, from the folder of the split on. ValueError where no folder is there.
+    A name is what stands before the suffix, from the folder of the split on. Raise ValueError without such a folder.
     """
     found: dict[str, RawRecording] = {}
     claimed: set[Path] = set()  # `a_td.raw` ends in two suffixes, of which the longer stands first
@@ -64,20 +63,20 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
 
 
 def find_event_files(folder: Path | str) -> list[Path]:
-    """Files in a folder, by name, that by their suffix are recordings."""
+    """Return the files in a folder, by name, whose suffix is that of a recording."""
     paths = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
     return sorted(path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy"))
 
 
 def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[Path]:
-    """Files of boxes of a split that belong to no recording, by name."""
+    """Return the files of boxes of a split that belong to no recording, by name."""
     names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
     return sorted(path for path, _, name in matches if name not in names)
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
-    """The prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT."""
+    """Return the prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT."""
     folder = Path(prepared_dir) / split
     if not folder.is_dir():
         raise ValueError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
@@ -88,7 +87,7 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
 def _matches(
     raw_dir: Path | str, sub_dir: str | None, split: str, spec: DatasetSpec, suffix: str
 ) -> Iterator[tuple[Path, str, str]]:
-    """Path, folder of its split, and name of every file of the split with this suffix."""
+    """Yield path, folder of its split, and name of every file of the split with this suffix."""
     root = Path(raw_dir) / (sub_dir or "")
     patterns = spec.split_sources.get(split, (f"{split}/*",))
     folders = {pattern.partition("/")[0] for pattern in patterns}

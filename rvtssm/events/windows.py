@@ -1,7 +1,7 @@
-"""The time grid: where windows end, and from where they count. Length and stride are independent.
+"""The time grid: where windows begin and end. Length and stride are independent.
 
-A length of None (shrink) lets every window begin where the one before ended, so that each event is in exactly one;
-a number (slide) keeps that length whatever the stride.
+With a length of None (shrink) every window begins at the end of the one before, so that each event is in exactly one.
+With a number (slide) windows have that length at any stride.
 """
 
 from __future__ import annotations
@@ -60,40 +60,40 @@ class FreeGrid:
     settings: WindowSettings
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Where the windows [start, stop) end, counted from 0; window -1 ends at the first event."""
+        """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event."""
         return _rounded(self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1))
 
     def windows(self, start: int, stop: int) -> Windows:
-        """The windows [start, stop), counted from 0."""
+        """Return the windows [start, stop), counted from 0."""
         ends = self.ends_us(start - 1, stop)
         return _windows(ends[1:], np.diff(ends), self.settings.length_us)
 
     def num_ended(self, time_us: int) -> int:
-        """How many windows end at or before a time."""
+        """Return how many windows end at or before a time."""
         count = max(0, int((time_us - self.first_us) // self.settings.stride_us))
         return count + int(self.ends_us(count, count + 1)[0] <= time_us)  # its end may have been rounded down
 
     def num_until(self, last_us: int) -> int:
-        """How many windows a recording with this last event has: the last one holds it, and may end after it.
+        """Return how many windows a recording with this last event has; the last one may end after it.
 
-        ValueError for more than a recording can have.
+        Raise ValueError for more than a recording can have.
         """
         _check_span(self.first_us, last_us, self.settings.stride_us)
         return self.num_ended(last_us) + 1
 
 
 def free_grid(first_us: int, last_us: int, settings: WindowSettings) -> Windows:
-    """The windows of a `FreeGrid` from the first to the last event of a recording."""
+    """Return the windows of a `FreeGrid` from the first to the last event of a recording."""
     grid = FreeGrid(first_us, settings)
     return grid.windows(0, grid.num_until(last_us))
 
 
 def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: WindowSettings) -> Windows:
-    """Windows of which one ends at every label time.
+    """Return windows of which one ends at every label time.
 
-    Between two label times the ends are spread evenly, in the number that comes nearest the stride; before the
-    first they go back by the stride as long as a window begins at or after `start_us`. The last label ends the
-    grid. ValueError without label times, and for more windows than a recording can have.
+    Between two label times the ends are spread evenly, in the number that comes nearest the stride. Before the first
+    they go back by the stride as long as a window begins at or after `start_us`. The last label ends the grid. Raise
+    ValueError without label times, and for more windows than a recording can have.
     """
     times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):

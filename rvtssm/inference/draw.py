@@ -46,7 +46,7 @@ _BAR_PX = 30
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
-    """Draw a frame as (H, W, 3) uint8 RGB: a histogram (2 * bins, H, W), darker half first, or signed channels.
+    """Return the picture (H, W, 3) uint8 RGB of a frame: a histogram (2 * bins, H, W), darker half first, or signed.
 
     `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
     """

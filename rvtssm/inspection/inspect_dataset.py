@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from rvtssm.events.labels import with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
-from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
+from rvtssm.preparation.store import Meta, open_sequence, read_meta
 from rvtssm.records import DatasetSpec
 
 SPLITS = ("train", "val", "test")
@@ -82,16 +82,10 @@ class TreeInspection:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dumps."""
-        splits = {
-            split: {
-                **self.totals(split),
-                "labels": {
-                    name: dict(zip(SIZES, row, strict=True))
-                    for name, row in zip(self.class_names, self.labels(split).tolist(), strict=True)
-                },
-            }
-            for split in self.splits
-        }
+        splits = {}
+        for split in self.splits:
+            rows = [dict(zip(SIZES, row, strict=True)) for row in self.labels(split).tolist()]
+            splits[split] = {**self.totals(split), "labels": dict(zip(self.class_names, rows, strict=True))}
         return {
             "kind": self.kind,
             "dataset": self.dataset,
@@ -145,10 +139,8 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
     todo = []
     for split in SPLITS:
         with suppress(ValueError):  # the tree may not have this split
-            todo += [
-                (split, found.name, partial(_raw_part, split, found, spec))
-                for found in find_recordings(path, split, spec)
-            ]
+            found = find_recordings(path, split, spec)
+            todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
     if not todo:
         raise ValueError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
     return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
@@ -182,19 +174,11 @@ def _sequences(folder: Path) -> Iterator[tuple[str, Path]]:
             yield from ((split, path) for path in find_sequences(folder, split))
 
 
-def _opened(path: Path, spec: DatasetSpec | None) -> StoredSequence:
-    if path.is_file():
-        return open_sequence(path)
-    if spec is None:
-        raise ValueError(f"{path} was prepared by RVT, which does not store the name of the dataset; give dataset=NAME")
-    return open_rvt_sequence(path, spec)
-
-
 def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
     """Return the settings of the first file that can be read."""
     for _, path in entries:
         if path.is_dir():
-            meta = _opened(path, spec).meta
+            meta = open_sequence(path, spec).meta
             return {**meta, "class_names": list(spec.class_names if spec else ())}
         try:
             meta = read_meta(path)
@@ -205,14 +189,11 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
-    sequence = _opened(path, spec)
-    num_windows, num_events = len(sequence.windows), 0
-    try:
+    with closing(open_sequence(path, spec)) as sequence:
+        num_windows, num_events = len(sequence.windows), 0
         for start in range(0, num_windows, _FRAMES_AT_ONCE):
             frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
             num_events += int(frames.sum(dtype=np.int64)) if frames.dtype == np.uint8 else 0
-    finally:
-        sequence.close()
     labels, faults = sequence.labels, sequence.meta.get("faults", {})
     return Part(
         split,

@@ -7,13 +7,16 @@ query, key and value of one head side by side in the projection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from timm.models.maxxvit import grid_partition, grid_reverse, window_partition, window_reverse
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from rvtssm.models.model_config import ModelConfig
 
 PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "block": (window_partition, window_reverse),
@@ -95,21 +98,11 @@ class PartitionAttention(nn.Module):
 class AttentionPair(nn.Module):
     """Block attention, then grid attention: (B, H, W, C) -> (B, H, W, C)."""
 
-    def __init__(
-        self,
-        dim: int,
-        partition: tuple[int, int],
-        head_dim: int,
-        *,
-        normed_input: bool,
-        layer_scale: float = 1e-5,
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
-        self.block = PartitionAttention(
-            dim, "block", partition, head_dim, normed_input=normed_input, layer_scale=layer_scale, drop_path=drop_path
-        )
-        self.grid = PartitionAttention(dim, "grid", partition, head_dim, layer_scale=layer_scale, drop_path=drop_path)
+        scales: dict[str, Any] = {"layer_scale": model.layer_scale, "drop_path": model.drop_path}
+        self.block = PartitionAttention(dim, "block", partition, model.head_dim, normed_input=normed_input, **scales)
+        self.grid = PartitionAttention(dim, "grid", partition, model.head_dim, **scales)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.grid(self.block(x))

@@ -7,8 +7,13 @@ one pair of attentions, which has nearly as many parameters.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from rvtssm.models.model_config import ModelConfig
 
 _BLOCKS_PER_PAIR = 3  # 8 C^2 parameters and a filter each; a pair of attentions with its MLPs has 24 C^2
 
@@ -16,23 +21,13 @@ _BLOCKS_PER_PAIR = 3  # 8 C^2 parameters and a filter each; a pair of attentions
 class ConvNeXtBlocks(nn.Module):
     """Three ConvNeXt blocks with filters of 7 x 7 pixels: (B, H, W, C) -> (B, H, W, C).
 
-    `partition`, `head_dim` and `normed_input` are for attention and are ignored.
+    `partition` and `normed_input` are for attention and are ignored.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        partition: tuple[int, int],
-        head_dim: int,
-        *,
-        normed_input: bool,
-        layer_scale: float = 1e-5,
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(
-            *(ConvNeXtBlock(dim, ls_init_value=layer_scale, drop_path=drop_path) for _ in range(_BLOCKS_PER_PAIR))
-        )
+        scales: dict[str, Any] = {"ls_init_value": model.layer_scale, "drop_path": model.drop_path}
+        self.blocks = nn.Sequential(*(ConvNeXtBlock(dim, **scales) for _ in range(_BLOCKS_PER_PAIR)))
 
     def forward(self, x: Tensor) -> Tensor:
         mixed: Tensor = self.blocks(x.permute(0, 3, 1, 2))  # channels last in memory, before and after

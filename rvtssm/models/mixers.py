@@ -10,7 +10,7 @@ from rvtssm.models.attention import AttentionPair
 from rvtssm.models.convnext import ConvNeXtBlocks
 from rvtssm.models.ssm2d import SSM2DPair
 
-# Each is called with (dim, partition, head_dim, *, normed_input, layer_scale, drop_path), as AttentionPair is, and
+# Each is called with (dim, partition, model, normed_input), as AttentionPair is, and
 # returns a module from (B, H, W, C) to the same shape, where H and W are multiples of the partition.
 SPATIAL_MIXERS: dict[str, Callable[..., nn.Module]] = {
     "attention": AttentionPair,

@@ -71,19 +71,7 @@ class RvtBackbone(Backbone):
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         layers = [build_temporal_layer(temporal, dim) for dim in dims]
         self.stages: Sequence[Stage] = nn.ModuleList(  # type: ignore[assignment]
-            Stage(
-                before,
-                dim,
-                factor,
-                blocks,
-                self.geometry.partition,
-                model.head_dim,
-                layer,
-                layer_scale=model.layer_scale,
-                drop_path=model.drop_path,
-                mixer=model.mixer,
-                remembers=stride in self.memory_strides,
-            )
+            Stage(before, dim, factor, blocks, self.geometry.partition, layer, model, stride in self.memory_strides)
             for before, (stride, dim), factor, blocks, layer in zip(
                 (in_channels, *dims[:-1]), self.channels.items(), _FACTORS, model.num_blocks, layers, strict=True
             )

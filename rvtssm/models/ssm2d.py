@@ -8,6 +8,7 @@ each attention of a pair, and the rest of the block is unchanged.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from rvtssm.models.attention import ScaledLinear
+
+if TYPE_CHECKING:
+    from rvtssm.models.model_config import ModelConfig
 
 _NUM_MODES = 16  # per direction
 _LONGEST = 32.0  # pixels over which the slowest modes decay at the start
@@ -159,14 +163,15 @@ class SSM2DBlock(nn.Module):
     `normed_input` leaves out the first norm, for an input that is normed already.
     """
 
-    def __init__(self, dim: int, *, normed_input: bool, layer_scale: float, drop_path: float) -> None:
+    def __init__(self, dim: int, model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
+        layer_scale = model.layer_scale
         self.norm1 = nn.Identity() if normed_input else nn.LayerNorm(dim)
         self.ssm: SSM2D | RealSSM2D = SSM2D(dim)
         self.mix = ScaledLinear(dim, dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), ScaledLinear(4 * dim, dim, layer_scale))
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = DropPath(model.drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.mix(F.gelu(self.ssm(self.norm1(x)))))
@@ -174,26 +179,11 @@ class SSM2DBlock(nn.Module):
 
 
 class SSM2DPair(nn.Module):
-    """Two such blocks: (B, H, W, C) -> (B, H, W, C).
+    """Two such blocks: (B, H, W, C) -> (B, H, W, C). `partition` is for attention and is ignored."""
 
-    `partition` and `head_dim` concern attention and are ignored.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        partition: tuple[int, int],
-        head_dim: int,
-        *,
-        normed_input: bool,
-        layer_scale: float = 1e-5,
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(
-            SSM2DBlock(dim, normed_input=normed_input, layer_scale=layer_scale, drop_path=drop_path),
-            SSM2DBlock(dim, normed_input=False, layer_scale=layer_scale, drop_path=drop_path),
-        )
+        self.blocks = nn.Sequential(SSM2DBlock(dim, model, normed_input), SSM2DBlock(dim, model, normed_input=False))
 
     def forward(self, x: Tensor) -> Tensor:
         mixed: Tensor = self.blocks(x)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm import TemporalLayer
 
 
@@ -43,30 +44,15 @@ class Stage(nn.Module):
         factor: int,
         num_blocks: int,
         partition: tuple[int, int],
-        head_dim: int,
         temporal: TemporalLayer,
-        *,
-        layer_scale: float = 1e-5,
-        drop_path: float = 0.0,
-        mixer: str = "attention",
+        model: ModelConfig,
         remembers: bool = True,
     ) -> None:
         super().__init__()
         self.remembers = remembers
         self.downsample = Downsample(in_channels, dim, factor)
-        self.blocks = nn.Sequential(
-            *(
-                SPATIAL_MIXERS[mixer](
-                    dim,
-                    partition,
-                    head_dim,
-                    normed_input=index == 0,
-                    layer_scale=layer_scale,
-                    drop_path=drop_path,
-                )
-                for index in range(num_blocks)
-            )
-        )
+        mixer = SPATIAL_MIXERS[model.mixer]
+        self.blocks = nn.Sequential(*(mixer(dim, partition, model, index == 0) for index in range(num_blocks)))
         self.temporal = temporal
 
     def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:

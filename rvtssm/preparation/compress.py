@@ -6,16 +6,8 @@ up to the rest, the last of them below 255. 15 below means a value above 15, whi
 tokens of a frame are one zstd frame with a checksum.
 
 Histograms of events are mostly zeros, so this beats general codecs on the dense frame in size, in writing and in
-reading at once. Milliseconds and kB per frame of 50 ms at 5.5 Mev/s, one core (`python -m benchmarks.events --json FILE
---only preparation`):
-
-                                        240x304, write read  kB     1Mpx halved, write read  kB
-    blosc zstd 1, byte shuffle (RVT)             2.43  1.19  104                 3.37  2.19  76
-    blosc zstd 3, bit shuffle                    3.67  1.22   86                 6.91  3.13  70
-    blosc lz4 5                                  1.35  0.71  202                 1.84  1.21 149
-    HDF5 zstd 1                                  2.14  1.00  104                 2.72  1.55  73
-    HDF5 zstd 3                                  2.28  1.02  106                 3.04  1.55  77
-    this                                         0.81  0.48   70                 1.43  0.52  46
+reading. A frame of 1Mpx (50 ms at 5.5 Mev/s, halved, one core) takes 46 kB, 1.43 ms to write and 0.52 ms to read; with
+the blosc of RVT 76 kB, 3.37 and 2.19 ms. `python -m benchmarks.events --json FILE --only preparation` measures others.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FrameCompressor:
-    """Compresses frames of one size and type; holds its buffers, so that every process or thread needs its own."""
+    """Compresses frames of one size and type. It holds buffers, so every process or thread needs its own."""
 
     def __init__(self, num_bytes: int) -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_ZSTD)
@@ -48,7 +40,7 @@ class FrameCompressor:
         self._tokens = np.empty(_most_tokens(num_bytes), np.uint8)
 
     def compress(self, frame: npt.NDArray[Any]) -> bytes:
-        """The bytes of one frame, of any shape."""
+        """Return the compressed bytes of one frame of any shape."""
         cells = np.ascontiguousarray(frame).reshape(-1).view(np.uint8)
         bits = np.packbits(cells, bitorder="little")
         self._occupied.view(np.uint8)[: len(bits)] = bits
@@ -57,7 +49,7 @@ class FrameCompressor:
 
 
 def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
-    """Write what `compress` made of a frame into `frame`, contiguous and all zeros; ValueError for damaged data."""
+    """Write a compressed frame into `frame`, contiguous and all zeros. Raise ValueError for damaged data."""
     cells = frame.reshape(-1).view(np.uint8)
     try:
         if zstandard.frame_content_size(data) > _most_tokens(len(cells)):
@@ -75,7 +67,7 @@ def _most_tokens(num_bytes: int) -> int:
 
 @jit
 def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
-    """Write the tokens of `cells` (N,), return their number; bit i of `occupied` (ceil(N / 64),) is cells[i] != 0."""
+    """Write the tokens of `cells` (N,), return their number. Bit i of `occupied` (ceil(N / 64),) is cells[i] != 0."""
     count, last = np.int64(0), np.int64(-1)
     for word in range(len(occupied)):
         bits = occupied[word]
@@ -86,7 +78,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
             value, zeros = np.int64(cells[cell]), cell - last - 1
             last = cell
             tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
-            # The next byte is written before it is known whether it counts: a branch would be guessed wrong.
+            # The next byte is always written, because the processor would mispredict a branch.
             rest = zeros - 15
             tokens[count + 1] = min(rest, 255)
             count += 1 + (rest >= 0)
@@ -102,7 +94,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
 
 @jit
 def _from_tokens(tokens, cells):  # type: ignore[no-untyped-def]
-    """Write the values to `cells`, which is all zeros; False where tokens end too early or reach too far."""
+    """Write the values to `cells`, which is all zeros. Return False if tokens end too early or reach too far."""
     at, cell, end = np.int64(0), np.int64(-1), len(tokens)
     while at < end:
         token = np.int64(tokens[at])

@@ -83,16 +83,15 @@ def preprocess_dataset(
 ) -> PreprocessSummary:
     """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
 
-    Complete files made from the same source with the same settings are skipped. A recording that cannot be prepared
-    is reported in `failed`, the others are done. ValueError where there is nothing to prepare, and where the disk has
-    less room than the files are likely to need. `workers` that are given do the work instead of those that the
-    configuration names, and stay open.
+    Complete files that were made from the same source with the same settings are skipped. A recording that cannot be
+    prepared is reported in `failed`; the others are prepared. Raise ValueError if there is nothing to prepare, or if
+    the disk has less room than the files are likely to need. `workers`, if given, do the work and stay open.
     """
     summary, jobs = PreprocessSummary(), []
     for split in config.splits:
-        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
+        folder, recipe = Path(prepared_dir) / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
-            jobs.append(Job(split, recording, Path(prepared_dir, split, f"{recording.name}.h5"), recipe))
+            jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
@@ -109,7 +108,7 @@ def preprocess_dataset(
     if not jobs:
         return summary
     if config.check_disk:
-        _check_disk(jobs, Path(prepared_dir))
+        _check_disk(jobs, spec, settings, Path(prepared_dir))
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
@@ -126,11 +125,11 @@ def preprocess_dataset(
 
 
 def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> list[Job]:
-    """The recordings that have to be prepared; the others go into the summary."""
+    """Return the recordings that have to be prepared; add the others to the summary."""
 
     def outcome(job: Job) -> Outcome | None:
         try:
-            job.num_bytes  # noqa: B018  of a link that leads nowhere there are none
+            job.num_bytes  # noqa: B018  raises an error for a link that leads nowhere
             if is_complete(job.recording, job.path, job.recipe, overwrite):
                 return Outcome("skipped")
         except _FAILURES as error:
@@ -145,11 +144,10 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
     return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
 
 
-def _check_disk(jobs: list[Job], folder: Path) -> None:
-    """ValueError where the disk has less room than the recordings are likely to need."""
-    windows = jobs[0].recipe.windows
-    overlap = max(1.0, (windows.length_us or 0) / windows.stride_us)
-    stored = _STORED_BYTES[windows.representation] * overlap / jobs[0].recipe.spec.downsample ** 2
+def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
+    """Raise ValueError if the disk has less room than the recordings are likely to need."""
+    overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
+    stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
     needed = sum(
         stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
         for job in jobs
@@ -178,7 +176,7 @@ def _failure(error: BaseException) -> Outcome:
 
 
 class _Run:
-    """The jobs on their way through the workers: the longest first, sections before other recordings."""
+    """Gives jobs to the workers: the longest first, sections of recordings that were begun before other recordings."""
 
     def __init__(self, jobs: list[Job], workers: Workers, bar: PreparationBar) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
@@ -192,7 +190,7 @@ class _Run:
         self._cut: dict[Job, SectionedRecording] = {}
 
     def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
-        """Every job with what became of it, in the order they end."""
+        """Yield every job with its outcome, in the order in which they end."""
         try:
             for done in finished(self._workers, self._next_task):
                 job: Job = done.key[0]
@@ -218,7 +216,7 @@ class _Run:
         return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
-        """What became of the job, None if more of it is to be done or nobody waits for this part any more."""
+        """Return the outcome of the job; None if more of it is to be done, or if it has failed before."""
         is_section = len(done.key) > 1
         if is_section and job not in self._cut:  # it has failed
             return None
@@ -234,8 +232,7 @@ class _Run:
                     del self._cut[job]
                     return cut.finish()
             else:
-                outcome: Outcome = done.result
-                return outcome
+                return done.result
         except _FAILURES as error:
             if job in self._cut:
                 self._cut.pop(job).abandon()

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
@@ -28,37 +27,6 @@ _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in t
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How the recordings of a split are prepared."""
-
-    spec: DatasetSpec
-    windows: WindowSettings
-    is_train: bool = False  # boxes that are wide by mistake are left out
-    is_labelled: bool = True  # False: on the free grid, without labels
-
-    @property
-    def meta(self) -> Meta:
-        """What a prepared file says about it."""
-        spec, windows = self.spec, self.windows
-        return {
-            "dataset": spec.name,
-            "convention": windows.convention,
-            "representation": windows.representation,
-            "grid": "labels" if self.is_labelled else "free",
-            "stride_us": windows.stride_us,
-            "length_us": windows.length_us,
-            "num_bins": windows.num_bins,
-            "count_cutoff": windows.count_cutoff,
-            "height": spec.height,
-            "width": spec.width,
-            "downsample": spec.downsample,
-            "class_names": list(spec.class_names),
-            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
-            "is_train": self.is_train,
-        }
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What became of one recording: written, skipped (already complete), dropped (no boxes left) or failed."""
 
@@ -69,11 +37,42 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How the recordings of one split are prepared."""
+
+    spec: DatasetSpec
+    settings: WindowSettings
+    is_train: bool = False
+    is_labelled: bool = True
+
+    @property
+    def meta(self) -> Meta:
+        """What a prepared file stores of it."""
+        spec, settings = self.spec, self.settings
+        return {
+            "dataset": spec.name,
+            "convention": settings.convention,
+            "representation": settings.representation,
+            "grid": "labels" if self.is_labelled else "free",
+            "stride_us": settings.stride_us,
+            "length_us": settings.length_us,
+            "num_bins": settings.num_bins,
+            "count_cutoff": settings.count_cutoff,
+            "height": spec.height,
+            "width": spec.width,
+            "downsample": spec.downsample,
+            "class_names": list(spec.class_names),
+            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
+            "is_train": self.is_train,
+        }
+
+
+@dataclass(frozen=True)
 class Plan:
     """The file that a recording will become."""
 
     sequence: SequencePlan
-    meta: Meta  # all but what the faults of the recording will tell
+    meta: Meta  # without the faults, which are known when all events have been read
 
     @property
     def final_meta(self) -> Meta:
@@ -86,9 +85,9 @@ def prepare_recording(
     recipe: Recipe,
     report: Callable[[float, int], None] | None = None,
 ) -> Outcome:
-    """Prepare one recording as `path`; memory does not grow with its length. ValueError where it cannot be used.
+    """Prepare one recording as `path`, in constant memory. Raise ValueError if it is unusable.
 
-    `report` is told the share of the windows that is done and how many events have been read.
+    `report` receives the share of the windows that is done and the number of events that have been read.
     """
     plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
@@ -96,7 +95,7 @@ def prepare_recording(
     sequence, checked = plan.sequence, _CheckedEvents(plan.sequence)
     with (
         closing(sequence.recording),
-        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.windows.dtype) as writer,
+        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
     ):
         for frames in _compressed(sequence, checked):
             writer.append(frames)
@@ -107,21 +106,24 @@ def prepare_recording(
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
-    """The plan of a recording, or that it is dropped; ValueError where it cannot be used.
+    """Return the plan of a recording, or that it is dropped. Raise ValueError if it is unusable.
 
     `is_cut` reads all of it once, so that sections of it can be counted and its faults are known.
     """
-    spec = recipe.spec
-    boxes = _boxes(recording, spec) if recipe.is_labelled else None
+    spec, boxes = recipe.spec, None
+    if recipe.is_labelled:
+        boxes = recording.read_boxes(spec)
+        if not len(boxes):
+            raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
-        sequence = plan_sequence(events, boxes, spec, recipe.windows, recipe.is_train, is_read_later=not is_cut)
+        sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
-    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)})
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)})
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
-    """The compressed frames of a section of a recording that was planned cut, and how many events it read."""
+    """Return the compressed frames of a section of a plan, and the number of events that were read for it."""
     start_us, end_us = section.span_us
     num_events = 0
 
@@ -144,7 +146,7 @@ def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[li
 
 
 def _compressor(num_bytes: int) -> FrameCompressor:
-    """That of this thread, for frames of this size: a new one costs as much as several frames."""
+    """Return the compressor of this thread for this size of frames: a new one costs as much as several frames."""
     if getattr(_kept, "num_bytes", None) != num_bytes:
         _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
     compressor: FrameCompressor = _kept.compressor
@@ -152,7 +154,7 @@ def _compressor(num_bytes: int) -> FrameCompressor:
 
 
 class _CheckedEvents:
-    """The blocks of a whole recording; at their end a ValueError if they do not fit the sensor or the boxes."""
+    """The blocks of a whole recording. Iterating ends in a ValueError if they do not fit the sensor or the boxes."""
 
     def __init__(self, sequence: SequencePlan) -> None:
         self._sequence = sequence
@@ -170,7 +172,7 @@ class _CheckedEvents:
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
-    """Whether `path` need not be made again; ValueError if it is something else that may not be replaced."""
+    """Return whether `path` is what preparing gives. Raise ValueError if it is something that may not be replaced."""
     if not path.exists():
         return False
     try:
@@ -183,29 +185,17 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
     differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
     if differences and not overwrite:
         raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
-    return not differences and found["source"] == _source(recording, recipe)
+    return not differences and found["source"] == _source(recording, recipe.is_labelled)
 
 
-def _boxes(recording: RawRecording, spec: DatasetSpec) -> Boxes:
-    if recording.boxes_path is None:
-        raise ValueError(
-            f"{recording.events_path} has no labels ({recording.name}{spec.boxes_suffix}); "
-            "copy them, or set labels=none to prepare without"
-        )
-    boxes = recording.read_boxes(spec)
-    if not len(boxes):
-        raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
-    return boxes
-
-
-def _source(recording: RawRecording, recipe: Recipe) -> Meta:
-    """Name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
+def _source(recording: RawRecording, is_labelled: bool) -> Meta:
+    """Return name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
     with open(recording.events_path, "rb") as file:
         digest.update(file.read(_SAMPLE_BYTES))
         file.seek(max(0, num_bytes - _SAMPLE_BYTES))
         digest.update(file.read(_SAMPLE_BYTES))
-    if recipe.is_labelled and recording.boxes_path is not None:
+    if is_labelled and recording.boxes_path is not None:
         digest.update(recording.boxes_path.read_bytes())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

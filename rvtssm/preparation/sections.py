@@ -60,14 +60,14 @@ class SectionedRecording:
         return self._written == len(self.bounds)
 
     def next_section(self, most_ahead: int) -> int | None:
-        """A section to count now; None where none is left, or one that is slow holds up too many that are ready."""
+        """Return a section to count now; None if none is left, or if too many already wait for a slower one."""
         if self._begun == len(self.bounds) or self._begun >= self._written + most_ahead:
             return None
         self._begun += 1
         return self._begun - 1
 
     def take(self, section: int, frames: list[bytes], num_events: int) -> float:
-        """Write the section when its turn comes; returns the share of the windows that is written."""
+        """Write the section when its turn comes, and return the share of the windows that is written."""
         self._waiting[section] = frames
         self.num_events += num_events
         while self._written in self._waiting:
@@ -81,6 +81,5 @@ class SectionedRecording:
         return Outcome("written", "", self.plan.sequence.recording.faults.backward_steps, self.num_events)
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):  # what HDF5 has to say about a file that is deleted
-            abandoned = RuntimeError("abandoned")
-            self._stack.__exit__(RuntimeError, abandoned, None)
+        with contextlib.suppress(Exception):  # errors of HDF5 about a file that is deleted
+            self._stack.__exit__(RuntimeError, RuntimeError("abandoned"), None)

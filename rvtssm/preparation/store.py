@@ -36,9 +36,9 @@ Meta = dict[str, Any]
 
 
 class StoredSequence:
-    """One prepared recording: windows and labels (sensor pixels) in memory, frames read on demand.
+    """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
 
-    Can be pickled; every process opens the file for itself when it first reads.
+    It can be pickled; every process opens the file for itself when it first reads.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class StoredSequence:
         self._file_owner = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """The frames (stop - start, C, h, w) of the windows [start, stop), uint8 unless they were prepared as others.
+        """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
 
-        ValueError outside the recording, and for a damaged file.
+        Raise ValueError for windows outside the recording, and for a damaged file.
         """
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
@@ -92,7 +92,7 @@ class StoredSequence:
 
 
 class SequenceWriter:
-    """Takes the compressed frames of a recording in their order; set `meta` before the end."""
+    """Takes the compressed frames of a recording in their order; `meta` must be set before the end."""
 
     def __init__(self, stored: h5py.Dataset) -> None:
         self.meta: Meta = {}
@@ -128,9 +128,9 @@ class SequenceWriter:
 def sequence_writer(
     path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
 ) -> Iterator[SequenceWriter]:
-    """Write a prepared recording: one frame per window; the file appears when the block ends without an error.
+    """Write a prepared recording, one frame per window. The file appears when the block ends without an error.
 
-    The same frames and `meta` give the same bytes. ValueError for a number of frames that is not that of the windows.
+    The same frames and `meta` give the same bytes. Raise ValueError if the number of frames is not that of the windows.
     """
     with atomic_file(path) as staged, _created(staged) as file:
         stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
@@ -150,8 +150,8 @@ def sequence_writer(
 
 @contextlib.contextmanager
 def _created(path: Path) -> Iterator[h5py.File]:
-    """A new file. After an error it is closed without its disk, which may be full: HDF5 keeps a file that it cannot
-    write to open, and crashes on it when the process ends."""
+    """Yield a new file. After an error its descriptor is replaced, since the disk may be full: HDF5 keeps a file open
+    that it cannot write, and crashes when the process ends."""
     with h5py.File(path, "w") as file:
         try:
             yield file
@@ -168,14 +168,21 @@ def _memory_file() -> IO[bytes]:
 
 
 def read_meta(path: Path | str) -> Meta:
-    """What a prepared file was made with; ValueError for a file that is not one, or of another format version."""
+    """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
     with _opened(path) as file:
         return _checked_meta(path, file)
 
 
-def open_sequence(path: Path | str) -> StoredSequence:
-    """Open a file written by `sequence_writer`; ValueError for any other file."""
+def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
+    """Open a prepared recording: a file of `sequence_writer`, or with `spec` a folder prepared by RVT.
+
+    Raise ValueError for anything else.
+    """
     path = Path(path)
+    if path.is_dir():
+        if spec is None:
+            raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
+        return open_rvt_sequence(path, spec)
     with _opened(path) as file:
         meta = _checked_meta(path, file)
         try:
@@ -190,7 +197,7 @@ def open_sequence(path: Path | str) -> StoredSequence:
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     """Open a recording prepared by RVT as it is: its own timestamps end the windows, its labels are kept.
 
-    ValueError where files are missing or contradict each other or the spec.
+    Raise ValueError if files are missing, or contradict each other or the spec.
     """
     folder = Path(folder)
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
@@ -230,7 +237,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
 
 
 def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
-    """The folder of histograms, their window length in us and number of bins; the published setting if several."""
+    """Return the folder of histograms, their window length in us and number of bins. Of several, take the published."""
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
     name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):

@@ -1,13 +1,10 @@
-"""Checks a dataset completely, raw or prepared or both: every event and every frame is decoded, every label looked at.
-
-Recordings are checked in parallel; each gives the faults that were found in it, in words.
-"""
+"""Checks a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,12 @@ from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.preparation.prepare_recording import Plan, Recipe, is_complete, plan_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
-from rvtssm.preparation.store import Meta, StoredSequence, open_rvt_sequence, open_sequence, read_meta
+from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.workers import Processes, SameProcess, Task, finished, num_usable_cores
 
 _FRAMES_AT_ONCE = 16
-_NOT_SHARED = ("source", "faults", "is_train", "format_version")  # of what the files of one dataset say
+_NOT_SHARED = ("source", "faults", "is_train", "format_version")  # metadata that differs between files of a dataset
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
 
@@ -48,8 +45,8 @@ def verify_dataset(
 ) -> Verification:
     """Check the splits of `config` in the folders that are given, at least one.
 
-    With both, prepared files are compared with the recordings they were made from, and with `settings`; without
-    recordings, with each other. ValueError where there is nothing to check.
+    With both, prepared files are compared with their recordings and with `settings`; without recordings, with each
+    other. Raise ValueError if there is nothing to check.
     """
     found, tasks = Verification(), []
     if raw_dir is not None:
@@ -81,7 +78,7 @@ def _raw_tasks(spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig,
         if not recordings:
             found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
         for recording in recordings:
-            yield f"raw/{split}/{recording.name}", verify_raw, (recording, spec, config.is_labelled)
+            yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled)
         for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             found.faults.append((f"raw/{split}/{path.name}", f"{path} has no events beside it; copy them or delete it"))
 
@@ -110,13 +107,14 @@ def _prepared_tasks(
                 continue
             if raw_dir is not None and recording is None:
                 found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
-            if shared is None and raw_dir is None:
-                shared = _shared_settings(path)
-            yield key, verify_prepared, (path, recording, recipe, shared)
+            if shared is None and raw_dir is None and path.is_file():
+                with suppress(ValueError):  # a file that cannot be read is reported when its turn comes
+                    shared = _own_settings(read_meta(path))
+            yield key, _verify_prepared, (path, recording, recipe, shared)
 
 
-def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
-    """What is wrong with a recording and its labels; every event is decoded."""
+def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
+    """Return what is wrong with a recording and its labels."""
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
         first_us, last_us, num_events = None, 0, 0
         for block in events.iterate():
@@ -130,26 +128,23 @@ def verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) ->
             faults.append(f"{events.path} is cut: {num_bytes} bytes follow its last whole event; copy it again")
         if not is_labelled:
             return faults
-        if recording.boxes_path is None:
-            return [*faults, f"{recording.events_path} has no labels; copy them, or check with labels=none"]
-        boxes = recording.read_boxes(spec)
+        try:
+            boxes = recording.read_boxes(spec)
+        except ValueError as error:
+            return [*faults, _one_line(error)]
         if not len(boxes):
             return [*faults, f"{recording.boxes_path} holds no boxes"]
-        return [
-            *faults,
-            *_said(check_label_times, events, int(boxes["t"][-1]), first_us, last_us),
-            *_box_faults(recording.boxes_path, boxes, spec),
-        ]
+        faults += _said(check_label_times, events, int(boxes["t"][-1]), first_us, last_us)
+        return faults + _box_faults(recording, boxes, spec)
 
 
-def verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
-    """What is wrong with a prepared sequence; every frame is decoded.
+def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
+    """Return what is wrong with a prepared sequence.
 
-    `recording` is what it should have been made from with `recipe`, `shared` what other files were made with.
+    It should have been made from `recording`, if there is one, and with the settings `shared` of other files.
     """
     spec = recipe.spec
-    sequence = open_sequence(path) if path.is_file() else open_rvt_sequence(path, spec)
-    with closing(sequence):
+    with closing(open_sequence(path, spec)) as sequence:
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
@@ -159,19 +154,19 @@ def verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, 
         found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
     if recording is not None and path.is_file():
-        faults += _source_faults(sequence, path, recording, recipe)
+        faults += _source_faults(sequence, recording, recipe)
     return faults
 
 
 def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
-    """A recording may only be left out of the prepared files if no box of it is."""
-    plan = plan_recording(recording, recipe)
-    if isinstance(plan, Plan):
+    """Return a fault if a recording that is not prepared has boxes that would be kept."""
+    if isinstance(plan_recording(recording, recipe), Plan):
         return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
     return []
 
 
-def _source_faults(sequence: StoredSequence, path: Path, recording: RawRecording, recipe: Recipe) -> list[str]:
+def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Recipe) -> list[str]:
+    path = sequence.path
     try:
         if not is_complete(recording, path, recipe):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
@@ -180,16 +175,12 @@ def _source_faults(sequence: StoredSequence, path: Path, recording: RawRecording
     plan = plan_recording(recording, recipe)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
-    return [
-        f"{path} has other {name} than its recording gives; prepare it again"
-        for name in ("windows", "labels")
-        if not _are_equal(getattr(sequence, name), getattr(plan.sequence, name))
-    ]
-
-
-def _are_equal(stored: Any, wanted: Any) -> bool:
-    names = type(wanted).__dataclass_fields__
-    return all(np.array_equal(getattr(stored, name), getattr(wanted, name)) for name in names)
+    faults = []
+    for name in ("windows", "labels"):
+        stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
+        if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):
+            faults.append(f"{path} has other {name} than its recording gives; prepare it again")
+    return faults
 
 
 def _window_faults(sequence: StoredSequence) -> list[str]:
@@ -236,22 +227,22 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
     return []
 
 
-def _box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
-    """Objects leave the view and published boxes with them: only most of them outside means another sensor."""
+def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> list[str]:
+    """Return what is wrong with boxes. Published boxes leave the view, so only most of them outside are a fault."""
     x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
     with np.errstate(invalid="ignore"):
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
-        is_seen = (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
-    faults = []
+        is_visible = (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
+    path, faults = recording.boxes_path, []
     if not is_box.all():
         count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
         faults.append(
-            f"{path} has {count} of {len(boxes)} boxes that are no boxes, the first at {boxes['t'][first]} us; "
-            "copy it again"
+            f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
+            f"{boxes['t'][first]} us; copy it again"
         )
-    if 2 * np.count_nonzero(is_seen) < len(boxes):
+    if 2 * np.count_nonzero(is_visible) < len(boxes):
         faults.append(
-            f"{path} has {np.count_nonzero(~is_seen)} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
+            f"{path} has {np.count_nonzero(~is_visible)} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
             "pixels; choose the dataset or the size that fits"
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
@@ -266,6 +257,7 @@ def _box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
 
 
 def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
+    """Return the message of the error that a check raises, if any."""
     try:
         check(*arguments)
     except _FAILURES as error:
@@ -275,14 +267,6 @@ def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
 
 def _stem(path: Path, folder: Path) -> str:
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
-
-
-def _shared_settings(path: Path) -> Meta | None:
-    """The settings of the first file, None where it cannot be read."""
-    try:
-        return _own_settings(read_meta(path)) if path.is_file() else None
-    except ValueError:
-        return None
 
 
 def _own_settings(meta: Meta) -> Meta:

@@ -69,7 +69,7 @@ class DetectionModule(L.LightningModule):
         self.train()
 
     def train(self, mode: bool = True) -> DetectionModule:
-        """Frozen batch norms normalise in training as they do in use."""
+        """Switch to training; frozen batch norms stay in evaluation mode."""
         super().train(mode)
         if self.settings.freeze_batchnorm:
             for part in self.modules():
@@ -86,7 +86,7 @@ class DetectionModule(L.LightningModule):
         return losses["total"]
 
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """The terms of the loss of a training batch and their `total`; the stored states move on."""
+        """Return the terms of the loss of a training batch and their `total`; the stored states advance."""
         predictions = self.train_streams.push_batch(batch)
         losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
@@ -101,9 +101,9 @@ class DetectionModule(L.LightningModule):
         return losses
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
-        """What the losses are divided by: the locations that all processes have matched, over their number.
+        """Return the divisor of the losses: the matches of all processes over the number of processes.
 
-        Gradients are averaged over the processes; so they end as those of one process that has all the chunks.
+        Gradients are averaged over the processes, so they equal those of one process that has all the chunks.
         """
         if not _has_others():
             return at_least_one(num_matched)
@@ -112,7 +112,7 @@ class DetectionModule(L.LightningModule):
         return total.clamp(min=1) / torch.distributed.get_world_size()
 
     def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The losses as they are logged: averaged over the processes, which gives those of the whole batch."""
+        """Return the losses as they are logged: the average over the processes is the loss of the whole batch."""
         if not _has_others():
             return {name: value.detach() for name, value in losses.items()}
         values = torch.stack([value.detach() for value in losses.values()])
@@ -145,21 +145,19 @@ class DetectionModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.val_streams.clear()  # each recording has begun anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
-        for (recording, _), frame in sorted(self._gathered().items(), key=_by_key):
+        # a frame that two processes have seen counts once
+        found = {key: frame for part in self.of_all_processes(self.found) for key, frame in part.items()}
+        for (recording, _), frame in sorted(found.items(), key=lambda item: item[0]):
             frames[recording].append(frame)
         if not frames:
             return
-        recordings = [(str(index), self.val_labels[index], found) for index, found in frames.items()]
+        recordings = [(str(index), self.val_labels[index], kept) for index, kept in frames.items()]
         metrics = evaluate_detections(recordings, self.settings.spec)
         # all processes have the same numbers, and need them to decide alike on the best weights
         self.log_dict({f"val/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
-    def _gathered(self) -> dict[tuple[int, int], Detections]:
-        """The detections of all processes; a frame that two of them have seen counts once."""
-        return {key: frame for part in self.of_all_processes(self.found) for key, frame in part.items()}
-
     def of_all_processes(self, own: Any) -> list[Any]:
-        """What each process has, by rank."""
+        """Return the value of each process, by rank."""
         if self.trainer.world_size == 1:
             return [own]
         parts: list[Any] = [None] * self.trainer.world_size
@@ -207,14 +205,10 @@ class DetectionModule(L.LightningModule):
             generator.manual_seed(generator.initial_seed() + self.global_rank)
 
     def random_generator(self) -> torch.Generator:
-        """Where the random numbers of the forward pass (drop path) come from."""
+        """Return the generator of the random numbers of the forward pass (drop path)."""
         return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
 
 
 def _has_others() -> bool:
-    """Whether other processes train along."""
+    """Return whether other processes take part in the training."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _by_key(item: tuple[tuple[int, int], Detections]) -> tuple[int, int]:
-    return item[0]

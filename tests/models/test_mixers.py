@@ -22,8 +22,9 @@ DIM, PARTITION = 8, (2, 3)
 
 def build(mixer: str, **changes) -> torch.nn.Module:
     torch.manual_seed(0)
-    options = {"normed_input": True, "layer_scale": 1.0, **changes}
-    return SPATIAL_MIXERS[mixer](DIM, PARTITION, 4, **options)
+    normed_input = changes.pop("normed_input", True)
+    model = ModelConfig(mixer=mixer, head_dim=4, **{"layer_scale": 1.0, **changes})
+    return SPATIAL_MIXERS[mixer](DIM, PARTITION, model, normed_input)
 
 
 def draw(*shape: int, seed: int = 1) -> Tensor:

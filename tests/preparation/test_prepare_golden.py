@@ -79,8 +79,8 @@ def pairs(request, golden_dir) -> list[Pair]:
 
 
 def prepared(pair: Pair, folder: Path) -> StoredSequence:
-    recipe = Recipe(pair.spec, WindowSettings(pair.length_us, pair.length_us, "rvt"), pair.is_train)
-    outcome = prepare_recording(pair.raw, folder / "a.h5", recipe)
+    settings = WindowSettings(pair.length_us, pair.length_us, "rvt")
+    outcome = prepare_recording(pair.raw, folder / "a.h5", Recipe(pair.spec, settings, pair.is_train))
     assert outcome.status == "written"
     return open_sequence(folder / "a.h5")
 

@@ -103,7 +103,7 @@ RAW_DAMAGES = {
     "labels too late": ("train/a_bbox.npy", rewrite_boxes(t=9_000_000), "labels until 9000000 us"),
     "labels too early": ("train/a_bbox.npy", rewrite_boxes(t=-9), "labels only until -9 us"),
     "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
-    "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes that are no boxes"),
+    "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
     "other classes": (
         "train/a_bbox.npy",
         rewrite_boxes(class_id=7),

@@ -141,7 +141,7 @@ def test_without_the_size_of_the_frames_it_is_refused():
 @torch.no_grad()
 def test_a_stage_tells_it_the_size_of_its_frames():
     layer = with_convolution(True, 3)
-    stage = Stage(2, DIM, 4, 1, GRID, DIM, layer).double()
+    stage = Stage(2, DIM, 4, 1, GRID, layer, ModelConfig(head_dim=DIM)).double()
     x = torch.randn(3, STREAMS, 4 * HEIGHT, 4 * WIDTH, 2, dtype=torch.float64)
     y, _ = stage(x, layer.init_state(N), 1.0)
     mixed = stage.blocks(stage.downsample(x.flatten(0, 1))).reshape(3, N, DIM)
