@@ -422,7 +422,7 @@ def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
     assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
     path = write_recording(tmp_path / "test", "a")
     path.with_name("a_bbox.npy").unlink()
-    assert "evaluation needs a_bbox.npy" in refused("evaluate", f"checkpoint={weights}", where)
+    assert "has no labels (a_bbox.npy)" in refused("evaluate", f"checkpoint={weights}", where)
     assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
 
 

@@ -128,7 +128,7 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("classes: [a\nheight", "is not YAML"),
         ("classes: [a]\nheight: 60", "does not say width"),
         ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "unknown key label; choose from boxes_dir, class_ids, cl"),
-        ("classes: a\nheight: 60\nwidth: 80", "classes: a; write a list"),
+        ("classes: a\nheight: 60\nwidth: 80", "classes: 'a'; write a list"),
         ("classes: []\nheight: 60\nwidth: 80", "write a list of different names"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "write a list of different names"),
         ("classes: [a]\nheight: 0\nwidth: 80", "height: 0; write a whole number of at least 1"),

@@ -243,7 +243,7 @@ def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
 def test_every_mixer_is_one_graph(mixer):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    layer, x = SPATIAL_MIXERS[mixer](8, (2, 3), 4, normed_input=True), torch.randn(2, 4, 6, 8)
+    layer, x = SPATIAL_MIXERS[mixer](8, (2, 3), ModelConfig(head_dim=4), True), torch.randn(2, 4, 6, 8)
     assert_near(torch.compile(layer, fullgraph=True, backend="eager")(x), layer(x), 1e-5)
 
 
