@@ -99,7 +99,7 @@ def check_inside(events: Events, height: int, width: int) -> None:
         raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
 
 
-def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Ints) -> None:
+def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> None:
     """Write the cells of N events, which must lie on the sensor, to `cells` from place before[0] on.
 
     before[i + 1] (N + 1,) becomes the place after the cells of event i; where every event has exactly one cell

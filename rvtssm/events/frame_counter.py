@@ -43,9 +43,9 @@ class FrameCounter:
         self.settings = settings
         self.pixels = pixels
         self.frame_shape = settings.num_channels, pixels.height, pixels.width
-        self._t = np.empty(_FIRST_ROOM, np.int64)
+        self._t = self._own_t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
-        self._before = np.empty(_FIRST_ROOM + 1, np.int64)  # place of the first cell of each event
+        self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # place of the first cell of each event
         self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not kept
         self._before[0] = self._begin = self._end = 0  # of the events that are kept
         self._num_forgotten = 0  # cells that were in front of the arrays before
@@ -64,8 +64,12 @@ class FrameCounter:
         """Whether events were counted ahead, so that the next window is taken alone."""
         return self._ahead is not None
 
-    def push(self, events: Events) -> None:
-        """Append events, whose arrays may be reused. Raise ValueError outside the sensor, or before earlier ones."""
+    def push(self, events: Events, is_lent: bool = False) -> None:
+        """Append events, whose arrays may be reused. Raise ValueError outside the sensor, or before earlier ones.
+
+        With `is_lent` the times are not copied: all earlier events must be forgotten, and the caller must forget these
+        events before their array changes.
+        """
         if not len(events):
             return
         check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
@@ -73,9 +77,13 @@ class FrameCounter:
             raise ValueError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
         self._make_room(len(events), len(events) * self.pixels.most + 1)
         start, self._end = self._end, self._end + len(events)
-        self._t[start : self._end] = events.t
+        if is_lent:
+            assert start == 0, "earlier events are still kept"
+            self._t = events.t
+        else:
+            self._t[start : self._end] = events.t
         if self._is_whole:
-            pack(events, self.pixels, self._cells, np.array([start]))
+            pack(events, self.pixels, self._cells, np.array([start], np.int32))
         else:
             pack(events, self.pixels, self._cells, self._before[start : self._end + 1])
         self._latest_us = int(events.t[-1])
@@ -85,25 +93,22 @@ class FrameCounter:
 
         `bounds_us` (n, 2), ends increasing from call to call. A contiguous `out` is written instead of a new array.
         """
-        packed = self.pack(bounds_us)
-        if self._ahead is not None:
-            assert len(bounds_us) == 1 and out is None, "a window that is counted ahead is taken alone"
-            frames, self._ahead = self._ahead, None
+        packed, ring, shape = self.pack(bounds_us), self._ring_for(bounds_us), (len(bounds_us), *self.frame_shape)
+        if out is None and ring is None and adds_up(self.settings):
+            frames = np.zeros(shape, self.settings.dtype) if self._ahead is None else self._ahead
+            assert frames.shape == shape, "a window that is counted ahead is taken alone"
+            self._ahead = None
             add_events(packed, self.settings, frames)
             return frames
-        if out is None:
-            out = np.empty((len(bounds_us), *self.frame_shape), self.settings.dtype)
-        fill_frames(packed, self.settings, out, np.arange(len(bounds_us)), self._ring_for(bounds_us))
+        out = np.empty(shape, self.settings.dtype) if out is None else out
+        fill_frames(packed, self.settings, out, np.arange(len(bounds_us)), ring)
         return out
 
     def count_ahead(self, bounds_us: Ints) -> None:
         """Count the events pushed so far into the window (1, 2) that is taken next and alone, and forget them.
 
-        This bounds the memory for windows that share no event. It does nothing if the counts of a window depend on its
-        later events.
+        This bounds the memory for windows that share no event. The settings must satisfy `adds_up`.
         """
-        if not adds_up(self.settings):
-            return
         if self._ahead is None:
             self._ahead = np.zeros((1, *self.frame_shape), self.settings.dtype)
         add_events(self.pack(bounds_us), self.settings, self._ahead)
@@ -116,7 +121,7 @@ class FrameCounter:
         """
         ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
         first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
-        places = ranges if self._is_whole else self._before[ranges]
+        places = ranges if self._is_whole else self._before[ranges].astype(np.int64)
         low, high = self._place(first), self._place(last)
         times: Ints = np.empty(0, np.int64)
         if REPRESENTATIONS[self.settings.representation].needs_time:
@@ -162,14 +167,19 @@ class FrameCounter:
         return event if self._is_whole else int(self._before[event])
 
     def _make_room(self, num_events: int, num_cells: int) -> None:
-        """Make room for new events: move the kept ones to the front of the arrays, or into longer arrays."""
+        """Make room for new events: move the kept ones to the front of the arrays, or into longer arrays.
+
+        If no event is kept, the front of the arrays is used again at once, because it is still in the cache.
+        """
         begin, end = self._begin, self._end
+        assert begin == end or self._t is self._own_t, "events that were lent are still kept"
+        self._t = self._own_t
         first, last = self._place(begin), self._place(end)
-        if end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
+        if begin < end and end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
             return
         # twice as long as needed: what is moved was at most once pushed since it last moved
         room, cell_room = 2 * (end - begin + num_events), 2 * (last - first + num_cells)
-        self._t = _moved(self._t, begin, end, room)
+        self._t = self._own_t = _moved(self._t, begin, end, room)
         self._cells = _moved(self._cells, first, last, cell_room)
         if not self._is_whole:
             self._before = _moved(self._before, begin, end + 1, room + 1)
@@ -193,6 +203,7 @@ def count_as_they_close(
         is_apart = settings.length_us is None or settings.length_us <= int(settings.stride_us)
     else:
         is_apart = bool((windows.bounds_us[1:, 0] >= windows.bounds_us[:-1, 1]).all())
+    is_ahead = is_apart and adds_up(settings)
 
     def part(start: int, stop: int) -> Windows:
         if windows is not None:
@@ -210,7 +221,7 @@ def count_as_they_close(
     for block in blocks:
         if not len(block) or (windows is not None and done == len(windows)):
             continue
-        counter.push(block)
+        counter.push(block, is_lent=is_ahead)
         grid = grid or FreeGrid(int(block.t[0]), settings)
         last_us = int(block.t[-1])
         closed_us = last_us - settings.includes_end  # windows that end until then are closed
@@ -221,7 +232,7 @@ def count_as_they_close(
         open_us = part(done, done + 1).bounds_us
         if len(open_us):
             counter.forget_before(int(open_us[0, 0]))
-            if is_apart and len(counter.times_us):
+            if is_ahead and len(counter.times_us):
                 counter.count_ahead(open_us)
     if windows is not None:
         yield from taken(len(windows))

@@ -91,8 +91,8 @@ def fill_frames(
 
 
 def add_events(binned: Binned, settings: WindowSettings, frames: Frames) -> None:
-    """Count the one window of `binned` into frames (1, C, h, w) that hold its earlier events; see `adds_up`."""
-    _add(binned.cells, binned.ranges[0], np.uint8(settings.count_cutoff), frames.reshape(-1))
+    """Count window w into frames[w], (T, C, h, w), which are zeros or hold its earlier events; see `adds_up`."""
+    _add(binned.cells, binned.ranges, np.uint8(settings.count_cutoff), frames.reshape(len(frames), -1))
 
 
 @jit
@@ -214,11 +214,13 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
 
 
 @jit
-def _add(cells, ranges, cutoff, flat):  # type: ignore[no-untyped-def]
-    jump = np.uint64(len(flat) // 2)
-    for b in range(len(ranges)):
-        here = np.uint64(b * (len(flat) // (2 * len(ranges))))
-        _saturate(cells, ranges[b, 0], ranges[b, 1], cutoff, flat, here, jump)
+def _add(cells, ranges, cutoff, frames):  # type: ignore[no-untyped-def]
+    num_bins = ranges.shape[1]
+    for w in range(len(ranges)):
+        for b in range(num_bins):
+            here, jump = b * (frames.shape[1] // (2 * num_bins)), frames.shape[1] // 2
+            start, stop = ranges[w, b, 0], ranges[w, b, 1]
+            _saturate(cells, start, stop, cutoff, frames[w], np.uint64(here), np.uint64(jump))
 
 
 @jit

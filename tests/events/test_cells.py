@@ -46,7 +46,7 @@ def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downs
 
 def test_cells_say_pixel_and_polarity_and_where_those_of_each_event_begin():
     events = random_events(500)
-    cells, before = np.full(600, -1, np.int32), np.full(501, 50)
+    cells, before = np.full(600, -1, np.int32), np.full(501, 50, np.int32)
     pack(events, frame_pixels(HEIGHT, WIDTH), cells, before)
     np.testing.assert_array_equal(cells[50:550], 2 * (events.y.astype(int) * WIDTH + events.x) + events.p)
     assert (cells[:50] == -1).all() and (before == 50).all()

@@ -10,9 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.frame_counter import FrameCounter, count_windows
 from rvtssm.events.readers.recording import join_events
-from rvtssm.events.representations import fill_frames
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.predict_recording import detect
@@ -191,14 +190,18 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         before_us = window.end_us
 
 
+def _noted(counts, packed):
+    """Note how many events are counted for a window."""
+    counts.append(len(packed.cells))
+    return packed
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypatch):
     """One step of the detector, and no more events to count than windows reach back, however long it has run."""
     checkpoint, work = live_checkpoint(), []
-    fill, forward = fill_frames, type(checkpoint.detector).forward
-    monkeypatch.setattr(
-        "rvtssm.events.frame_counter.fill_frames", lambda b, *a, **k: work.append(len(b.cells)) or fill(b, *a, **k)
-    )
+    pack, forward = FrameCounter.pack, type(checkpoint.detector).forward
+    monkeypatch.setattr(FrameCounter, "pack", lambda self, bounds_us: _noted(work, pack(self, bounds_us)))
     monkeypatch.setattr(
         type(checkpoint.detector),
         "forward",
@@ -224,10 +227,8 @@ def test_the_work_of_a_window_does_not_grow_with_its_packet(
     for a schedule that counts them."""
     events = [draw_events(seed=seed) for seed in range(num_cameras)]
     counted, merged = [], []
-    fill, sort = fill_frames, np.sort
-    monkeypatch.setattr(
-        "rvtssm.events.frame_counter.fill_frames", lambda b, *a, **k: counted.append(len(b.cells)) or fill(b, *a, **k)
-    )
+    pack, sort = FrameCounter.pack, np.sort
+    monkeypatch.setattr(FrameCounter, "pack", lambda self, bounds_us: _noted(counted, pack(self, bounds_us)))
     monkeypatch.setattr("rvtssm.inference.live.np.sort", lambda t, **k: merged.append(len(t)) or sort(t, **k))
     streamed = live(live_checkpoint(), schedule=schedule, num_cameras=num_cameras)
     found = streamed.push(events)
