@@ -20,6 +20,7 @@ from rvtssm.inference.predict_recording import PredictConfig
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.records import STILL_US
 from rvtssm.simulation.generate_recordings import SyntheticConfig
 from rvtssm.ssm import TemporalConfig
 from rvtssm.training.fit import TrainingConfig
@@ -37,7 +38,7 @@ class EvaluationConfig:
     split: str = "test"
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
-    still_ms: float = 300.0  # objects that have not moved for so long are scored apart, where labels tell
+    still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
     def __post_init__(self) -> None:
         if self.window not in ("shrink", "slide"):
@@ -89,6 +90,7 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+@functools.cache
 def register_schema() -> None:
     """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
     store = ConfigStore.instance()

@@ -15,6 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+STILL_US = 300_000  # an object that has not moved for this time emits almost no events
+
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if array.dtype != dtype:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import os
+import shutil
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -20,6 +25,38 @@ def golden_dir() -> Path:
     if not folder.is_dir():
         pytest.fail(f"no golden data at {folder}; set RVTSSM_GOLDEN_DIR to the folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A function: the name of a folder and a function that fills it -> the folder, filled once per run of the suite.
+
+    The processes of pytest-xdist share it: the first one that asks fills the folder, the others wait for it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made_once"
+    shared.mkdir(exist_ok=True)
+
+    def make(name: str, fill: Callable[[Path], None]) -> Path:
+        folder, whole = shared / name, shared / f"{name}.whole"
+        with open(shared / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not whole.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
+                folder.mkdir()
+                fill(folder)
+                whole.touch()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prepared() -> ForkServerContext:
+    """What `multiprocessing` starts here has no threads, and has imported everything already, which takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
+    return context
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

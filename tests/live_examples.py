@@ -1,12 +1,18 @@
-"""A small detector with scores that mean something, and random events: what tests of live detection share."""
+"""A small detector with scores that mean something, exported files of it, and random events, for live detection."""
 
+import contextlib
+import io
+import os
+import shutil
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm import cli
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
@@ -22,9 +28,17 @@ SMALL = DatasetSpec(
     prepare_min_side_px=2,
     prepare_min_diagonal_px=4,
 )
+# attention in one stage and no bottlenecks in the neck: fewer parts run, are traced and are compiled faster
+FEW_PARTS = {"embed_dim": 8, "head_dim": 4, "num_blocks": (1, 0, 0, 0), "fpn_blocks": 0, "layer_scale": 1.0}
+# every format and every representation once
+EXPORTED = {
+    ".onnx": {"temporal": "s5"},
+    ".pt2": {"temporal": "s4d", "representation": "voxel_grid"},
+    ".aot.pt2": {"temporal": "s5", "representation": "event_stack", "num_blocks": (0, 0, 0, 0)},
+}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def live_checkpoint():
     """A function: temporal layer, its direction, representation, model settings -> weights whose state matters,
     scores differ."""
@@ -33,7 +47,7 @@ def live_checkpoint():
         temporal: str = "s5", representation: str = "histogram", bidirectional: bool = False, **model
     ) -> LoadedCheckpoint:
         torch.manual_seed(1)
-        config = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0, **model)
+        config = ModelConfig(size="custom", **{**FEW_PARTS, **model})
         layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bidirectional=bidirectional)
         meta = CheckpointMeta(SMALL, config, layer, WindowSettings(50_000, None, "exact", 10, 10, representation))
         detector = meta.build().eval()
@@ -46,6 +60,30 @@ def live_checkpoint():
         return LoadedCheckpoint(**{f.name: getattr(meta, f.name) for f in fields(CheckpointMeta)}, detector=detector)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def exported(live_checkpoint, made_once):
+    """A function: suffix -> weights, and a folder with `model.ckpt`, the model that `rvtssm export` made of it, and
+    what the command printed in `told.txt`."""
+
+    def export(suffix: str) -> tuple[LoadedCheckpoint, Path]:
+        if suffix == ".onnx":
+            pytest.importorskip("onnxscript")
+        if suffix == ".aot.pt2" and shutil.which(os.environ.get("CXX", "g++")) is None:
+            pytest.skip("needs a C++ compiler")
+        weights = live_checkpoint(**EXPORTED[suffix])
+
+        def fill(folder: Path) -> None:
+            write_checkpoint(folder / "model.ckpt", weights.detector, weights)
+            with contextlib.redirect_stdout(io.StringIO()) as told:
+                arguments = [f"checkpoint={folder / 'model.ckpt'}", f"out={folder / f'model{suffix}'}"]
+                assert cli.main(["export", *arguments, "check_steps=3"]) == 0
+            (folder / "told.txt").write_text(told.getvalue())
+
+        return weights, made_once(f"exported{suffix}", fill)
+
+    return export
 
 
 @pytest.fixture

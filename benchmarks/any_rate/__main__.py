@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -17,24 +19,40 @@ from benchmarks.events.__main__ import facts
 from rvtssm.atomic_files import atomic_file
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.any_rate", description=__doc__)
+def study_parser(prog: str, description: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that every study of trainings has."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--json", type=Path, required=True, help="file for the rows")
     parser.add_argument("--folder", type=Path, required=True, help="for recordings, weights and reports, about 3 GB")
-    parser.add_argument("--only", default=",".join(VARIANTS), help=f"some of {','.join(VARIANTS)}")
-    parser.add_argument("--seeds", type=int, default=2, help="trainings of each")
+    parser.add_argument("--only", default=",".join(variants), help=f"some of {','.join(variants)}")
     parser.add_argument("--steps", type=int, default=1600, help="optimiser steps of each training")
     parser.add_argument("overrides", nargs="*", help="of the demo's recipe, for all trainings")
+    return parser
+
+
+def chosen_variants(parser: argparse.ArgumentParser, only: str, variants: Iterable[str]) -> list[str]:
+    """Return the names in `--only`; exit with an error that lists the known names if one of them is unknown."""
+    chosen = only.split(",")
+    if unknown := sorted(set(chosen) - set(variants)):
+        parser.error(f"--only {','.join(unknown)}; choose from {','.join(variants)}")
+    return chosen
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return the facts that stand with every training."""
+    return {name: value for name, value in facts().items() if name in ("cpu", "cores", "python", "torch", "commit")}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = study_parser("python -m benchmarks.any_rate", __doc__, VARIANTS)
+    parser.add_argument("--seeds", type=int, default=2, help="trainings of each")
     chosen = parser.parse_args(arguments)
-    variants = chosen.only.split(",")
-    if unknown := sorted(set(variants) - set(VARIANTS)):
-        parser.error(f"--only {','.join(unknown)}; choose from {','.join(VARIANTS)}")
+    variants = chosen_variants(parser, chosen.only, VARIANTS)
     if min(chosen.seeds, chosen.steps) < 1:
         parser.error(f"--seeds {chosen.seeds} --steps {chosen.steps}: give at least 1 of each")
-    machine = {name: value for name, value in facts().items() if name in ("cpu", "cores", "python", "torch", "commit")}
     study = Study(chosen.folder.resolve(), chosen.steps, tuple(chosen.overrides))
     try:
-        result = run(study, variants, chosen.seeds, chosen.json, machine)
+        result = run(study, variants, chosen.seeds, chosen.json, machine_facts())
     except ValueError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

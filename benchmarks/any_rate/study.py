@@ -7,8 +7,8 @@ evaluation; what is complete is not done again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ def conditions_of(variant: str) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class Study:
-    """One budget for all; `overrides` change the demo's recipe for all of them."""
+    """One budget for all; `overrides` change the demo's recipe for all of them, `variants` for one."""
 
     folder: Path
     steps: int = 1600
     overrides: tuple[str, ...] = ()
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: VARIANTS)
 
     def words(self, variant: str, seed: int) -> list[str]:
         """Return the arguments of `rvtssm train` and `rvtssm evaluate`."""
@@ -64,7 +65,7 @@ class Study:
             f"training.validate_every={max(1, self.steps // 2)}",
             "evaluation.ablate_memory=false",
             *self.overrides,
-            *VARIANTS[variant],
+            *self.variants[variant],
             f"seed={seed}",
         ]
 
@@ -97,21 +98,18 @@ def run(study: Study, variants: Sequence[str], num_seeds: int, path: Path, facts
         if len(_rows_of(result, variant, seed)) < len(conditions_of(variant)) * (len(HZ) - 1) + 1
     ]
     if missing:
-        data = compose(study.words(variants[0], 0))
-        generate(data)
-        if preprocess(data):
-            raise ValueError(f"some recordings in {study.folder} could not be prepared; see the lines above")
+        make_data(study)
     for variant, seed in missing:
         out = study.folder / f"{variant}-seed-{seed}"
         words = [*study.words(variant, seed), f"out={out}"]
         if not any((row["variant"], row["seed"]) == (variant, seed) for row in result["trainings"]):
             train(compose([*words, "resume=auto"]))
-            result["trainings"].append({"variant": variant, "seed": seed, **_training(out, words), **facts})
-            _write(path, result)
+            result["trainings"].append({"variant": variant, "seed": seed, **training_facts(out, words), **facts})
+            write_result(path, result)
         for window, is_rescaled in conditions_of(variant):
             for rows in _evaluated(result, variant, seed, window, is_rescaled, words, out):
                 result["rows"] += rows
-                _write(path, result)
+                write_result(path, result)
     return result
 
 
@@ -138,7 +136,16 @@ def _evaluated(
         yield [{**key, "hz": row.hz, "AP": row.metrics["AP"], "AP50": row.metrics["AP50"]} for row in report.rows]
 
 
-def _training(out: Path, words: list[str]) -> dict[str, Any]:
+def make_data(study: Study) -> None:
+    """Generate and prepare the recordings that all trainings share; those that exist stay as they are."""
+    data = compose(study.words(next(iter(study.variants)), 0))
+    generate(data)
+    if preprocess(data):
+        raise ValueError(f"some recordings in {study.folder} could not be prepared; see the lines above")
+
+
+def training_facts(out: Path, words: list[str]) -> dict[str, Any]:
+    """Return the number of parameters of the detector that was trained in `out`, and the seconds it took."""
     checkpoint = read_weights(compose([*words, f"checkpoint={best_checkpoint(out)}"]))
     return {
         "parameters": count_parameters(checkpoint.detector)["total"],
@@ -150,6 +157,7 @@ def _rows_of(result: dict[str, Any], variant: str, seed: int) -> list[dict[str, 
     return [row for row in result["rows"] if (row["variant"], row["seed"]) == (variant, seed)]
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write the result as JSON; an interruption leaves the former file."""
     with atomic_file(path) as staged:
         staged.write_text(json.dumps(result, indent=1) + "\n")

@@ -24,6 +24,7 @@ from rvtssm.workers import num_usable_cores
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
 PACKAGES = ("numpy", "numba", "h5py", "hdf5plugin", "zstandard", "torch")
 _COPY_BYTES = 1 << 28
+_EXTENSIONS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}  # by their flags in Linux
 _TABLE_WIDTH = 200
 
 
@@ -70,6 +71,16 @@ def cpu_name() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def cpu_extensions() -> list[str]:
+    """Return which wide instructions the processor has, of AVX2, AVX-512 and AMX; none where this is unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return [name for flag, name in _EXTENSIONS.items() if flag in flags]
 
 
 def copy_bandwidth() -> float:

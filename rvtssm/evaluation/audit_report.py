@@ -1,4 +1,4 @@
-"""Writes an audit: one page of Markdown with a plot, JSON, and a table for the terminal."""
+"""An audit for people and machines: one page of Markdown with a plot, JSON, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
 
 def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
-    """Return plain values for json.dump. `ms` is None without an end or without an effect; see `reached_end`."""
+    """Plain values for json.dump; None for what does not end or does not exist, `reached_end` tells which."""
     return {
         "weights": title,
         "input": source,
@@ -71,7 +71,7 @@ def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
 
 
 def to_markdown(audit: Audit, title: str, source: str) -> str:
-    """Return one page: effect and length of the memory, its modes, the response to the step scale, and the cost."""
+    """One page: what is carried, for how long, by which modes, at which rates, for what price."""
     lines = [f"# Audit of {title}", "", f"Input: {source}. Memory of the weights: {audit.memory}.", ""]
     lines += ["## Does the state change anything", ""]
     lines += _markdown(["input", "state dropped", *audit.outputs], _carry_rows(audit))
@@ -86,8 +86,9 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     lines += _markdown(["", *audit.outputs], [["ms", *(_length(audit, name) for name in audit.outputs)]])
     lines += [
         "",
-        f"The events of window {audit.at_window} were removed: milliseconds until their effect stays at or "
-        f"below {100 * audit.threshold:g} % of the effect at it, `>` if the input ends before; curves: audit.json.",
+        f"The events of window {audit.at_window} were removed: milliseconds until their effect stays at or below "
+        f"{100 * audit.threshold:g} % of the effect at that window, `>` if the input ends before. "
+        "Curves: `audit.json`.",
         "",
         "![effect of one window, and of cutting a step into finer ones](audit.png)",
         "",
@@ -115,7 +116,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
 
 
 def console_table(audit: Audit, title: str) -> Table:
-    """Return the main numbers: per output, the effect of the state and how long a window is remembered."""
+    """What matters most: per output, what the state is worth and how long a window is remembered."""
     table = Table(title=f"audit of {title}", title_justify="left", caption_justify="left")
     finest = max(audit.not_rescaled)
     columns = ("carry at the border", "carry, held", "memory ms", f"{finest} finer steps, rescaled", "not rescaled")
@@ -219,12 +220,12 @@ def _finite(value: float | None) -> float | None:
 
 
 def _by_text(values: Any) -> Any:
-    """Return a mapping with text in place of numbers as keys, as JSON needs."""
+    """Numbers as keys are text in JSON."""
     return values if isinstance(values, str) else {f"{key:g}": value for key, value in values.items()}
 
 
 def _plot(audit: Audit, title: str) -> bytes:
-    """Draw the effect of one window over time, and of finer steps, by output."""
+    """The effect of one window over time, and of finer steps, by output."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # seconds to import, and only wanted here
     from matplotlib.figure import Figure
 

@@ -12,12 +12,16 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
-from rvtssm.records import DatasetSpec, Detections, Labels
+from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
-MIN_SCORE = 0.3  # of detections that count in confusions and worst frames
 MIN_IOU = 0.5
 _AREAS_PX = (0, 32**2, 96**2, math.inf)  # the limits between sizes, as in COCO
-_STILL_S = {"moved within 0.3 s": (0, 0.3), "0.3 to 1 s ago": (0.3, 1), "1 s ago or longer": (1, math.inf)}
+_STILL_S = {
+    f"moved within {STILL_US / 1e6:g} s": (0, STILL_US / 1e6),
+    f"{STILL_US / 1e6:g} to 1 s ago": (STILL_US / 1e6, 1),
+    "1 s ago or longer": (1, math.inf),
+}
 _SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
 _LONGEST_GAP_US = 1_000_000  # between two boxes of a track from which a speed is computed
 _MIN_DISTANCE_US = 500_000  # between worst frames of one recording, because close frames look alike
@@ -58,7 +62,7 @@ class Breakdown:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump; None means that there was no ground truth."""
         return {
-            "min_score": MIN_SCORE,
+            "min_score": SHOWN_SCORE,
             "min_iou": MIN_IOU,
             "classes": list(self.class_names),
             "confusion": self.confusion.tolist(),
@@ -171,7 +175,7 @@ def _confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the
     class of a missing object or detection.
     """
-    chosen = np.flatnonzero(frame.score >= MIN_SCORE)
+    chosen = np.flatnonzero(frame.score >= SHOWN_SCORE)
     chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
     iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
     is_free, pairs = np.ones(len(truth), bool), []

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from rvtssm.evaluation.breakdown import MIN_IOU, MIN_SCORE, Breakdown
+from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, percents, to_json
+from rvtssm.inference.draw import SHOWN_SCORE
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
@@ -113,8 +114,8 @@ def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
 
 def _rule() -> str:
     return (
-        f"Detections with a score of at least {MIN_SCORE:g}. In the order of scores, each takes the free object of any "
-        f"class that it overlaps most, by at least {MIN_IOU:g}."
+        f"Detections with a score of at least {SHOWN_SCORE:g}. In the order of scores, each takes the free object of "
+        f"any class that it overlaps most, by at least {MIN_IOU:g}."
     )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.records import DatasetSpec, Detections, Labels
-
-STILL_US = 300_000  # an object that has not moved for this time emits almost no events
+from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
 
 def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec) -> np.ndarray:

@@ -204,11 +204,7 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
                     _cut(darker, cutoff)
                     _cut(brighter, cutoff)
             else:
-                for i in range(np.uint64(start), np.uint64(stop)):
-                    cell = np.uint64(cells[i])
-                    place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
-                    count = flat[place]
-                    flat[place] = count + np.uint8(count < cutoff)
+                _saturate(cells, start, stop, cutoff, flat, here, jump)
             if start < stop and len(keys):
                 oldest = np.argmin(used[:-1])
                 _copy(darker, planes[oldest, 0])
@@ -222,11 +218,17 @@ def _add(cells, ranges, cutoff, flat):  # type: ignore[no-untyped-def]
     jump = np.uint64(len(flat) // 2)
     for b in range(len(ranges)):
         here = np.uint64(b * (len(flat) // (2 * len(ranges))))
-        for i in range(np.uint64(ranges[b, 0]), np.uint64(ranges[b, 1])):
-            cell = np.uint64(cells[i])
-            place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
-            count = flat[place]
-            flat[place] = count + np.uint8(count < cutoff)
+        _saturate(cells, ranges[b, 0], ranges[b, 1], cutoff, flat, here, jump)
+
+
+@jit
+def _saturate(cells, start, stop, cutoff, flat, here, jump):  # type: ignore[no-untyped-def]
+    """Count the cells [start, stop) into the planes that begin at `here`, those of brighter events `jump` later."""
+    for i in range(np.uint64(start), np.uint64(stop)):
+        cell = np.uint64(cells[i])
+        place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
+        count = flat[place]
+        flat[place] = count + np.uint8(count < cutoff)
 
 
 @jit

@@ -17,10 +17,12 @@ import numpy as np
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.records import Detections, Labels
+from rvtssm.records import STILL_US, Detections, Labels
 
 Color = tuple[int, int, int]  # RGB
 Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
+
+SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 
 BACKGROUND: Color = (16, 19, 26)
 BAR: Color = (33, 38, 48)
@@ -41,7 +43,6 @@ CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the even
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
-_VISIBLE_STILL_US = 300_000  # shorter pauses are not labelled
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
@@ -70,7 +71,7 @@ def draw_frame(
     class_names: Sequence[str] = (),
     *,
     scale: int | None = None,
-    min_score: float = 0.3,
+    min_score: float = SHOWN_SCORE,
     caption: str | None = None,
     behind: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -89,7 +90,7 @@ def draw_frame(
     if ground_truth is not None:
         for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
             _draw_dashed(canvas, _scaled(xyxy, scale))
-            if still_us >= _VISIBLE_STILL_US:
+            if still_us >= STILL_US:
                 _draw_still(canvas, _scaled(xyxy, scale), f"still {still_us / 1e6:.1f} s")
     for i in chosen:
         class_id = int(detections.class_id[i])

@@ -24,6 +24,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_files
+from rvtssm.inference.draw import SHOWN_SCORE
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.progress import progress_bar
@@ -49,7 +50,7 @@ class PredictConfig:
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
     height: int | None = None  # sensor, pixels, for events that do not say it
     width: int | None = None
-    min_score: float = 0.3  # of boxes that are drawn; files hold what `postprocess` lets through
+    min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of FORMATS
     overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events

@@ -16,27 +16,28 @@ from rvtssm.records import WindowSettings
 
 @dataclass(frozen=True, slots=True)
 class KnownSoFar:
-    """The facts from which the next window is planned."""
+    """What is known when a window is planned."""
 
     anchor_us: int  # where the schedule began
     count: int  # windows that it has planned
     end_us: int  # of the last window; the anchor, if there was none
     last_rate_hz: float  # events per second and camera in the last window, NaN if there was none
-    merge_times: Callable[[], npt.NDArray[np.int64]]  # times of all known events at or after `end_us`, ascending
+    # of all known events at or after `end_us`, ascending; work for several cameras, so only where it is asked for
+    times_us: Callable[[], npt.NDArray[np.int64]]
     num_cameras: int
 
 
 class Schedule(Protocol):
-    """Plans windows from the events since the last window only, so that the cut into packets makes no difference."""
+    """Decides from the events since the last window, and from nothing else, so that packets make no difference."""
 
     @property
     def length_us(self) -> int | None:
-        """The length of windows; None: from the end of the one before."""
+        """How long windows are; None: since the end of the one before."""
 
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
-        """Return the end of the next window and the step of the model, both in microseconds.
+        """End of the next window and the step of the model, both in microseconds.
 
-        This is called again as events arrive. The window closes when all events before its end are known.
+        Asked again as events arrive. The window closes once everything before the answer is known.
         """
 
 
@@ -71,7 +72,7 @@ class EventCount:
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         latest = known.end_us + self.max_us
         wanted = self.num_events * known.num_cameras
-        times_us = known.merge_times()
+        times_us = known.times_us()
         if len(times_us) < wanted:
             end_us = latest
         else:

@@ -184,6 +184,11 @@ class Head(nn.Module, ABC):
         """Return the detections of M frames at the times t_us (M,)."""
 
     @staticmethod
+    def describe_scores(config: PostprocessConfig) -> str:
+        """Return what `decode` scores and leaves out, in words for reports."""
+        return f"class probability, from {config.min_score:g}; no non-maximum suppression"
+
+    @staticmethod
     @abstractmethod
     def compared(predictions: Any) -> tuple[Tensor, Tensor]:
         """Return boxes (M, N, 4) in pixels and scores (M, N, K) from 0 to 1, by which two detectors are compared."""

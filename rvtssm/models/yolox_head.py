@@ -91,6 +91,10 @@ class YoloxHead(Head):
         return postprocess(predictions.rows, t_us, config)
 
     @staticmethod
+    def describe_scores(config: PostprocessConfig) -> str:
+        return f"{config.score}, from {config.min_score:g}; non-maximum suppression per class at IoU {config.nms_iou:g}"
+
+    @staticmethod
     def compared(predictions: YoloxPredictions) -> tuple[Tensor, Tensor]:
         found = to_probabilities(predictions.rows)
         return found[..., :4], found[..., 4:5] * found[..., 5:]

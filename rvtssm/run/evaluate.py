@@ -14,7 +14,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.breakdown import MIN_SCORE, Breakdown, break_down, track_speeds
+from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import write_comparison
 from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
@@ -27,6 +27,7 @@ from rvtssm.inference.draw import draw_frame, to_png
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.parts import head_class
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
@@ -211,7 +212,7 @@ def _worst_pictures(
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
         step = int(labels.window_index[0])
         (hist,) = sequence.read(step, step + 1)
-        image = draw_frame(hist, frame, labels, spec.class_names, min_score=MIN_SCORE)
+        image = draw_frame(hist, frame, labels, spec.class_names)
         caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
         pictures.append(Picture(caption, to_png(image)))
     for sequence in sequences:
@@ -230,7 +231,7 @@ def _conditions(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, steps_us: Mapping[float, float]
 ) -> dict[str, str]:
     """Describe what decides the numbers of an evaluation; `steps_us` comes from `_usual_steps`."""
-    options, rules = config.postprocess, config.evaluation
+    rules = config.evaluation
     # The number of steps between two label times is a whole number and at least one.
     apart = "".join(
         f"; at {hz:g} Hz that makes steps of {step_us / 1000:g} ms"
@@ -239,8 +240,7 @@ def _conditions(
     )
     return {
         "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
-        "score": f"{options.score}, from {options.min_score:g}; "
-        f"non-maximum suppression per class at IoU {options.nms_iou:g}",
+        "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
         "scored": scoring_rules(checkpoint.spec),
         "windows": f"{rules.window}, counted from {_source(config, data)} data, "
         f"convention {checkpoint.windows.convention}, every label time ends a window{apart}",

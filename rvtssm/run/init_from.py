@@ -49,7 +49,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
 def _table(path: str, report: Sequence[Transferred]) -> Table:
     """Count tensors by part of the detector and outcome, and give the reasons why some were not taken unchanged."""
     table = Table(title=f"weights of {path}", title_justify="left")
-    table.add_column("part")
+    table.add_column("part", no_wrap=True)
     for outcome in OUTCOMES:
         table.add_column(outcome, justify="right")
     table.add_column("why not taken")

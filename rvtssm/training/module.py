@@ -58,8 +58,6 @@ class DetectionModule(L.LightningModule):
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
         self.val_labels = val_labels
-        if settings.optim.h2_weight:
-            self._h2()  # a layer without such a norm is refused before anything is trained
         memory = (settings.trained_stride_us, settings.memory_chunk)
         self.train_streams = Streams(detector, *memory, with_gradients=True)
         self.val_streams = Streams(detector, *memory)
@@ -92,7 +90,7 @@ class DetectionModule(L.LightningModule):
         predictions = self.train_streams.push_batch(batch)
         losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
         if self.settings.optim.h2_weight:
-            losses["h2"] = self._h2()
+            losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), self.settings.optim.h2_band)
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
         idle = self.detector.backbone.idle_parameters()
         if not len(batch.frame_index):
@@ -120,13 +118,6 @@ class DetectionModule(L.LightningModule):
         values = torch.stack([value.detach() for value in losses.values()])
         torch.distributed.all_reduce(values)
         return dict(zip(losses, values / torch.distributed.get_world_size(), strict=True))
-
-    def _h2(self) -> Tensor:
-        optim = self.settings.optim
-        try:
-            return h2_term(self.detector.backbone.remembering_layers(), optim.h2_band)
-        except ValueError as error:
-            raise ValueError(f"optim.h2_weight={optim.h2_weight:g}: {error}; or set it to 0") from None
 
     def on_fit_start(self) -> None:
         self._since = time.perf_counter()

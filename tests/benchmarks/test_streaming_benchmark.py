@@ -12,10 +12,12 @@ import torch
 from benchmarks import streaming
 from rvtssm.models.model_config import ModelConfig
 
+TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)  # few parts are exported faster
+
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
-    monkeypatch.setattr(streaming, "SIZES", {"toy": ModelConfig(embed_dim=8, head_dim=4, fpn_blocks=0)})
+    monkeypatch.setattr(streaming, "SIZES", {"toy": TOY})
     monkeypatch.setattr(streaming, "SPEC", replace(streaming.SPEC, height=32, width=32))
     monkeypatch.setattr(streaming, "build_checkpoint", lambda size, layer: built(size, layer, streaming.SPEC))
     monkeypatch.setattr(streaming, "ROUNDS", 3)

@@ -52,7 +52,8 @@ def test_options_give_the_loss_of_the_detector_without_them(option):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_memory_of_a_step_is_that_of_its_chunk():
+def test_the_memory_of_a_step_is_that_of_its_chunk(prepared, monkeypatch):
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)
     short, long = (step.Shape(1, length, "cpu", 128, 160, SHAPE.model) for length in (10, 40))
     few, many = (command.measure_memory(["s5+"], shape, lambda line: None)[0]["bytes"] for shape in (short, long))
     assert 0 < 2 * few < many

@@ -11,7 +11,6 @@ import torch
 
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference.export_detector import export_detector
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows
 
@@ -26,11 +25,10 @@ def program(word: str) -> str:
     return found
 
 
-def test_a_program_without_this_package_runs_an_exported_file(live_checkpoint, draw_events, tmp_path, monkeypatch):
+def test_a_program_without_this_package_runs_an_exported_file(exported, draw_events, monkeypatch):
     pytest.importorskip("onnxruntime")
-    checkpoint = live_checkpoint()
-    export_detector(checkpoint, tmp_path / "model.onnx")
-    monkeypatch.chdir(tmp_path)
+    checkpoint, folder = exported(".onnx")
+    monkeypatch.chdir(folder)
     example = program("onnxruntime")
     assert "import rvtssm" not in example and "from rvtssm" not in example
     names: dict = {}
@@ -43,7 +41,7 @@ def test_a_program_without_this_package_runs_an_exported_file(live_checkpoint, d
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
         hist = torch.from_numpy(count_windows(part, window, 48, 64))[None]
         with torch.no_grad():
-            found, state = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
+            ((found,), state) = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
         wanted = found[0, :, 4:].sigmoid()
         np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)

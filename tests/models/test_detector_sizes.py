@@ -67,7 +67,7 @@ def test_every_frame_fits_with_windows_of_at_most_ten_pixels(height, width):
 
 def test_an_empty_frame_is_refused():
     with pytest.raises(ValueError, match="0 x 10"):
-        derive_geometry(0, 10)
+        build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 0, 10, num_classes=2)
 
 
 def test_locations_are_the_centres_of_the_cells():

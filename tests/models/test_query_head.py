@@ -277,6 +277,7 @@ def test_detections_keep_the_limits():
     many = RtdetrHead.decode(predictions, [7, 8], PostprocessConfig(min_score=0, max_detections=100))
     assert [len(found) for found in many] == [6, 6]
     assert [len(found) for found in RtdetrHead.decode(predictions, [7, 8])] == [3, 0]
+    assert RtdetrHead.describe_scores(PostprocessConfig(min_score=0.3)).startswith("class probability, from 0.3")
 
 
 def test_a_small_frame_has_fewer_queries():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
-import multiprocessing
+import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from rvtssm.cli import compose
 from rvtssm.config import Config
 from rvtssm.run.generate import generate
 from rvtssm.run.preprocess import preprocess
+from tests.training.watched import train_as_rank
 
 OVERRIDES = (
     "dataset=synthetic",
@@ -36,19 +40,24 @@ OVERRIDES = (
     "training.spectra=false",
 )
 
-
+BATCH = 8  # of all processes that train together
+BOUND_S = 180  # in which a job must end, on a busy machine
 MEASURED = ("train/data_wait",)  # with a clock: never twice the same
 
 
 @pytest.fixture(scope="session")
-def toy_data(tmp_path_factory) -> list[str]:
+def toy_data(made_once) -> list[str]:
     """Overrides that name the data and the sizes of a toy training run."""
-    folder = tmp_path_factory.mktemp("toy_data")
-    overrides = [*OVERRIDES, f"dataset.raw_dir={folder / 'raw'}", f"dataset.prepared_dir={folder / 'prepared'}"]
-    config = compose(overrides)
-    generate(config)
-    assert preprocess(config) == 0
-    return overrides
+
+    def with_data(folder: Path) -> list[str]:
+        return [*OVERRIDES, f"dataset.raw_dir={folder / 'raw'}", f"dataset.prepared_dir={folder / 'prepared'}"]
+
+    def fill(folder: Path) -> None:
+        config = compose(with_data(folder))
+        generate(config)
+        assert preprocess(config) == 0
+
+    return with_data(made_once("toy_data", fill))
 
 
 @pytest.fixture(scope="session")
@@ -75,14 +84,49 @@ def read_log(out: Path) -> dict[int, dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def prepared_process():
-    """Like `multiprocessing.Process`: a process without threads that has everything imported already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
-    return context.Process
-
-
-@pytest.fixture(scope="session")
 def logged():
     """The function `read_log`."""
     return read_log
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+def shares(out: Path, devices: int) -> list[str]:
+    return [f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}", f"out={out}"]
+
+
+@pytest.fixture(scope="session")
+def ranks(prepared):
+    """A function: runs processes that train together until all have ended; returns their exit codes.
+
+    `train` is what each of them runs: output folder, `blow`, overrides and the variables that torchrun would set.
+    """
+
+    def to_the_end(
+        out: Path,
+        *overrides: str,
+        devices: int = 2,
+        blow: tuple[int, int, int] | None = None,
+        train: Callable[[Path, Any, list[str], dict], None] = train_as_rank,
+    ) -> list[int]:
+        together = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(devices), "MASTER_PORT": free_port()}
+        jobs = []
+        for rank in map(str, range(devices)):
+            environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
+            arguments = (out, blow, [*overrides, *shares(out, devices)], environment)
+            jobs.append(prepared.Process(target=train, args=arguments))
+            jobs[-1].start()
+        began = time.monotonic()
+        for job in jobs:
+            job.join(timeout=max(BOUND_S - (time.monotonic() - began), 0))
+        codes = [job.exitcode for job in jobs]
+        for job in jobs:
+            job.kill()
+        assert None not in codes, "a process waits for one that has gone"
+        return codes
+
+    return to_the_end

@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +21,16 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from tests.training.watched import train_as_rank
+from tests.training.conftest import BATCH, BOUND_S, free_port, shares
 
 ROOT = Path(__file__).parents[2]
 WATCHED = Path(__file__).with_name("watched.py")
-NUM_STEPS, BATCH = 5, 8
+NUM_STEPS = 5
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
 EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
 # untrained weights find nothing with certainty: every box counts, so that there is something to compare
 FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
-BOUND_S = 180  # in which a job must end, on a busy machine
 
 pytestmark = pytest.mark.distributed
 
@@ -57,40 +54,6 @@ def run(command: list[str], **variables: str) -> None:
     with started(command, **variables) as job:
         told, _ = job.communicate(timeout=BOUND_S)
     assert job.returncode == 0, told
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
-def shares(out: Path, devices: int) -> list[str]:
-    return [f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}", f"out={out}"]
-
-
-@pytest.fixture(scope="module")
-def ranks(prepared_process):
-    """A function: runs processes that train together until all have ended; gives their exit codes."""
-
-    def to_the_end(out: Path, *overrides: str, devices: int = 2, blow: tuple[int, int, int] | None = None) -> list[int]:
-        together = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(devices), "MASTER_PORT": free_port()}
-        jobs = []
-        for rank in map(str, range(devices)):
-            environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
-            arguments = (out, blow, [*overrides, *shares(out, devices)], environment)
-            jobs.append(prepared_process(target=train_as_rank, args=arguments))
-            jobs[-1].start()
-        began = time.monotonic()
-        for job in jobs:
-            job.join(timeout=max(BOUND_S - (time.monotonic() - began), 0))
-        codes = [job.exitcode for job in jobs]
-        for job in jobs:
-            job.kill()
-        assert None not in codes, "a process waits for one that has gone"
-        return codes
-
-    return to_the_end
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +83,13 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 def streams(out: Path) -> list:
     """The stored states of all slots of all processes, by rank and slot, each as one tensor."""
-    processes = load_file(last_checkpoint(out))["processes"]
-    states = [process["streams"][slot] for process in processes for slot in sorted(process["streams"])]
-    return [torch.cat([torch.view_as_real(leaf).flatten() for leaf in state]) for state in states]
+    states = []
+    for process in load_file(last_checkpoint(out))["processes"]:
+        stored = process["streams"]
+        leaves = [torch.view_as_real(leaf).reshape(len(stored["steps"]), -1) for leaf in stored["state"]]
+        by_slot = dict(zip(stored["steps"], torch.cat(leaves, dim=1), strict=True))
+        states += [by_slot[slot] for slot in sorted(by_slot)]
+    return states
 
 
 def test_two_processes_train_as_one(whole, alone, logged):
@@ -214,9 +181,7 @@ def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, ra
     assert ranks(tmp_path, *settings, blow=(1, 2, signal.SIGUSR1)) == [130, 0] and reached() == 3
     codes = ranks(tmp_path, *settings, blow=(0, 3, signal.SIGKILL))
     assert codes[0] == -signal.SIGKILL and codes[1] != 0 and reached() == 3
-    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *settings, *shares(tmp_path, 2)]
-    run(command, PYTHON=sys.executable, PROCESSES="2", PORT=free_port())
-    assert reached() == NUM_STEPS
+    assert ranks(tmp_path, *settings) == [0, 0] and reached() == NUM_STEPS
     found, wanted = weights(tmp_path), weights(whole)
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     found_log, log = logged(tmp_path), logged(whole)

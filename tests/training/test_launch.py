@@ -88,6 +88,20 @@ def test_without_gpus_the_number_of_processes_has_to_be_named():
     assert done.stderr.count("\n") == 1 and "as in PROCESSES=2" in done.stderr
 
 
+def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), "dataset=gen1"]
+    environment = {**os.environ, "PYTHON": str(python), "PROCESSES": "3", "PORT": "1234"}
+    for name in ("NODES", "HEAD", "RESTARTS"):
+        environment.pop(name, None)
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert told.startswith("-m torch.distributed.run --nnodes 1 --nproc-per-node 3 --max-restarts 1 ")
+    assert "--rdzv-endpoint localhost:1234 " in told
+    assert told.endswith("scripts/train.py resume=auto training.devices=3 training.num_nodes=1 dataset=gen1\n")
+
+
 # srun: the task takes its place; scontrol: takes notes
 STAND_INS = {
     "srun": """#!/bin/sh

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +10,14 @@ import lightning as L
 import pytest
 import torch
 
+from rvtssm.cli import main
 from rvtssm.models.checkpoint import load_file
+from rvtssm.run import train as verb
 from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.non_finite import replay
+from tests.training.watched import become_rank
 
 SETTINGS = ("training.steps=4", "training.validate_every=2", "model.drop_path=0.2")
 
@@ -102,39 +102,36 @@ def test_only_such_a_file_is_replayed(toy_config, tmp_path):
         replay(last_checkpoint(tmp_path))
 
 
-@pytest.mark.distributed
-def test_all_processes_stop(toy_data, tmp_path):
-    settings = [*toy_data, *SETTINGS, "training.devices=2", "training.validate_every=10", f"out={tmp_path}"]
-    program = f"""
-import json, sys
-from tests.training.test_non_finite import Poison
-from rvtssm.cli import main
-from rvtssm.training import fit
-from rvtssm.run import train as run
-
 class PoisonSecond(Poison):
+    """Works in the second of two processes alone."""
+
     def on_train_batch_start(self, trainer, *rest):
         if trainer.global_rank == 1:
             super().on_train_batch_start(trainer, *rest)
 
-build_trainer = fit.build_trainer
-def with_poison(*arguments):
-    trainer = build_trainer(*arguments)
-    trainer.callbacks.insert(0, PoisonSecond("batch"))
-    return trainer
-run.build_trainer = with_poison
-sys.exit(main(["train", *json.loads({json.dumps(json.dumps(settings))})]))
-"""
-    script = tmp_path / "train.py"
-    script.write_text(program)
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": root}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "which is not finite: loss " in done.stderr and "total nan" in done.stderr, done.stderr
+
+def train_poisoned(out: Path, _, overrides: list[str], environment: dict) -> None:
+    become_rank(out, environment)
+    build_trainer = fit.build_trainer
+
+    def with_poison(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, PoisonSecond("batch"))
+        return trainer
+
+    verb.build_trainer = with_poison
+    sys.exit(main(["train", *overrides]))
+
+
+@pytest.mark.distributed
+def test_all_processes_stop(ranks, toy_data, tmp_path):
+    settings = [*toy_data, *SETTINGS, "training.validate_every=10"]
+    assert ranks(tmp_path, *settings, train=train_poisoned) == [2, 2]
+    for rank in (0, 1):
+        told = (tmp_path / f"rank{rank}.txt").read_text()
+        assert "Traceback" not in told
+        assert "which is not finite" in told, told
+    assert "which is not finite: loss " in told and "total nan" in told, told
     written = load_file(tmp_path / "non_finite.pt")
     assert written["rank"] == 1 and math.isnan(written["losses"]["total"])
     assert torch.isnan(written["batch"]["hist"]).all()

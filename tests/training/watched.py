@@ -63,14 +63,19 @@ def train_watched(watch: Watch, overrides: list[str]) -> int:
     return main(["train", *overrides])
 
 
-def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: list[str], environment: dict) -> None:
-    """In a process of its own, as torchrun would start it: says what it says into `rank<r>.txt`."""
+def become_rank(notes: Path, environment: dict) -> None:
+    """Make this process one that torchrun has started; what it prints goes to `rank<r>.txt`."""
     os.setsid()
     torch.set_num_threads(1)
     os.environ.update(environment)
     with open(notes / f"rank{environment['RANK']}.txt", "w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
+
+
+def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: list[str], environment: dict) -> None:
+    """Train in a process of its own, as torchrun would start it."""
+    become_rank(notes, environment)
     sys.exit(train_watched(Watch(notes, blow), overrides))
 
 
