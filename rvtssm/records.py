@@ -88,7 +88,7 @@ class Events:
         return len(self.t)
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """The events with start_us <= t < end_us (a view, no copy)."""
+        """Return the events with start_us <= t < end_us (a view, no copy)."""
         i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
         return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
 
@@ -108,7 +108,7 @@ class Windows:
         return len(self.bounds_us)
 
     def __getitem__(self, part: slice) -> Windows:
-        """Some consecutive windows (views, no copy)."""
+        """Return consecutive windows (views, no copy)."""
         return Windows(self.bounds_us[part], self.dt_us[part])
 
     @property
@@ -167,7 +167,7 @@ class WindowSettings:
         return self.convention == "rvt"
 
     def at_rate(self, hz: float, window: str) -> WindowSettings:
-        """The same counting at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
+        """Return settings at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
         length_us = None if window == "shrink" else self.length_us or round(self.stride_us)
         return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / hz, length_us=length_us)
 
@@ -191,7 +191,7 @@ class Labels:
         return len(self.t_us)
 
     def __getitem__(self, index: slice | np.ndarray) -> Labels:
-        """The labels at a slice, a boolean mask or an index array."""
+        """Return the labels at a slice, a boolean mask or an index array."""
         return Labels(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 

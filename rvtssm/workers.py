@@ -163,7 +163,7 @@ class DaskCluster:
             from distributed import Client, as_completed
         except ImportError:
             raise ValueError(
-                "executor=dask needs dask.distributed; run `pip install -e '.[cluster]'` in the checkout"
+                "preprocess.scheduler=ADDRESS needs dask.distributed; run `pip install -e '.[cluster]'` in the checkout"
             ) from None
         try:
             self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)

@@ -1,8 +1,8 @@
-"""Random flip, zoom in and zoom out of a chunk: histograms and boxes move together, every step the same way.
+"""Random flip, zoom in and zoom out of a chunk: histograms and boxes move together, the same way at every step.
 
 The recipe is that of RVT (Gehrig and Scaramuzza, CVPR 2023): the flip comes first; a zoom in shows a window that holds
-one box of the latest labelled frame; a zoom out shrinks the frame into a window of an empty one. Boxes count pixels, so
-the frame ends at width - 1; they are clipped to what is visible and dropped when nothing is left.
+one box of the latest labelled frame; a zoom out shrinks the frame into a window of an empty one. Boxes are clipped to
+the visible pixels, of which the last is width - 1, and dropped if nothing is left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATE_WINDOWS = ("shrink", "slide", "random")
 
 @dataclass
 class FlipZoomConfig:
-    """Chances and ranges; the defaults are those of random chunks."""
+    """Probabilities and ranges; the defaults are those of random chunks."""
 
     flip_prob: float = 0.5
     zoom_prob: float = 0.8
@@ -34,7 +34,7 @@ class FlipZoomConfig:
     zoom_out_max: float = 1.2
 
     def check(self) -> None:
-        """ValueError for values that describe no augmentation."""
+        """Raise ValueError for values out of range."""
         if not (0 <= self.flip_prob <= 1 and 0 <= self.zoom_prob <= 1):
             raise ValueError(f"flip_prob={self.flip_prob} and zoom_prob={self.zoom_prob} must lie between 0 and 1")
         weights = self.zoom_in_weight, self.zoom_out_weight
@@ -53,8 +53,7 @@ class FlipZoomConfig:
 class AugmentConfig:
     """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
 
-    Chunks have the same number of steps at every rate, and so are shorter in time at high ones; a labelled frame is the
-    end of a window at each of them.
+    Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
     """
 
     random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
@@ -66,7 +65,7 @@ class AugmentConfig:
     rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
 
     def check(self) -> None:
-        """ValueError for values that describe no augmentation."""
+        """Raise ValueError for values out of range."""
         for name in ("random", "stream"):
             try:
                 getattr(self, name).check()
@@ -95,7 +94,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Flip, then stretch the window `source` of a frame onto the window `target` of an empty frame of the same size."""
+    """A flip, then a stretch of the window `source` of a frame onto the window `target` of an empty frame."""
 
     frame: Window
     is_flipped: bool
@@ -107,7 +106,7 @@ class Placement:
         return not self.is_flipped and self.source == self.target == self.frame
 
     def sources(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The row (H,) and the column (W,) that each row and column is taken from, -1 where it stays empty."""
+        """Return the row (H,) and the column (W,) that each row and column is taken from, -1 if it stays empty."""
         rows = _sources(self.frame.height, self.source.top, self.source.height, self.target.top, self.target.height)
         columns = _sources(self.frame.width, self.source.left, self.source.width, self.target.left, self.target.width)
         if self.is_flipped:
@@ -120,13 +119,13 @@ class Placement:
             return hist
         rows, columns = self.sources()
         moved = np.empty_like(hist)
-        # pixels are moved, not computed with: floats of two bytes, which numba does not know, travel as integers
+        # numba does not know float16; pixels are only moved, so int16 does the same
         whole = hist.view(np.int16) if hist.dtype == np.float16 else hist
         _gather(whole, rows, columns, moved.view(whole.dtype))
         return moved
 
     def labels(self, labels: Labels) -> Labels:
-        """Move boxes; those of which nothing is left are dropped."""
+        """Move boxes; drop those of which nothing is left."""
         if self.is_identity:
             return labels
         start, size = labels.boxes_ltwh[:, :2], labels.boxes_ltwh[:, 2:]
@@ -147,10 +146,7 @@ class Placement:
 
 
 def draw_placement(config: FlipZoomConfig, height: int, width: int, labels: Labels, seed: int) -> Placement:
-    """The placement that belongs to a seed; only a zoom in looks at the labels (of one chunk, frame px).
-
-    Without a label there is nothing to zoom in on, and the chunk keeps its size.
-    """
+    """Return the placement of a seed. Only a zoom in uses the labels (of one chunk, frame px), and needs one."""
     rng = np.random.default_rng(seed)
     frame = Window(0, 0, width, height)
     is_flipped = bool(rng.random() < config.flip_prob)
@@ -175,7 +171,7 @@ def _shrunk(frame: Window, factor: float) -> Window:
 
 
 def _window_on_box(labels: Labels, window: Window, frame: Window, rng: np.random.Generator) -> Window:
-    """A random place for `window` that holds a random box of the latest frame, or lies within a larger box."""
+    """Return a random place for `window` that holds a random box of the latest frame, or lies within a larger box."""
     latest = labels[labels.window_index == labels.window_index.max()]
     left, top, width, height = latest.boxes_ltwh[rng.integers(len(latest))].tolist()
     return replace(
@@ -186,13 +182,13 @@ def _window_on_box(labels: Labels, window: Window, frame: Window, rng: np.random
 
 
 def _start_around(first: float, last: float, length: int, size: int, rng: np.random.Generator) -> int:
-    """A start s with s <= first and last <= s + length - 1; the two limits change sides if the box is longer."""
+    """Return a start s with s <= first and last <= s + length - 1; the limits are swapped for a longer box."""
     limits = np.clip([int(np.ceil(last)) + 1 - length, int(first)], 0, size - length)
     return int(rng.integers(limits.min(), limits.max(), endpoint=True))
 
 
 def _sources(size: int, source: int, source_size: int, target: int, target_size: int) -> npt.NDArray[np.int64]:
-    """For each of `size` places the place it is taken from, -1 outside the target."""
+    """Return for each of `size` places the place that it is taken from, -1 outside the target."""
     places = np.full(size, -1, np.int64)
     twice_centre = 2 * np.arange(target_size) + 1  # the centre of a pixel decides (nearest-exact)
     places[target : target + target_size] = source + twice_centre * source_size // (2 * target_size)

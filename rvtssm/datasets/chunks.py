@@ -28,10 +28,10 @@ class Chunk:
 
 
 class ChunkDataset(Dataset[Chunk]):
-    """The sequences of a split, read by request; what a request gives does not depend on what was read before.
+    """The sequences of a split, read by request, with at most `max_open` files open per loader worker.
 
-    At most `max_open` sequences keep their files open, per loader worker. Without `augment` chunks are as stored. With
-    `num_rates` > 1 all recordings are given at the first rate, then all at the second, ...
+    Without `augment` chunks are as stored. With `num_rates` > 1 all recordings are given at the first rate, then all at
+    the second, ...
     """
 
     def __init__(

@@ -14,10 +14,9 @@ from rvtssm.records import SequenceBatch
 
 @dataclass(frozen=True, slots=True)
 class Collate:
-    """Callable for a DataLoader.
+    """Puts chunks together for a DataLoader, as batches of `num_steps`, or if that is None of the longest chunk.
 
-    num_steps is the length of every batch, None for that of its longest chunk. pad_dt_us is the step written where
-    there is none: the usual one, so that padding does not make a constant step vary.
+    `pad_dt_us` is the step of padding: the usual one, so that a constant step stays constant.
     """
 
     num_steps: int | None

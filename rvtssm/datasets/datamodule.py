@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lightning as L
 import numpy as np
@@ -164,7 +164,7 @@ class SequenceDataModule(L.LightningDataModule):
         )
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
         dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_rates)
-        return self._counting(ResumableLoader(**self._options(dataset, sampler, self.sampling.chunk_length)))
+        return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
         return self.eval_loader("val")
@@ -207,15 +207,7 @@ class SequenceDataModule(L.LightningDataModule):
             world_size,
         )
         dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
-        return self._counting(SequenceLoader(**self._options(dataset, sampler, None)))
-
-    def _counting(self, loader: Loader) -> Loader:
-        """Let the loader count on the device of the model, which the trainer knows; without one, on a GPU if any."""
-        if self.trainer is not None:
-            loader.count_on = self.trainer.strategy.root_device
-        elif torch.cuda.is_available():
-            loader.count_on = torch.device("cuda")
-        return loader
+        return self._loader(SequenceLoader, dataset, sampler, None)
 
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:
@@ -226,21 +218,26 @@ class SequenceDataModule(L.LightningDataModule):
         """Return the rank of this process and the number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
 
-    def _options(
-        self, dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
-    ) -> dict[str, Any]:
+    def _loader(
+        self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
+    ) -> Loader:
+        """Return a loader that counts on the device of the trainer, or without a trainer on a GPU if there is one."""
         dt_us = np.concatenate([sequence.dt_us for sequence in dataset.sequences])
-        return {
-            "dataset": dataset,
-            "batch_sampler": sampler,
-            "collate_fn": Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
-            "num_workers": self.data.num_workers,
-            "prefetch_factor": self.data.prefetch_factor if self.data.num_workers else None,
-            "pin_memory": self.data.pin_memory and torch.cuda.is_available(),
-            "worker_init_fn": leave_signals_to_the_parent,
-            # of its own: a loader draws a seed for its workers, and would move on the random numbers of the training
-            "generator": torch.Generator(),
-        }
+        loader = kind(
+            dataset,  # type: ignore[arg-type]  # it gives chunks, of which batches are made
+            batch_sampler=sampler,
+            collate_fn=Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
+            num_workers=self.data.num_workers,
+            prefetch_factor=self.data.prefetch_factor if self.data.num_workers else None,
+            pin_memory=self.data.pin_memory and torch.cuda.is_available(),
+            worker_init_fn=leave_signals_to_the_parent,
+            generator=torch.Generator(),  # its own, because a loader draws seeds, which would change the training
+        )
+        if self.trainer is not None:
+            loader.count_on = self.trainer.strategy.root_device
+        elif torch.cuda.is_available():
+            loader.count_on = torch.device("cuda")
+        return loader
 
 
 def leave_signals_to_the_parent(worker: int) -> None:

@@ -1,7 +1,7 @@
 """Batches as plans: which steps of which recording go where, decided before anything is read.
 
-A plan depends on the seed, the epoch and the place in it alone, never on who reads it; so batches are the same for any
-number of loader workers, and a sampler resumes from two integers.
+A plan depends only on the seed, the epoch and the place in it. So batches are the same for any number of loader
+workers, and a sampler resumes from two integers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChunkRequest:
 
 @dataclass
 class SamplingConfig:
-    """How training batches are put together. Numbers are per process."""
+    """The composition of training batches. Numbers are per process."""
 
     mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
     batch_size: int = 8  # chunks
@@ -56,7 +56,7 @@ class SamplingConfig:
         return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
 
     def check(self) -> None:
-        """ValueError for values that make no batch."""
+        """Raise ValueError for values that make no batch."""
         if self.mode not in ("mixed", "random", "stream"):
             raise ValueError(f"sampling.mode={self.mode!r}; choose from mixed, random, stream")
         if self.chunk_length < 1:
@@ -83,12 +83,12 @@ class SamplingConfig:
 
 
 def chunks_of(num_steps: int, length: int) -> list[tuple[int, int]]:
-    """[start, stop) of consecutive chunks that cover `num_steps`; the last one may be short."""
+    """Return [start, stop) of consecutive chunks that cover `num_steps`; the last one may be short."""
     return [(start, min(start + length, num_steps)) for start in range(0, num_steps, length)]
 
 
 def random_chunk(label_step: int, num_steps: int, length: int) -> tuple[int, int]:
-    """The `length` steps that end with `label_step`, or the first ones when fewer come before it."""
+    """Return the `length` steps that end with `label_step`, or the first ones if fewer come before it."""
     start = max(label_step + 1 - length, 0)
     return start, min(start + length, num_steps)
 
@@ -102,18 +102,17 @@ def _empty(slot: int) -> ChunkRequest:
 
 
 class MixedBatchSampler(Sampler[list[ChunkRequest]]):
-    """Training batches: random chunks first, then one chunk of every stream slot.
+    """Plans training batches: random chunks first, then one chunk of every stream slot.
 
-    Streams: the line of all chunks of all recordings, shuffled anew each epoch, is cut into equal parts, one per slot
-    of all processes. A recording that is cut starts afresh in the next slot. An epoch reads every chunk once, in a
-    multiple of `accumulate` batches; slots that end early get empty requests. Random chunks end at a labelled step;
-    labelled steps are drawn without replacement across epochs and processes, and shuffled again when exhausted.
+    Streams: each epoch shuffles all recordings and cuts the sequence of all their chunks into equal parts, one per slot
+    of all processes. A recording that is cut starts with a zero state in the next slot. An epoch reads every chunk
+    once, in a multiple of `accumulate` batches; slots that end early get empty requests. Random chunks end at a
+    labelled step; labelled steps are drawn without replacement across epochs and processes.
 
-    Recordings may be given at several rates, all at the first, then all at the second, ..., with the same labels at
-    each. The augment seed decides the rate of a random chunk, and of a recording in the streams of an epoch, whose
-    length then differs from that of others.
+    Recordings may be given at several rates, all at the first, then all at the second, ..., with the same labels. The
+    augment seed decides the rate of a random chunk, and of a recording in the streams of an epoch.
 
-    Iterating does not move the sampler: whoever consumes batches calls `advance` for each.
+    Iterating does not advance the sampler: the consumer calls `advance` for each batch.
     """
 
     def __init__(
@@ -154,11 +153,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self._first = [0]  # batch of each epoch, as far as they have been asked for
 
     def __len__(self) -> int:
-        """Batches of this epoch, the same for every process."""
+        """Return the number of batches of this epoch, the same for every process."""
         return self._length(self.epoch)
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
-        """The batches from the current place to the end of the epoch."""
+        """Return the batches from the current place to the end of the epoch."""
         epoch, first = self.epoch, self.batch
         slots, before = self._slots(epoch), self._first_batch(epoch)
         return (
@@ -167,7 +166,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         )
 
     def advance(self) -> None:
-        """One batch has been consumed."""
+        """Note that one batch has been consumed."""
         self.batch += 1
         if self.batch == self._length(self.epoch):
             self.epoch, self.batch = self.epoch + 1, 0
@@ -176,7 +175,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return {"epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a stored place; ValueError when it does not exist in these data."""
+        """Go to a stored place. Raise ValueError if it does not exist in these data."""
         length = self._length(state["epoch"])
         if not 0 <= state["batch"] < length:
             raise ValueError(
@@ -189,7 +188,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return self._first_batch(epoch + 1) - self._first_batch(epoch)
 
     def _first_batch(self, epoch: int) -> int:
-        """The number of batches before an epoch."""
+        """Return the number of batches before an epoch."""
         while len(self._first) <= epoch:
             self._first.append(self._first[-1] + self._num_batches(len(self._first) - 1))
         return self._first[epoch]
@@ -210,7 +209,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
 
     def _stream_rates(self, epoch: int) -> list[int]:
-        """The rate of each recording in the streams of an epoch."""
+        """Return the rate of each recording in the streams of an epoch."""
         if self.num_rates == 1:
             return [0] * self.num_recordings
         return [self._rate(seed) for seed in self._stream_seeds(epoch)]
@@ -219,7 +218,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return _seed(augment_seed, _RATE) % self.num_rates
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
-        """The requests of each slot of this process, all of one length."""
+        """Return the requests of each slot of this process, all of one length."""
         if not self.num_streams:
             return []
         order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
@@ -247,7 +246,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return slots
 
     def _random_requests(self, batch: int) -> list[ChunkRequest]:
-        """The random chunks of this process in the `batch`-th batch since the first epoch."""
+        """Return the random chunks of this process in the `batch`-th batch since the first epoch."""
         first = (batch * self.world_size + self.rank) * self.num_random
         requests = []
         for draw in range(first, first + self.num_random):
@@ -262,7 +261,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return requests
 
     def _shuffled(self, again: int) -> npt.NDArray[np.int64]:
-        """The order of the labelled steps in the `again`-th pass over them."""
+        """Return the order of the labelled steps in the `again`-th pass over them."""
         if self._order is None or self._order[0] != again:
             rng = np.random.default_rng([self.seed, _LABEL_ORDER, again])
             self._order = again, rng.permutation(len(self._labelled))
@@ -270,17 +269,15 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
 
 class EvalBatchSampler(Sampler[list[ChunkRequest]]):
-    """Evaluation batches: every recording whole, from its start, in one slot of one process.
+    """Plans evaluation batches: every recording whole, from its start, in one slot of one process.
 
-    The longest recordings go first, each to the slot that is free earliest. Slots that have ended leave the batch; a
-    process that has ended sooner than others gets batches of one empty request, so that all have equally many.
+    The longest recordings go first, each to the slot that is free earliest. Slots that have ended leave the batch. A
+    process that ends early gets batches of one empty request, so that all have equally many.
     """
 
     def __init__(
         self, num_steps: Sequence[int], chunk_length: int, batch_size: int, rank: int = 0, world_size: int = 1
     ) -> None:
-        if chunk_length < 1 or batch_size < 1:
-            raise ValueError(f"chunk_length={chunk_length} and batch_size={batch_size} must be at least 1")
         num_slots = batch_size * world_size
         queue = [(0, slot) for slot in range(num_slots)]
         contents: list[list[tuple[int, int, int]]] = [[] for _ in range(num_slots)]
@@ -290,14 +287,14 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
             contents[slot] += [(recording, start, stop) for start, stop in chunks]
             heapq.heappush(queue, (used + len(chunks), slot))
         self._length = max(len(requests) for requests in contents)
-        # slots go round the processes, so that each has its share of the longest recordings
+        # slots alternate between processes, so that each has its share of the longest recordings
         self._slots = [
             [ChunkRequest(r, start, stop, start == 0, slot, 0, "stream") for r, start, stop in requests]
             for slot, requests in enumerate(contents[rank::world_size])
         ]
 
     def __len__(self) -> int:
-        """Batches, the same for every process."""
+        """Return the number of batches, the same for every process."""
         return self._length
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:

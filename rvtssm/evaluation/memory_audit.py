@@ -1,4 +1,4 @@
-"""What the memory and the step of a trained detector really do, measured on events; nothing here needs labels."""
+"""Measures what the memory and the step of a trained detector do, on events without labels."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class AuditConfig:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was measured; differences are relative, norm of the difference over norm of the reference."""
+    """The measurements. Differences are relative: norm of the difference over norm of the reference."""
 
     stride_ms: float  # of training
     memory: str  # carried, or chunk and its length
     num_windows: int
     border: int  # steps after which the state was dropped
-    # by input: what dropping the state at the border changes there, and dropping it at every step on average
+    # by input: the change at the border if the state is dropped there, and the mean change if at every step
     carry: dict[str, dict[str, Numbers]]
-    at_window: int  # whose events were taken away
+    at_window: int  # the window whose events were removed
     threshold: float  # see `AuditConfig`
     memory_curves: dict[str, list[float]]  # by output: the effect on it, 0, 1, 2, ... steps later
     memory_ms: dict[str, float | None]  # inf: an effect above the threshold at the end; None: never an effect
@@ -71,7 +71,7 @@ class Audit:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of what the detector gives: its maps, `boxes` and `scores`."""
+        """The names of the outputs of the detector: its maps, `boxes` and `scores`."""
         return list(self.memory_ms)
 
 
@@ -85,9 +85,9 @@ def audit_detector(
     downsample: int | None = None,
     progress: bool = True,
 ) -> Audit:
-    """Measure weights on events of a sensor of that size (pixels); `downsample` as in `StreamDetector`.
+    """Measure weights on events of a sensor of that size (pixels); `downsample` is that of `StreamDetector`.
 
-    ValueError for an exported file, for layers that do not go step by step, and where the events are too short.
+    Raise ValueError for an exported file, for layers that do not run step by step, and if the events are too short.
     """
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
@@ -108,7 +108,7 @@ def audit_detector(
             for name, inputs in {"traffic": frames[: border + 2], "held": _held(frames, border + 2)}.items()
         }
         advance(1)
-        # early, so that most of a memory is seen: of the input, and of the first chunk where weights keep no more
+        # early in the input, or in the first chunk if weights forget by the chunk, so that most of a memory shows
         early = max(1, min(len(frames), checkpoint.model_config.memory_chunk or len(frames)) // 5)
         at = int(frames[:early].flatten(1).float().abs().sum(1).argmax())
         curves = memory_curves(checkpoint, detector, frames, at)
@@ -139,7 +139,7 @@ def audit_detector(
 def cost_per_step(
     checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int, config: AuditConfig
 ) -> dict[float, Numbers | str]:
-    """Milliseconds of a live window at each rate: counting, detector and selection of boxes, one camera."""
+    """Return the milliseconds of a live window at each rate: counting, detector and selection of boxes, one camera."""
     found: dict[float, Numbers | str] = {}
     warm_up = 3
     for hz in config.frequencies_hz:
@@ -166,6 +166,6 @@ def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, 
 
 
 def _held(frames: Tensor, num_steps: int) -> Tensor:
-    """The frame with most in it, repeated."""
+    """Return the frame with the most events, repeated."""
     busiest = int(frames.flatten(1).float().abs().sum(1).argmax())
     return frames[busiest : busiest + 1].expand(num_steps, *frames.shape[1:])

@@ -1,4 +1,4 @@
-"""A detector against itself: the same steps with another state, another past or another step scale, side by side."""
+"""Compares a detector with itself: the same steps with another state, another past or another step scale."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Numbers = dict[str, float]  # by output: a map, such as `stride 8`, `boxes` or `
 def carried_and_dropped(
     checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, border: int
 ) -> dict[str, Numbers]:
-    """How far outputs differ at step `border` from those of a stream that starts there, and from one that starts
-    at every step, on average over the steps after the first. frames (L, C, H, W), L > border.
+    """Return the difference of outputs at step `border` from those of a stream that starts there, and the mean
+    difference, without the first step, from a stream that starts at every step. frames (L, C, H, W), L > border.
     """
     at_border = _differences(checkpoint, detector, frames, frames, {border})
     always = _differences(checkpoint, detector, frames, frames, set(range(len(frames))))
@@ -36,7 +36,7 @@ def carried_and_dropped(
 
 
 def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, at: int) -> dict[str, np.ndarray]:
-    """By output, the relative change at steps at, at + 1, ... where window `at` is emptied of its events."""
+    """Return by output the relative change at steps at, at + 1, ... if the events of window `at` are removed."""
     emptied = frames.clone()
     emptied[at] = 0
     found = _differences(checkpoint, detector, frames, emptied, set())
@@ -56,10 +56,10 @@ def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float
 def rescaling(
     detector: Detector, before: Tensor, held: Tensor, finer: Sequence[int]
 ) -> tuple[dict[int, Numbers] | str, dict[int, Numbers]]:
-    """States and outputs after an input is held for a time that is cut into finer steps, relative to steps of training.
+    """Return the differences of states and outputs between finer steps and steps of training over the same time.
 
-    before (L, C, H, W) fills the state, held (1, C, H, W) is the input. First with the step scale that says so, then
-    with that of training. A sentence in place of the first where the layers have no step.
+    before (L, C, H, W) fills the state, held (1, C, H, W) is the constant input. The first result has the step scale of
+    the finer steps, or is a sentence if the layers have no step; the second has that of training.
     """
     _, state = detector(before[:, None].to(detector.device))
     reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
@@ -81,10 +81,7 @@ def rescaling(
 def _differences(
     checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, others: Tensor, resets: set[int]
 ) -> dict[str, np.ndarray]:
-    """By output, the relative difference (L,) of a stream of `others`, started anew at `resets`, from one of `frames`.
-
-    Both keep the memory that the weights ask for.
-    """
+    """Return by output the relative difference (L,) of a stream of `others`, restarted at `resets`, to `frames`."""
     stride_us = checkpoint.windows.stride_us
     streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
     found: dict[str, list[float]] = defaultdict(list)
@@ -103,7 +100,7 @@ def _differences(
 
 
 def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_scale: float) -> dict[str, Tensor]:
-    """States and outputs after the last of the steps, one stream."""
+    """Return states and outputs of one stream after the last step."""
     prepared, frame = detector.prepare(step_scale), held[:, None].to(detector.device)
     with _watched(detector) as maps:
         for _ in range(num_steps):

@@ -97,7 +97,7 @@ def add_events(binned: Binned, settings: WindowSettings, frames: Frames) -> None
 
 @jit
 def _equal_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
-    """Bins are equal parts of the half-open window: bin = (t - start) * num_bins // (end - start)."""
+    """Return the events of equal parts of half-open windows: bin = (t - start) * num_bins // (end - start)."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         start, length = bounds[w, 0], bounds[w, 1] - bounds[w, 0]
@@ -124,7 +124,7 @@ def _first_from(t, low, time):  # type: ignore[no-untyped-def]
 
 @jit
 def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
-    """In RVT the window includes its end, and bins are equal parts from its first to its last event, in float32."""
+    """Return the events of the bins of RVT: equal parts from the first to the last event of closed windows, float32."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         low = _first_from(t, 0, bounds[w, 0])
@@ -148,7 +148,7 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
 
 
 def _steps_between_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    """Bin centres lie from the start of the window to its end: the events between each two, or all for one bin."""
+    """Return the events between each two bin centres, which lie from the start of a window to its end."""
     ranges: Ints = _equal_bins(t, bounds_us, max(num_bins - 1, 1))
     return ranges
 
@@ -171,7 +171,7 @@ def _fill_histogram(
 
 @jit
 def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell, out):  # type: ignore[no-untyped-def]
-    """Counts saturate, or in `rvt` wrap at 256 and are cut off after that."""
+    """Count events. Counts saturate, or in `rvt` wrap at 256 before they are cut off."""
     num_bins, num_pixels = ranges.shape[1], out.shape[2]
     for w in range(len(ranges)):
         frame = out[places[w]]

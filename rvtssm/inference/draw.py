@@ -98,9 +98,9 @@ def draw_frame(
         _draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text)
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]
-    picture = np.concatenate(
-        [_caption_bar(width, caption), canvas, _legend_bar(width, class_names, ground_truth is not None)]
-    )
+    caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
+    cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
+    picture = np.concatenate([caption_bar, canvas, _legend_bar(width, class_names, ground_truth is not None)])
     # video codecs store colour at half resolution and want even sizes
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -222,19 +222,9 @@ def _draw_still(canvas: np.ndarray, box: Box, text: str) -> None:
     cv2.putText(canvas, text, at, _FONT, 0.42, GROUND_TRUTH, 1, cv2.LINE_AA)
 
 
-def _bar(width: int) -> np.ndarray:
-    return np.full((_BAR_PX, width, 3), BAR, np.uint8)
-
-
-def _caption_bar(width: int, caption: str) -> np.ndarray:
-    bar = _bar(width)
-    cv2.putText(bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
-    return bar
-
-
 def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
     """Draw colours with their names, from left to right, as many as there is room for."""
-    bar = _bar(width)
+    bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
     entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
     entries += [("brighter", BRIGHTER, "dot"), ("darker", DARKER, "dot")]

@@ -63,11 +63,10 @@ def export_detector(
 ) -> dict[str, Any]:
     """Write the step of a detector for frames of height x width pixels, default: those of training.
 
-    Inputs: hist (B, C, H, W) of the type that windows of training are counted in (uint8 for histograms), step_scale
-    (B,) float32, then the state tensors (B, n, ...); outputs: the tensors of the head's predictions (B, ...), then the
-    state afterwards. Returns the description that is stored in the file.
-    ValueError for weights that forget by the chunk, or whose layers have no such step (see `TemporalLayer.real_step`),
-    and for what was exported already.
+    Inputs: hist (B, C, H, W) of the type of training frames (uint8 for histograms), step_scale (B,) float32, then the
+    state tensors (B, n, ...). Outputs: the tensors of the head's predictions (B, ...), then the state afterwards.
+    Return the description that is stored in the file. Raise ValueError for weights that forget by the chunk, for layers
+    without such a step (see `TemporalLayer.real_step`), and for an exported file.
     """
     kind = format_of(path)
     if not isinstance(checkpoint.detector, Detector):
@@ -168,7 +167,7 @@ def _compiled(program: Any, text: str, folder: Path) -> Path:
     """Return a compiled package with the description inside; ValueError if there is no compiler."""
     # Freezing lays weights out for this machine, and multiplies norms into convolutions.
     options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
-    package = folder / "model.pt2"  # the compiler insists on the suffix
+    package = folder / "model.pt2"  # the compiler requires this suffix
     try:
         torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
     except RuntimeError as error:

@@ -69,7 +69,7 @@ def read_exported(path: Path | str) -> LoadedCheckpoint:
 
 
 class ExportedDetector(nn.Module):
-    """As `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU.
+    """Like `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU.
 
     `head` is the class of the head, whose static methods decode its predictions without weights.
     """

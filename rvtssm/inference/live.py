@@ -1,4 +1,4 @@
-"""A detector that is fed packets of events: when a window closes, detections come out; its rate may change."""
+"""A detector for live events, in packets: when a window closes, it returns detections; its rate may change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past 
 
 @dataclass(frozen=True, slots=True)
 class LiveWindow:
-    """What a closed window gave."""
+    """The result of a closed window."""
 
     start_us: int
     end_us: int
@@ -39,15 +39,13 @@ class LiveWindow:
 
 
 class StreamDetector:
-    """Packets of events in, detections out, with constant work and memory per window however long it runs.
+    """Use this for live events: packets of events in, detections out, with constant work and memory per window.
 
-    One window serves all cameras at once, as a batch. A window [start, end) closes when every camera is known to be
-    past its end: by an event at or after it (convention `rvt`: after it), or by `until_us`. What comes out depends on
-    the events alone and not on how they were cut into packets. The detector steps by what the schedule says, relative
-    to its training; set `schedule` at any time, it holds from the end of the last window on. A window longer than the
-    ones before begins with the events that those still kept.
-
-    The state of everything, pending events too, is in `state_dict`.
+    One window serves all cameras as a batch. A window [start, end) closes when every camera is known to be past its
+    end: by an event at or after it (convention `rvt`: after it), or by `until_us`. The detections depend on the events
+    and not on how they are cut into packets. The schedule decides the step of the detector; it can be set at any time
+    and then holds from the end of the last window on. A window longer than those before begins with the events that
+    they kept. `state_dict` has all state, also the pending events.
     """
 
     def __init__(
@@ -62,11 +60,11 @@ class StreamDetector:
         downsample: int | None = None,
         config: PostprocessConfig | None = None,
     ) -> None:
-        """height, width: sensor pixels. The schedule defaults to the rate and window length of training.
+        """Take height and width in sensor pixels. The schedule defaults to the rate and window length of training.
 
-        start_us: where the first window begins; None: at the first event of any camera. downsample: frames keep one
-        pixel in n x n; None: the n that comes nearest the frames of training. ValueError for weights that need later
-        windows, see `check_causal`.
+        `start_us` is where the first window begins, by default at the first event of any camera. Frames keep one pixel
+        in downsample x downsample, by default the number that comes nearest the frames of training. Raise ValueError
+        for weights that need later windows.
         """
         check_causal(checkpoint.detector)
         if num_cameras < 1:
@@ -104,12 +102,12 @@ class StreamDetector:
         self._anchor_us, self._count = self._end_us, 0
 
     def push(self, events: Events | Sequence[Events], until_us: int | None = None) -> list[LiveWindow]:
-        """The windows that close with a packet of events, of each camera where there are several.
+        """Return the windows that close with a packet of events, or with one packet for each of several cameras.
 
-        `until_us` says that no event before it is missing, which closes windows in which nothing happens. ValueError
-        for events outside the sensor, or before what an earlier packet or `until_us` has settled, and where nothing
-        is known of more than LONGEST_SILENCE_US, as after a jump of the clock: its windows would fill the memory.
-        While one camera is silent the events of the others are kept, unless `until_us` says that it saw nothing.
+        `until_us` says that no event before it is missing, which closes windows without events. Raise ValueError for
+        events outside the sensor, for events before an earlier packet or `until_us`, and after a gap of more than
+        LONGEST_SILENCE_US, such as a jump of the clock, since its windows would fill the memory. While one camera sends
+        nothing, the events of the others are kept, unless `until_us` is given.
         """
         packets = [events] if isinstance(events, Events) else list(events)
         self._check(packets, until_us)
@@ -132,8 +130,10 @@ class StreamDetector:
         return closed
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on elsewhere, as plain data and tensors, which `torch.load` takes as they
-        are; the schedule is set anew there, where another one than here holds from the end of the last window on."""
+        """Return everything that is needed to continue elsewhere, as plain data and tensors for `torch.load`.
+
+        The schedule is not included; another one than here holds from the end of the last window on.
+        """
         return {
             "streams": self._streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
@@ -144,7 +144,7 @@ class StreamDetector:
         }
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave; ValueError where number of cameras, sensor or detector differ."""
+        """Continue from a `state_dict`. Raise ValueError if the number of cameras, sensor or detector differ."""
         if missing := [name for name in _STORED if name not in stored]:
             raise ValueError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
         if len(stored["pending"]) != len(self._counters):
@@ -167,7 +167,7 @@ class StreamDetector:
             self.schedule = self._schedule
 
     def _check(self, packets: list[Events], until_us: int | None) -> None:
-        """Everything is checked before anything is taken in."""
+        """Check all packets before any of them is counted."""
         if len(packets) != len(self._counters):
             raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._counters)}")
         height, width = self.sensor_hw
@@ -203,12 +203,12 @@ class StreamDetector:
                 )
 
     def _times_until(self, known_us: int) -> npt.NDArray[np.int64]:
-        """Of the events of all cameras since the last window, ascending; merged at most once for a packet."""
+        """Return the times of the events of all cameras since the last window, ascending."""
         times = [_between(counter.times_us, self._end_us, max(known_us, self._end_us)) for counter in self._counters]
         return times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
 
     def _next_window(self, known_us: int, merge: Callable[[], npt.NDArray[np.int64]]) -> tuple[int, int, float] | None:
-        """Start, end and step in microseconds of the window that can be closed, None where nothing more can be."""
+        """Return start, end and step in microseconds of the window that can be closed, None if there is none."""
         if known_us <= self._end_us:
             return None
 
@@ -254,7 +254,7 @@ _STORED = ("streams", "sensor_hw", "pending", "known_us", "schedule", *_TIMES)
 
 
 def _between(times_us: npt.NDArray[np.int64], start_us: int, end_us: int) -> npt.NDArray[np.int64]:
-    """Of times in order those with start_us <= t < end_us."""
+    """Return those of ascending times with start_us <= t < end_us."""
     first, stop = np.searchsorted(times_us, np.array((start_us, end_us)))
     return times_us[first:stop]
 

@@ -60,9 +60,20 @@ def open_pictures(
             hist, frame = last
             is_still = stills.takes_next()
             if write or is_still:
-                seconds = (frame.t_us - (start_us or 0)) / 1e6
-                behind = images.at(frame.t_us) if images else None
-                picture = _draw(hist if summed is None else summed, frame, seconds, settings, ground_truth, behind)
+                seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
+                if ground_truth is not None:
+                    truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.hz, frame.t_us)
+                    truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
+                picture = draw_frame(
+                    hist if summed is None else summed,
+                    frame,
+                    truth,
+                    settings.class_names,
+                    scale=settings.scale,
+                    min_score=settings.min_score,
+                    caption=f"t = {seconds:.3f} s    {settings.hz:g} Hz    score from {settings.min_score:g}",
+                    behind=images.at(frame.t_us) if images else None,
+                )
                 if write:
                     write(picture)
                 if is_still:
@@ -111,31 +122,6 @@ class _StillChoice:
     def chosen(self) -> list[tuple[float, np.ndarray]]:
         num_chosen = min(self._count, len(self._kept))
         return [self._kept[(2 * i + 1) * len(self._kept) // (2 * num_chosen)] for i in range(num_chosen)]
-
-
-def _draw(
-    hist: np.ndarray,
-    frame: Detections,
-    seconds: float,
-    settings: PictureSettings,
-    ground_truth: Labels | None,
-    behind: np.ndarray | None,
-) -> np.ndarray:
-    truth = None
-    if ground_truth is not None:
-        begin_us = frame.t_us - 1e6 * settings.windows_per_picture / settings.hz
-        truth = _latest_labels(ground_truth, begin_us, frame.t_us)
-        truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
-    return draw_frame(
-        hist,
-        frame,
-        truth,
-        settings.class_names,
-        scale=settings.scale,
-        min_score=settings.min_score,
-        caption=f"t = {seconds:.3f} s    {settings.hz:g} Hz    score from {settings.min_score:g}",
-        behind=behind,
-    )
 
 
 def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:

@@ -1,7 +1,6 @@
-"""From a recording, whole or while it is made, to boxes and pictures: windows from the first event to the last.
+"""From a recording, finished or still being made, to boxes and pictures, without labels.
 
-No labels are needed. Along a DSEC sequence windows end at the times of its images and labels, elsewhere at a fixed
-stride.
+Windows end at a fixed stride, or in a DSEC sequence at the times of its images and labels.
 """
 
 from __future__ import annotations
@@ -93,12 +92,11 @@ def predict_recording(
     """Detect in events of any supported format and sensor size, in bounded memory.
 
     `recording` is an event file, the folder of a DSEC sequence, `-` (standard input) or `tcp://HOST:PORT`.
-    Writes to the folder `out`, all at once when everything is done, what `formats` asks for, and `prediction.json`:
-    `detections.jsonl` (one line per window, also the empty ones), `detections.npy` (fields of Prophesee's boxes, class
-    ids as in the dataset), `coco_results.json`, `video.mp4`, stills and a strip of them. Boxes are in pixels of the
-    sensor; `on_frame` is handed those of every window, too. `ground_truth` (sensor px, ordered by time) is drawn only.
-    At each of `ends_us` (int64) between the first and the last event a window ends.
-    ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
+    At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
+    per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
+    `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
+    window. `ground_truth` (sensor px, ordered by time) is drawn only. A window ends at each of `ends_us` (int64).
+    Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
     windows.
     """
     config = config or PredictConfig()
@@ -126,7 +124,11 @@ def predict_recording(
                     show(hist, frame)
                     advance(1)
                     tally.add(frame, seconds)
-                _check_read(source, tally)
+                if source.is_piped:
+                    _check_frame(source, tally.num_events)
+                    if not tally.num_events:
+                        message = f"{source.name} ended without an event; it needs a stream of events"
+                        raise ValueError(source.broke_off or message)
             wall_s = time.perf_counter() - began
             summary = PredictionSummary(
                 recording=source.name,
@@ -163,9 +165,9 @@ def detect(
     frame_hw: tuple[int, int],
     config: PostprocessConfig,
 ) -> Iterator[tuple[np.ndarray, Detections, float]]:
-    """Histogram, detections (frame px, inside the frame) and seconds of work of every window.
+    """Yield histogram, detections (frame px, inside the frame) and seconds of work of every window.
 
-    `counted`: windows with their frames (n, C, h, w), in order. `stride_us`: the time the detector steps by, None for
+    `counted` has windows with their frames (n, C, h, w), in order. `stride_us` is the step of the detector, by default
     that of the windows, which is in whole microseconds. The state is carried through all steps.
     """
     streams = Streams(
@@ -192,7 +194,7 @@ def detect(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one recording goes through the detector."""
+    """The windows, frames and pictures of one recording."""
 
     settings: WindowSettings
     windows: Windows | None  # None: at a fixed stride from the first event on
@@ -210,7 +212,7 @@ class _Plan:
 
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
-    """ValueError for a recording without events, or of which nothing is left at this downsampling."""
+    """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
     recording, settings = source.recording, checkpoint.windows
     downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
     if min(recording.height, recording.width) < downsample:
@@ -242,8 +244,8 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
-    """Windows that end at those of `ends_us` between the events, and go on by the stride after the last of them; None
-    where there are none."""
+    """Return windows that end at those of `ends_us` between the events and continue by the stride; None if there are
+    no such times."""
     first_us, last_us = recording.time_range_us
     times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
     if not len(times_us):
@@ -253,7 +255,7 @@ def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSetti
 
 
 def _check_frame(source: Source, num_events: int) -> None:
-    """ValueError where most events lie outside the sensor: its size is wrong, or these are no events."""
+    """Raise ValueError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
     recording = source.recording
     if (outside := recording.faults.out_of_frame) > num_events:
         again = "a stream has to be RAW or DAT: send that" if source.is_piped else "copy it again"
@@ -263,17 +265,9 @@ def _check_frame(source: Source, num_events: int) -> None:
         )
 
 
-def _check_read(source: Source, tally: Tally) -> None:
-    """What is known of a stream only when it has ended."""
-    if source.is_piped:
-        _check_frame(source, tally.num_events)
-        if not tally.num_events:
-            raise ValueError(source.broke_off or f"{source.name} ended without an event; it needs a stream of events")
-
-
 @contextmanager
 def _written_together(out: Path) -> Iterator[Path]:
-    """A folder whose files move to `out` when the block ends without an error, over those of an earlier prediction."""
+    """Yield a folder whose files replace those of an earlier prediction in `out` if the block ends without an error."""
     is_new = not out.exists()
     try:
         with staging_folder(out, "predict") as staged:

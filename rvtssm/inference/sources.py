@@ -1,4 +1,4 @@
-"""What can be predicted on: event files, folders of them, DSEC sequences with their images, pipes and sockets."""
+"""Inputs of a prediction: event files, folders of them, DSEC sequences with their images, pipes and sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONNECT_S = 10.0
 
 
 class Images:
-    """Frames of a camera beside the events, in the view of the event camera."""
+    """Images of a frame camera, in the view of the event camera."""
 
     def __init__(self, times_us: np.ndarray, paths: list[Path]) -> None:
         self.times_us = times_us  # (N,) int64
@@ -35,23 +35,21 @@ class Images:
         self._shown: tuple[int, np.ndarray] | None = None
 
     def at(self, t_us: int) -> np.ndarray | None:
-        """The latest picture at or before a time, (h, w, 3) uint8 RGB; None before the first, or without pictures."""
+        """Return the latest picture at or before a time, (h, w, 3) uint8 RGB; None if there is none."""
         i = int(np.searchsorted(self.times_us, t_us, side="right")) - 1
         if i < 0 or not self._paths:
             return None
         if self._shown is None or self._shown[0] != i:
             picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
-                raise ValueError(
-                    f"{self._paths[i]} is no picture that can be read; copy it again, or set overlay=false"
-                )
+                raise ValueError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
             self._shown = i, picture[..., ::-1]
         return self._shown[1]
 
 
 @dataclass(frozen=True)
 class Source:
-    """An opened recording and what lies beside it; a piped one is read once, and its end is not known."""
+    """An opened recording and its images. A piped one is read once, and its end is not known."""
 
     name: str
     recording: Recording | PipedRecording
@@ -68,9 +66,9 @@ class Source:
 
 
 def find_sources(where: str) -> dict[str, str]:
-    """What `where` stands for, by a name for each: itself, or every recording or DSEC sequence in a folder.
+    """Return the inputs that `where` stands for, by name: itself, or every recording or DSEC sequence in a folder.
 
-    ValueError for a folder without any. A file that is not there is left to whoever opens it.
+    Raise ValueError for a folder without any. A missing file raises an error when it is opened.
     """
     path = Path(where)
     if where == STDIN or where.startswith(SOCKET) or not path.is_dir():
@@ -87,7 +85,7 @@ def find_sources(where: str) -> dict[str, str]:
 
 @contextmanager
 def opened_source(where: str, height: int | None = None, width: int | None = None) -> Iterator[Source]:
-    """Open what `find_sources` found; sizes are sensor pixels, where the events do not tell. ValueError, OSError."""
+    """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them."""
     if where == STDIN:
         if sys.stdin is None:
             raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
@@ -111,8 +109,7 @@ def opened_source(where: str, height: int | None = None, width: int | None = Non
 
 @contextmanager
 def _ended_by_signals(piped: PipedRecording) -> Iterator[PipedRecording]:
-    """Ctrl-C, or SIGTERM as from a service manager, ends the stream, whatever is being done when it comes; a second
-    one does what it usually does."""
+    """Let a first Ctrl-C or SIGTERM end the stream at any moment; a second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
     if threading.current_thread() is not threading.main_thread():
@@ -143,7 +140,7 @@ def _short_name(where: str) -> str:
 def _connected(where: str) -> socket.socket:
     host, _, port = where.removeprefix(SOCKET).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{where} is not of the form {SOCKET}HOST:PORT; name who sends the events")
+        raise ValueError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
     except OSError as error:
@@ -153,7 +150,7 @@ def _connected(where: str) -> socket.socket:
 
 
 def _dsec_images(sequence: Path) -> Images | None:
-    """Times of the images, and the images where they lie in the view of the events; None without times."""
+    """Return the times of the images, and the images if they are in the view of the events; None without times."""
     times_path = sequence / _DSEC_TIMES
     if not times_path.is_file():
         return None

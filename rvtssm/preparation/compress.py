@@ -22,7 +22,7 @@ from rvtssm.events.jit import jit
 
 # Tokens seldom repeat: a quarter faster than plain level 1 for one part in a hundred of the size.
 _ZSTD = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=10, write_checksum=True)
-# Position of a bit that stands alone: times a de Bruijn number, each of the 64 has other bits at the top.
+# Position of a single bit: times a de Bruijn number, each of the 64 has other bits at the top.
 _DE_BRUIJN = 0x03F79D71B4CB0A89
 _BIT_OF = np.zeros(64, np.uint8)
 for _bit in range(64):

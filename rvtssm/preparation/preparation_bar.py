@@ -1,4 +1,4 @@
-"""Progress of preparing recordings, and an honest time left."""
+"""The progress bar of preparing recordings, with an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rvtssm.preparation.sections import Job
 
 
 class PreparationBar:
-    """Recordings, bytes of their files, events, and the time left at the rate of the last minutes; on stderr."""
+    """Shows recordings, bytes, events and the time left at the rate of the last minutes, on stderr."""
 
     def __init__(self, jobs: list[Job], is_shown: bool) -> None:
         self._bytes = {job: job.num_bytes for job in jobs}
@@ -41,7 +41,7 @@ class PreparationBar:
         self._progress.stop()
 
     def advance(self, job: Job, share: float, num_events: int) -> None:
-        """So much of a recording is done: a share of its windows, a number of events."""
+        """Show how much of a recording is done: a share of its windows and a number of events."""
         self._shares[job], self._events[job] = share, num_events
         self._show(job.name)
 

@@ -1,7 +1,7 @@
-"""All raw recordings of a dataset to prepared sequences, in parallel; a second run does what is missing.
+"""Prepares all raw recordings of a dataset in parallel; a second run does what is missing.
 
-Many recordings are done whole, each by one worker, which writes it. One that is long beside the others is cut into
-sections of consecutive windows that all workers count and compress, and written here in their order.
+Most recordings are prepared by one worker each. One that is much longer than others is cut into sections of consecutive
+windows, which all workers count and compress, and which are written here in their order.
 """
 
 from __future__ import annotations
@@ -64,10 +64,8 @@ class PreprocessSummary:
     repaired: dict[str, int] = field(default_factory=dict)  # number of events whose time ran backwards
 
     def add(self, name: str, outcome: Outcome) -> None:
-        if outcome.status in ("dropped", "failed"):
-            getattr(self, outcome.status).append((name, outcome.message))
-        else:
-            getattr(self, outcome.status).append(name)
+        has_reason = outcome.status in ("dropped", "failed")
+        getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
         if outcome.backward_steps:
             self.repaired[name] = outcome.backward_steps
 

@@ -1,7 +1,7 @@
-"""One raw recording to one prepared sequence: checked, cleaned, counted as it streams by, compressed and written.
+"""Prepares one raw recording: checks, cleans, counts, compresses and writes it.
 
-A long recording can be cut into sections of consecutive windows, counted anywhere and written in their order: the file
-is the same to the byte.
+A long recording can be cut into sections of consecutive windows, which any process can count. The file is the same to
+the byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.readers import open_recording
+from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor
@@ -92,17 +92,18 @@ def prepare_recording(
     plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
         return plan
-    sequence, checked = plan.sequence, _CheckedEvents(plan.sequence)
+    sequence, blocks = plan.sequence, EventBlocks(plan.sequence.recording)
     with (
         closing(sequence.recording),
         sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
     ):
-        for frames in _compressed(sequence, checked):
+        for frames in _compressed(sequence, blocks):
             writer.append(frames)
             if report is not None:
-                report(writer.num_frames / len(sequence.windows), checked.num_events)
+                report(writer.num_frames / len(sequence.windows), blocks.num_events)
+        sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
         writer.meta = plan.final_meta
-    return Outcome("written", "", sequence.recording.faults.backward_steps, checked.num_events)
+    return Outcome("written", "", sequence.recording.faults.backward_steps, blocks.num_events)
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
@@ -125,17 +126,9 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
     """Return the compressed frames of a section of a plan, and the number of events that were read for it."""
     start_us, end_us = section.span_us
-    num_events = 0
-
-    def blocks() -> Iterator[Events]:
-        nonlocal num_events
-        for block in section.recording.iterate(start_us=start_us, end_us=end_us):
-            num_events += len(block)
-            yield block
-
+    blocks = EventBlocks(section.recording, start_us=start_us, end_us=end_us)
     with closing(section.recording):
-        frames = [frame for group in _compressed(section, blocks()) for frame in group]
-    return frames, num_events
+        return [frame for group in _compressed(section, blocks) for frame in group], blocks.num_events
 
 
 def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:
@@ -153,22 +146,20 @@ def _compressor(num_bytes: int) -> FrameCompressor:
     return compressor
 
 
-class _CheckedEvents:
-    """The blocks of a whole recording. Iterating ends in a ValueError if they do not fit the sensor or the boxes."""
+class EventBlocks:
+    """The blocks of a recording, or of `span` as in `Recording.iterate`; counts the events and notes their times."""
 
-    def __init__(self, sequence: SequencePlan) -> None:
-        self._sequence = sequence
-        self.num_events = 0
+    def __init__(self, recording: Recording, **span: int) -> None:
+        self._blocks = recording.iterate(**span)
+        self.num_events = self.first_us = self.last_us = 0
 
     def __iter__(self) -> Iterator[Events]:
-        first_us = last_us = 0
-        for block in self._sequence.recording.iterate():
+        for block in self._blocks:
             if not self.num_events:
-                first_us = int(block.t[0])
-            last_us = int(block.t[-1])
+                self.first_us = int(block.t[0])
+            self.last_us = int(block.t[-1])
             self.num_events += len(block)
             yield block
-        self._sequence.check_read(self.num_events, first_us, last_us)
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:

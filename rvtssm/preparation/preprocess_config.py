@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EXECUTORS = ("process", "dask")
-
 
 @dataclass
 class PreprocessConfig:
@@ -13,23 +11,16 @@ class PreprocessConfig:
 
     labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
     splits: tuple[str, ...] = ("train", "val", "test")
-    executor: str = "process"  # or "dask": the workers of a cluster, which see the same folders
-    scheduler: str | None = None  # address of the cluster, such as tcp://node1:8786
+    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
     workers: int | None = None  # None: one per core
     overwrite: bool = False  # replace what was made with other settings
     check_disk: bool = True  # refuse to begin where the disk seems too small
 
     def __post_init__(self) -> None:
-        for name, choices in (("labels", ("required", "none")), ("executor", EXECUTORS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"preprocess.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
+        if self.labels not in ("required", "none"):
+            raise ValueError(f"preprocess.labels={self.labels!r}; choose from required, none")
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"preprocess.workers={self.workers} must be at least 1, or null for one per core")
-        if (self.executor == "dask") != (self.scheduler is not None):
-            raise ValueError(
-                f"preprocess.executor={self.executor} with scheduler={self.scheduler}; a cluster needs both, "
-                "executor=dask scheduler=tcp://HOST:8786, this machine alone neither"
-            )
         if not self.splits:
             raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
 

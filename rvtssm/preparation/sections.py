@@ -1,4 +1,4 @@
-"""A recording that is to be prepared, and what it takes to write one that is counted in sections by many workers."""
+"""A recording that is to be prepared, and the writer of one that is counted in sections by many workers."""
 
 from __future__ import annotations
 

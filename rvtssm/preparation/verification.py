@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
@@ -16,7 +17,7 @@ from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.prepare_recording import Plan, Recipe, is_complete, plan_recording
+from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_complete, plan_recording
 from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -116,13 +117,11 @@ def _prepared_tasks(
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
     """Return what is wrong with a recording and its labels."""
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
-        first_us, last_us, num_events = None, 0, 0
-        for block in events.iterate():
-            first_us = int(block.t[0]) if first_us is None else first_us
-            last_us, num_events = int(block.t[-1]), num_events + len(block)
-        if first_us is None:
+        blocks = EventBlocks(events)
+        deque(blocks, maxlen=0)  # reads all of them
+        if not blocks.num_events:
             raise events.error_without_events()
-        faults = _said(check_faults, events, num_events)
+        faults = _said(check_faults, events, blocks.num_events)
         if events.faults.truncated_bytes and not faults:
             num_bytes = events.faults.truncated_bytes
             faults.append(f"{events.path} is cut: {num_bytes} bytes follow its last whole event; copy it again")
@@ -134,7 +133,7 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -
             return [*faults, _one_line(error)]
         if not len(boxes):
             return [*faults, f"{recording.boxes_path} holds no boxes"]
-        faults += _said(check_label_times, events, int(boxes["t"][-1]), first_us, last_us)
+        faults += _said(check_label_times, events, int(boxes["t"][-1]), blocks.first_us, blocks.last_us)
         return faults + _box_faults(recording, boxes, spec)
 
 

@@ -23,7 +23,7 @@ from rvtssm.training.regularize import h2_term
 
 @dataclass(frozen=True)
 class ModuleSettings:
-    """What the module needs beside the detector."""
+    """What the module needs besides the detector."""
 
     spec: DatasetSpec
     optim: OptimConfig

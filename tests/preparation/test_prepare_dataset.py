@@ -401,18 +401,9 @@ def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
     assert "0.0 M events" in shown or "0.04 M events" in shown
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"executor": "dask"}, "needs both"),
-        ({"scheduler": "tcp://nowhere:8786"}, "needs both"),
-        ({"executor": "thread"}, "choose from process, dask"),
-        ({"labels": "some"}, "choose from required, none"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **changes)
+def test_an_unknown_value_of_labels_is_refused():
+    with pytest.raises(ValueError, match="choose from required, none"):
+        replace(CONFIG, labels="some")
 
 
 def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
@@ -424,13 +415,13 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     os.rename(tmp_path / "out", tmp_path / "alone")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options) as cluster:
-        summary = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+        summary = prepare(tmp_path, scheduler=cluster.scheduler_address)
         (tmp_path / "out" / "train" / "b.h5").unlink()
         monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 10_000)  # now every recording is cut
-        again = prepare(tmp_path, executor="dask", scheduler=cluster.scheduler_address)
+        again = prepare(tmp_path, scheduler=cluster.scheduler_address)
     assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
     assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
     monkeypatch.setattr("rvtssm.workers._CLUSTER_TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match="no dask scheduler answers"):
-        prepare(tmp_path, executor="dask", scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
+        prepare(tmp_path, scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
