@@ -16,6 +16,7 @@ FREE = {
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
+    "preprocess.scheduler",  # any word may be the address of a cluster
 }
 # where neither a negative number nor a word is wrong, or more than one is
 WRONG = {
@@ -84,7 +85,7 @@ def test_what_is_free_is_there():
         (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
         (("temporal.name=s6",), "temporal.name='s6'; choose from s4, s4d, s5, s7, lstm"),
         (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
-        (("training.precision=bf16",), "training.precision='bf16'; choose from 32-true"),
+        (("training.precision=bf16",), "training.precision='bf16'; choose from auto, 32-true"),
         (("training.accelerator=npu",), "training.accelerator='npu'; choose from auto, cpu, gpu"),
         (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
         (("model.backbone=vgg",), "model.backbone='vgg'; choose from rvt, timm"),
