@@ -68,7 +68,7 @@ class ChunkDataset(Dataset[Chunk]):
         labels = _within(sequence.labels, request.start, request.stop)
         placement = None
         if self.augment is not None:
-            config = self.augment.random if request.kind == "random" else self.augment.stream
+            config = self.augment.random if request.slot < 0 else self.augment.stream
             _, height, width = sequence.frame_shape
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)

@@ -12,14 +12,13 @@ from typing import Any
 import h5py
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import track
 
 from rvtssm.events.labels import with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.preparation.store import Meta, open_sequence, read_meta
+from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
 
 SPLITS = ("train", "val", "test")
@@ -151,11 +150,13 @@ def _inspect_parts(
 ) -> tuple[Part, ...]:
     """Inspect recordings given as split, name and function; an error becomes the `error` of the part."""
     parts = []
-    for split, name, measure in track(todo, description, console=Console(stderr=True), disable=not progress):
-        try:
-            parts.append(measure())
-        except (ValueError, OSError) as error:
-            parts.append(Part(split, name, error=" ".join(str(error).split())))
+    with progress_bar(description if progress else None, len(todo)) as advance:
+        for split, name, measure in todo:
+            try:
+                parts.append(measure())
+            except (ValueError, OSError) as error:
+                parts.append(Part(split, name, error=" ".join(str(error).split())))
+            advance(1)
     return tuple(parts)
 
 

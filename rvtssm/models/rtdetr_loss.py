@@ -14,7 +14,7 @@ from torchvision.ops import generalized_box_iou_loss
 
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.matching import match_cheapest
-from rvtssm.models.simota import overlap_cxcywh
+from rvtssm.models.yolox_loss import overlap_cxcywh
 
 CLASS_WEIGHT, L1_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0
 CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # of a match

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
+from rvtssm.preparation.prepare_dataset import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_complete, plan_recording
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta
+from rvtssm.progress import run_all
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.workers import Processes, SameProcess, Task, finished, num_usable_cores
+from rvtssm.workers import Task
 
 _FRAMES_AT_ONCE = 16
 _NOT_SHARED = ("source", "faults", "is_train", "format_version")  # metadata that differs between files of a dataset
@@ -56,19 +55,10 @@ def verify_dataset(
         tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
     if not tasks and not found.faults:
         raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
-    remaining = iter(tasks)
-    num_workers = min(config.workers or num_usable_cores(), max(len(tasks), 1))
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with (
-        closing(SameProcess() if num_workers == 1 else Processes(num_workers)) as workers,
-        Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
-    ):
-        bar_id = bar.add_task("checking", total=len(tasks))
-        for done in finished(workers, lambda: next(remaining, None)):
-            found.num_checked += 1
-            messages = [_one_line(done.error)] if done.error is not None else done.result
-            found.faults += [(done.key, message) for message in messages]
-            bar.update(bar_id, advance=1, description=done.key)
+    for done in run_all(tasks, config.workers, "checking" if progress else None):
+        found.num_checked += 1
+        messages = [_one_line(done.error)] if done.error is not None else done.result
+        found.faults += [(done.key, message) for message in messages]
     found.faults.sort()
     return found
 

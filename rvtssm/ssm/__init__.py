@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rvtssm.limits import check_choice
 from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4, S4SSM
@@ -23,8 +24,7 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """Build the layer `config.name` over `dim` features. Raises a ValueError that lists the names if it is unknown."""
-    if config.name not in TEMPORAL_LAYERS:
-        raise ValueError(f"temporal.name={config.name!r}; choose from {', '.join(TEMPORAL_LAYERS)}")
+    check_choice("temporal.name", config.name, TEMPORAL_LAYERS)
     return TEMPORAL_LAYERS[config.name](dim, config)
 
 

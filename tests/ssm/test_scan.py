@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from scan_reference import scan_reference
 from torch import Tensor
 
 from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
-from rvtssm.ssm.scan import scan, scan_reference, sweeps
+from rvtssm.ssm.scan import scan, sweeps
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
