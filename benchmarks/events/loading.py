@@ -19,8 +19,7 @@ import torch
 from benchmarks.events.histogram import traffic
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.chunks import Chunk
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import SamplingConfig

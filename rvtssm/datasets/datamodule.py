@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split

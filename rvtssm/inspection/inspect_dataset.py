@@ -17,7 +17,7 @@ from rvtssm.events.labels import with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
-from rvtssm.preparation.store import Meta, open_sequence, read_meta
+from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
 
@@ -25,7 +25,6 @@ SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
 _FRAMES_AT_ONCE = 16
-_NOT_SHARED = ("source", "faults", "is_train")  # metadata that differs between the prepared files of a dataset
 
 
 @dataclass(frozen=True)
@@ -182,10 +181,9 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             meta = open_sequence(path, spec).meta
             return {**meta, "class_names": list(spec.class_names if spec else ())}
         try:
-            meta = read_meta(path)
+            return shared_settings(read_meta(path))
         except ValueError:
             continue
-        return {name: value for name, value in meta.items() if name not in _NOT_SHARED}
     raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
-from rvtssm.datasets.chunks import ChunkDataset, spread_to_the_last
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
 from rvtssm.datasets.sampling import ChunkRequest
 
 

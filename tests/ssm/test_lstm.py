@@ -17,7 +17,8 @@ from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.stage import Stage
-from rvtssm.ssm import LSTM, TemporalConfig
+from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.lstm import LSTM
 
 DIM, HEIGHT, WIDTH, STREAMS = 5, 4, 3, 2
 N = STREAMS * HEIGHT * WIDTH

@@ -7,8 +7,9 @@ import torch
 from scan_reference import scan_reference
 from torch.func import functional_call
 
-from rvtssm.ssm import S5, S5SSM, TemporalConfig, build_temporal_layer
+from rvtssm.ssm import TemporalConfig, build_temporal_layer
 from rvtssm.ssm.init import INITIAL_MODES, hippo_legs, initial_modes
+from rvtssm.ssm.s5 import S5, S5SSM
 
 
 def test_the_formula_written_out():

@@ -9,7 +9,10 @@ import pytest
 import torch
 from scipy.linalg import solve_continuous_lyapunov
 
-from rvtssm.ssm import S4DSSM, S4SSM, S5SSM, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.s4 import S4SSM
+from rvtssm.ssm.s4d import S4DSSM
+from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import bandlimit_mask, energy_diagonal, frequencies, timescales
 
 LAMBDA = torch.tensor([-0.5 + 0j, -0.5 + 2j, -0.25 - 8j, 0 + 1j])

@@ -20,7 +20,8 @@ from rvtssm.cli import compose
 from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.run.train import train
-from rvtssm.ssm import S5SSM, TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.s5 import S5SSM
 from rvtssm.training import callbacks, spectrum_monitor
 from rvtssm.training.callbacks import GradientNorms
 from rvtssm.training.checkpoints import Checkpoints
