@@ -101,7 +101,7 @@ def test_what_is_free_is_there():
         (("temporal=s7", "optim.h2_weight=0.1"), "optim.h2_weight=0.1: temporal.name=s7 has no H2 norm"),
         (("sampling.batch_size=1",), "sampling.batch_size=1 is too small for sampling.mode=mixed"),
         (("augment.stream.zoom_in_weight=1",), "augment.stream.zoom_in_weight=1"),
-        (("augment.random.zoom_in_min=2",), "augment.random: zoom_in_min=2"),
+        (("augment.random.zoom_in_min=2",), "augment.random.zoom_in_max=1.5 must be at least 2"),
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from rvtssm.limits import check_choice
 from rvtssm.models.detector import Detector
 from rvtssm.ssm import TemporalLayer
 
@@ -26,8 +27,7 @@ def set_precision(detector: Detector, precision: str) -> None:
     step. The temporal layers keep their weights, states and discretisation in float32 and round inside. ValueError for
     another precision.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}; choose from {', '.join(PRECISIONS)}")
+    check_choice("precision", precision, PRECISIONS)
     if precision == "float32":
         return
     detector.product_dtype = torch.bfloat16

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 
 _STRIDES = (4, 8, 16, 32)

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,29 +35,21 @@ _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
 
+@dataclass(eq=False)
 class StoredSequence:
     """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
 
     It can be pickled; every process opens the file for itself when it first reads.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        windows: Windows,
-        labels: Labels,
-        meta: Meta,
-        offsets: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.windows = windows
-        self.labels = labels
-        self.meta = meta
-        self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
-        self._file: h5py.File | None = None
-        self._file_owner = 0
+    name: str
+    path: Path
+    windows: Windows
+    labels: Labels
+    meta: Meta
+    offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
+    _file: h5py.File | None = None
+    _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
@@ -69,10 +61,10 @@ class StoredSequence:
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
             self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
         try:
-            if self._offsets is None:
+            if self.offsets is None:
                 dense: npt.NDArray[Any] = self._file["data"][start:stop]
                 return dense
-            return _decompressed(self._file["frames"], self._offsets[start : stop + 1])
+            return _decompressed(self._file["frames"], self.offsets[start : stop + 1])
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
 
@@ -165,6 +157,11 @@ def _memory_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):  # Linux
         return open(os.memfd_create("abandoned"), "r+b")
     return tempfile.TemporaryFile()
+
+
+def shared_settings(meta: Meta) -> Meta:
+    """Return what all prepared files of a dataset have in common, from the metadata of one."""
+    return {name: value for name, value in meta.items() if name not in ("source", "faults", "is_train")}
 
 
 def read_meta(path: Path | str) -> Meta:
