@@ -14,5 +14,5 @@ def read_weights(config: Config) -> LoadedCheckpoint:
     """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
     path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
     if is_exported(path):
-        return read_exported(path)
+        return read_exported(path, config.trust)
     return read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
