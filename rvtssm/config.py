@@ -81,6 +81,7 @@ class Config:
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
+    trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 

@@ -17,7 +17,7 @@ def read_weights(config: Config) -> LoadedCheckpoint:
     if is_exported(path):
         if config.precision != "float32":
             raise ValueError(f"precision={config.precision}: {path} has the precision it was exported in; leave it out")
-        return read_exported(path)
+        return read_exported(path, config.trust)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
     set_precision(checkpoint.detector, config.precision)
     return checkpoint
