@@ -18,7 +18,8 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
     for name in names:
         value = getattr(config, name)
         if value is not None and not lowest <= value < math.inf:
-            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}, and finite")
+            finite = "" if isinstance(value, int) else ", and finite"
+            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}{finite}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:

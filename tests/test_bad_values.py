@@ -22,7 +22,6 @@ FREE = {
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
-    "preprocess.scheduler",  # any word may be the address of a cluster
 }
 # where neither a negative number nor a word is wrong, or more than one is
 WRONG = {
