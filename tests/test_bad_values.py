@@ -13,7 +13,8 @@ from rvtssm.run.checks import check
 
 # what only the disk can judge, and names that mean nothing
 FREE = {
-    *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "preprocess.scheduler"),
+    *("evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
 }
