@@ -56,7 +56,9 @@ class FreeGrid:
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event."""
-        return np.rint(self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)).astype(np.int64)
+        ends_us = self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)
+        rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
+        return rounded
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""
