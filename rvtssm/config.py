@@ -16,6 +16,7 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.inference.export_detector import ExportConfig
 from rvtssm.inference.predict_recording import PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
+from rvtssm.models.low_precision import PRECISIONS
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.preparation.prepare_dataset import PreprocessConfig
@@ -77,10 +78,13 @@ class Config:
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
+    precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
+    trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:
+        check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 

@@ -16,9 +16,8 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
     for name in names:
         value = getattr(config, name)
         if value is not None and not lowest <= value < math.inf:
-            raise ValueError(
-                f"{section}.{name}={value} must be at least {lowest:g}, and finite{_or_null(config, name)}"
-            )
+            finite = "" if isinstance(value, int) else ", and finite"
+            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}{finite}{_or_null(config, name)}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:

@@ -141,6 +141,6 @@ def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise ValueError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
     try:
-        return load_state_dict(path)
+        return load_state_dict(path, weights_only=True)
     except Exception as error:  # of whatever kind another file leads torch to
         raise ValueError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error

@@ -43,11 +43,11 @@ class TrainingConfig:
     devices: int = 1
     num_nodes: int = 1
     accelerator: str = "auto"
-    precision: str = "32-true"  # one of PRECISIONS; bf16-mixed: products in 16 bits, states and steps in 32
+    precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
     compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
     recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
     channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
-    fused: bool = True  # the optimiser updates all weights at once; not used in mixed precision, where it cannot clip
+    fused: bool = True  # the optimiser updates all weights at once; not used in 16-mixed, where it cannot clip
     accumulate: int = 1  # batches per optimiser step
     sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
     freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches

@@ -191,7 +191,7 @@ def test_processes_share_the_random_chunks_without_overlap():
         ({"mode": "mix"}, "mixed, random, stream"),
         ({"mode": "mixed", "batch_size": 1}, "batch_size=1"),
         ({"batches_per_epoch": 3}, "mode=random"),
-        ({"frames_per_chunk": 0}, "at least 1, and finite, or null"),
+        ({"frames_per_chunk": 0}, "frames_per_chunk=0"),
         ({"length": 0}, "chunk_length=0"),
         ({"stream_share": 0}, "stream_share=0 .*use sampling.mode=random"),
         ({"stream_share": 1}, "stream_share=1 .*use sampling.mode=stream"),
