@@ -4,8 +4,6 @@ Names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh
 `cxcywh` = centre, width, height. All are pixels, and y points down.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

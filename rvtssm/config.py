@@ -1,7 +1,5 @@
 """The typed tree of everything a command can be told, and where its YAML files are."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Checks of the values of a configuration. Their messages name the key, the value and what is allowed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 
@@ -19,7 +17,7 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
         value = getattr(config, name)
         if value is not None and not lowest <= value < math.inf:
             finite = "" if isinstance(value, int) else ", and finite"
-            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}{finite}")
+            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}{finite}{_or_null(config, name)}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
@@ -27,7 +25,7 @@ def check_positive(section: str, config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{section}.{name}={value} must be positive, and finite")
+            raise ValueError(f"{section}.{name}={value} must be positive, and finite{_or_null(config, name)}")
 
 
 def check_share(section: str, config: object, *names: str) -> None:
@@ -36,3 +34,7 @@ def check_share(section: str, config: object, *names: str) -> None:
         value = getattr(config, name)
         if not 0 <= value <= 1:
             raise ValueError(f"{section}.{name}={value} must lie between 0 and 1")
+
+
+def _or_null(config: object, name: str) -> str:
+    return ", or null" if getattr(type(config), name, 0) is None else ""

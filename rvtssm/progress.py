@@ -1,7 +1,5 @@
 """The progress bar of all commands but training, on stderr and with the remaining time; tasks that run behind one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 

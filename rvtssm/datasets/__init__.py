@@ -1,7 +1,5 @@
 """Recordings and prepared sequences of each dataset -> batches; this table is where a new dataset is added."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic

@@ -5,8 +5,6 @@ one box of the latest labelled frame; a zoom out shrinks the frame into a window
 the visible pixels, of which the last is width - 1, and dropped if nothing is left.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 

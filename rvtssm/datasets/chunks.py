@@ -1,7 +1,5 @@
 """Chunks and batches: reads the steps that a request names, augments them, thins labels, and puts chunks together."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +64,9 @@ class ChunkDataset(Dataset[Chunk]):
             first = self._sequence(0, 0)
             return Chunk(request, first.source.frames(0, 0), np.zeros(0, np.int64), first.labels[:0])
         sequence = self._sequence(request.recording, request.rate)
-        labels = _within(sequence.labels, request.start, request.stop)
+        first, last = np.searchsorted(sequence.labels.window_index, (request.start, request.stop))
+        labels = sequence.labels[first:last]
+        labels = replace(labels, window_index=labels.window_index - request.start)
         placement = None
         if self.augment is not None:
             config = self.augment.random if request.slot < 0 else self.augment.stream
@@ -74,7 +74,11 @@ class ChunkDataset(Dataset[Chunk]):
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)
         frames = sequence.source.frames(request.start, request.stop, placement)
-        return Chunk(request, frames, sequence.dt_us[request.start : request.stop], self._thinned(labels))
+        if self.frames_per_chunk is not None:
+            steps = np.unique(labels.window_index)
+            kept = spread_to_the_last(len(steps), self.frames_per_chunk)
+            labels = labels[np.isin(labels.window_index, steps[kept])]
+        return Chunk(request, frames, sequence.windows.dt_us[request.start : request.stop], labels)
 
     def _sequence(self, recording: int, rate: int) -> FrameSequence:
         sequence = self.sequences[rate * self.num_recordings + recording]
@@ -84,25 +88,11 @@ class ChunkDataset(Dataset[Chunk]):
             self._open.popitem(last=False)[1].close()
         return sequence
 
-    def _thinned(self, labels: Labels) -> Labels:
-        if self.frames_per_chunk is None:
-            return labels
-        steps = np.unique(labels.window_index)
-        kept = spread_to_the_last(len(steps), self.frames_per_chunk)
-        return labels[np.isin(labels.window_index, steps[kept])]
-
 
 def spread_to_the_last(count: int, limit: int) -> npt.NDArray[np.int64]:
     """Return at most `limit` of the indices 0 ... count - 1, evenly spread, including the last one."""
     num_kept = min(count, limit)
     return count - 1 - np.arange(num_kept)[::-1] * count // max(num_kept, 1)
-
-
-def _within(labels: Labels, start: int, stop: int) -> Labels:
-    """Return the labels of steps [start, stop), counted from `start`."""
-    first, last = np.searchsorted(labels.window_index, (start, stop))
-    part = labels[first:last]
-    return replace(part, window_index=part.window_index - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The batches of a dataset, for Lightning and without it: training, validation, test, and evaluation at any rate."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -154,7 +152,7 @@ class SequenceDataModule(L.LightningDataModule):
         sequences, num_rates = self.sequences_at_rates()
         rank, world_size = self._place()
         sampler = MixedBatchSampler(
-            [sequence.num_steps for sequence in sequences],
+            [len(sequence.windows) for sequence in sequences],
             [sequence.label_steps for sequence in sequences],
             self.sampling,
             self.seed,
@@ -197,7 +195,7 @@ class SequenceDataModule(L.LightningDataModule):
                     sequence.check_settings(settings)
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
-            [sequence.num_steps for sequence in sequences],
+            [len(sequence.windows) for sequence in sequences],
             self.data.eval_chunk_length,
             self.data.eval_batch_size,
             rank,
@@ -219,7 +217,7 @@ class SequenceDataModule(L.LightningDataModule):
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the device of the trainer, or without a trainer on a GPU if there is one."""
-        dt_us = np.concatenate([sequence.dt_us for sequence in dataset.sequences])
+        dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
             dataset,  # type: ignore[arg-type]  # it gives chunks, of which batches are made
             batch_sampler=sampler,

@@ -4,8 +4,6 @@ A plan depends only on the seed, the epoch and the place in it. So batches are t
 workers, and a sampler resumes from two integers.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator, Sequence

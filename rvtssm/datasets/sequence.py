@@ -34,15 +34,6 @@ class FrameSequence:
     source: StoredFrames | CountedFrames
 
     @property
-    def num_steps(self) -> int:
-        return len(self.windows)
-
-    @property
-    def dt_us(self) -> npt.NDArray[np.int64]:
-        """The distance (T,) of each step from the one before."""
-        return self.windows.dt_us
-
-    @property
     def label_steps(self) -> npt.NDArray[np.int64]:
         """The steps with at least one box, ascending."""
         return np.unique(self.labels.window_index)

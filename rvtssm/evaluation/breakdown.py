@@ -1,7 +1,5 @@
 """Explains an average precision: confusions, precision over recall, groups of objects, the worst frames."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compares several evaluations: average precision by weights and rate, with the published rows below."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from html import escape

@@ -1,7 +1,5 @@
 """Measures what the memory and the step of a trained detector do, on events without labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How long a live stream may be without events; a longer gap is a jump of its clock."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

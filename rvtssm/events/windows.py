@@ -4,8 +4,6 @@ With a length of None (shrink) every window begins at the end of the one before,
 With a number (slide) windows have that length at any stride.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -58,7 +56,9 @@ class FreeGrid:
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event."""
-        return _rounded(self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1))
+        ends_us = self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)
+        rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
+        return rounded
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""
@@ -98,7 +98,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     _check_span(start_us, int(times[-1]), stride_us)
     reach = stride_us if settings.length_us is None else settings.length_us
     num_before = max(0, int((times[0] - reach - start_us) // stride_us))
-    parts = [_rounded(times[0] - stride_us * np.arange(num_before, -1, -1))]
+    parts = [np.rint(times[0] - stride_us * np.arange(num_before, -1, -1)).astype(np.int64)]
     for left, right in pairwise(times):
         num_steps = max(1, round((right - left) / stride_us))
         # Rounded down as RVT does, so that its files can be reproduced.
@@ -113,11 +113,6 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
             f"times reach from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
             f"{stride_us:g} us; a time in the file is damaged, or the stride is too short"
         )
-
-
-def _rounded(times: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-    rounded: npt.NDArray[np.int64] = np.rint(times).astype(np.int64)
-    return rounded
 
 
 def _windows(ends: npt.NDArray[np.int64], dt_us: npt.NDArray[np.int64], length_us: int | None) -> Windows:

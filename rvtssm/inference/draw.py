@@ -3,8 +3,6 @@
 Brighter is red, darker is blue, as in the literature. Text is ASCII, since OpenCV's fonts have no other characters.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """One set of weights on sensors of any size: padding and attention windows depend on the size, no weight does."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

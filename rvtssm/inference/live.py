@@ -1,7 +1,5 @@
 """A detector for live events, in packets: when a window closes, it returns detections; its rate may change."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time

@@ -1,7 +1,5 @@
 """The recordings of an evaluation loader through a detector, in constant memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

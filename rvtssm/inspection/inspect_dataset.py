@@ -1,7 +1,5 @@
 """What a raw or prepared dataset contains in each split: recordings, time, events, labels by class and size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field

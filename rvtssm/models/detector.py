@@ -3,8 +3,6 @@
 Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +127,7 @@ class Detector(nn.Module):
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]
         frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
         # moved while they are small; and laid out plainly, as a single frame has to be for a fast convolution
-        frames = frames.contiguous().to(self.backbone.dtype)
+        frames = frames.contiguous().to(next(self.backbone.parameters()).dtype)
         return frames.view(hist.shape[0], hist.shape[1], *frames.shape[1:])
 
 

@@ -1,7 +1,5 @@
 """The numbers and names that decide which parts a detector has, and the sizes of the published ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rvtssm.limits import check_at_least, check_choice

@@ -1,7 +1,5 @@
 """The backbones, necks and heads that a detector can have; these tables are where a new one is added."""
 
-from __future__ import annotations
-
 from rvtssm.limits import check_choice
 from rvtssm.models.contracts import Backbone, Head, Neck
 from rvtssm.models.model_config import ModelConfig

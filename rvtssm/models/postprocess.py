@@ -4,8 +4,6 @@ Source: YOLOX (Ge et al., 2021). `class_only` is the score of RVT's evaluation: 
 objectness times class, then ranked by the class probability.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

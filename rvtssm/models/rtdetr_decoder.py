@@ -16,8 +16,6 @@ channels, 3 layers and 100 queries on maps of 256 x 320 pixels, processor time o
 `torchvision.ops.deform_conv2d` samples around every pixel of one map, not at the boxes of queries on several maps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ Source: RT-DETR (Zhao et al., 2024): varifocal classification whose target is th
 The matching is the Hungarian method (Kuhn, 1955) by shortest augmenting paths (Jonker and Volgenant, 1987).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numba

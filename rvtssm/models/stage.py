@@ -4,8 +4,6 @@ Source: RVT (Gehrig and Scaramuzza, 2023); with a state-space layer in place of 
 Event Cameras (Zubic et al., 2024).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

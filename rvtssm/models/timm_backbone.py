@@ -9,8 +9,6 @@ Frames enter as counts, without scaling. timm repeats pretrained filters over th
 3 / C, so a pixel with C / 3 events gives about the response of an image value of 1, one standard deviation of ImageNet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import pairwise

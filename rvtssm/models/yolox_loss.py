@@ -5,8 +5,6 @@ candidates are the locations whose cell centre lies within 1.5 strides of an obj
 Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without its L1 term, as RVT trains it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ Most recordings are prepared by one worker each. One that is much longer than ot
 windows, which all workers count and compress, and which are written here in their order.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ A long recording can be cut into sections of consecutive windows, which any proc
 the byte.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """A recording that is to be prepared, and the writer of one that is counted in sections by many workers."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `boun
 `labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

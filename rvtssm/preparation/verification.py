@@ -1,7 +1,5 @@
 """Checks a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

@@ -145,7 +145,7 @@ def _usual_steps(
                 f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
                 "choose another split, or prepare it with its labels"
             )
-        found[hz] = float(np.median(np.concatenate([sequence.dt_us for sequence in sequences])))
+        found[hz] = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
         checkpoint.detector.prepare(config.evaluation.step_scale or found[hz] / checkpoint.windows.stride_us)
     return found
 

@@ -1,7 +1,5 @@
 """Generates the synthetic dataset in parallel: recordings of simulated traffic with boxes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The look of pedestrians: bodies made of capsules (segments with a radius) with arms and legs that swing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A street with cars and pedestrians: the image that a camera sees at any microsecond, and the boxes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The recurrence: temporal layers over sequences (L, N, D) with explicit state, at any rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rvtssm.limits import check_choice

@@ -1,7 +1,5 @@
 """The blocks around a state-space layer: input norm, feature mixing, residual path."""
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from typing import Any

@@ -4,8 +4,6 @@ The normal part of HiPPO-LegS is that of Gu et al. 2022 (S4) and Smith et al. 20
 closed forms of Gu et al. 2022 (S4D). Everything is computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, and the gates are 1x1 convolutions."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

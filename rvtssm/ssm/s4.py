@@ -1,7 +1,5 @@
 """S4, a diagonal plus low-rank state-space model per feature (Gu et al. 2022), with carried state and at any rate."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

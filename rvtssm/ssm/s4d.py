@@ -1,7 +1,5 @@
 """S4D, a small diagonal state-space model per feature (Gu et al. 2022), with carried state and at any rate."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

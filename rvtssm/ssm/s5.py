@@ -1,7 +1,5 @@
 """S5, the state-space layer with many inputs and outputs (Smith et al. 2023), time first and at any rate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ It uses two sweeps, one forward and one from the end, of the module for the devi
 is installed, else `scan_loop`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import cache
 from typing import Any, Protocol

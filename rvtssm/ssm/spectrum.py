@@ -1,7 +1,5 @@
 """The frequencies and time constants of modes, the limit put on them, and the energy of a system within a band."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

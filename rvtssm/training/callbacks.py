@@ -1,7 +1,5 @@
 """What a person watches while a model trains: a progress bar with losses, validations, gradients, drawn detections."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

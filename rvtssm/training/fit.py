@@ -1,7 +1,5 @@
 """Builds the Lightning trainer, and finds the checkpoint from which a run is continued."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Options that make a training step faster or smaller and leave its results as they are, one key of `training` each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec

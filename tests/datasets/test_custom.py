@@ -181,7 +181,7 @@ def prepared_boxes(spec, config, pedro):
     )
     assert len(summary.written) == 6 and not summary.failed and not summary.dropped
     sequences = SequenceDataModule(config, data=DataConfig(num_workers=0)).sequences("test")
-    assert [sequence.num_steps for sequence in sequences] == [1, 1]
+    assert [len(sequence.windows) for sequence in sequences] == [1, 1]
     assert all(int(sequence.read(0, 1).sum()) > 7_000 for sequence in sequences)  # all events but those cut off at 10
     return np.concatenate([sequence.labels.boxes_ltwh for sequence in sequences]).tolist()
 

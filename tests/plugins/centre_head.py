@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchvision.ops import batched_nms
 
 from rvtssm.boxes import cxcywh_to_xyxy
@@ -42,7 +41,7 @@ class CentreHead(Head):
         wanted = targets[frame, number]
         cell = (self.centres - wanted[:, None, 1:3]).square().sum(-1).argmin(1)
         classes = torch.zeros_like(logits).index_put((frame, cell, wanted[:, 0].long()), logits.new_ones(()))
-        class_ = F.binary_cross_entropy_with_logits(logits, classes, reduction="sum")
+        class_ = nn.functional.binary_cross_entropy_with_logits(logits, classes, reduction="sum")
         return {"total": (class_ + (boxes[frame, cell] - wanted[:, 1:]).abs().sum() / 8) / divisor(len(frame))}
 
     @staticmethod
