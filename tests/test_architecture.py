@@ -18,6 +18,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 BELOW_RUN = {
     "atomic_files",
+    "file_errors",
+    "free_memory",
+    "watchdog",
     "workers",
     "records",
     "boxes",
@@ -36,17 +39,29 @@ BELOW_RUN = {
 MAY_IMPORT = {
     "__init__": set(),
     "atomic_files": set(),
-    "workers": set(),
+    "file_errors": set(),
+    "free_memory": set(),
+    "watchdog": set(),
+    "workers": {"watchdog"},
     "records": set(),
     "boxes": {"records"},
-    "events": {"atomic_files", "records"},
+    "events": {"atomic_files", "file_errors", "free_memory", "watchdog", "records"},
     "simulation": {"atomic_files", "workers", "records", "events", "datasets.synthetic"},
-    "preparation": {"atomic_files", "workers", "records", "events"},
+    "preparation": {"atomic_files", "file_errors", "free_memory", "watchdog", "workers", "records", "events"},
     "inspection": {"atomic_files", "records", "events", "preparation.store"},
     "ssm": set(),
-    "datasets": {"atomic_files", "records", "boxes", "events", "preparation.store"},
-    "models": {"atomic_files", "records", "boxes", "ssm"},
-    "inference": {"atomic_files", "records", "boxes", "events", "models"},
+    "datasets": {
+        "atomic_files",
+        "file_errors",
+        "free_memory",
+        "workers",
+        "records",
+        "boxes",
+        "events",
+        "preparation.store",
+    },
+    "models": {"atomic_files", "file_errors", "records", "boxes", "ssm"},
+    "inference": {"atomic_files", "file_errors", "records", "boxes", "events", "models"},
     "evaluation": {"atomic_files", "records", "boxes", "events", "ssm", "models", "inference"},
     "training": {"atomic_files", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
@@ -55,7 +70,10 @@ MAY_IMPORT = {
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = ("atomic_files", "workers", "records", "events", "simulation", "preparation", "inspection")
+WITHOUT_TORCH = (
+    *("atomic_files", "file_errors", "free_memory", "watchdog", "workers"),
+    *("records", "events", "simulation", "preparation", "inspection"),
+)
 WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},

@@ -317,7 +317,7 @@ def test_even_a_trusted_program_has_only_tensors_for_weights(live_checkpoint, tm
         assert any("sample_inputs" in name for name in names), names
         for name in names:
             archive.writestr(name, hostile.getvalue() if "sample_inputs" in name else whole.read(name))
-    with pytest.raises(ValueError, match="not a whole torch.export file"):
+    with pytest.raises(ValueError, match=r"not a whole torch\.export file"):
         read_exported(tmp_path / "a.pt2", trust=True)
     assert not (tmp_path / "ran").exists()
 
