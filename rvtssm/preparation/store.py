@@ -223,7 +223,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(stored.attrs["dtype"])
+    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(str(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
         raise ValueError(f"{num_bytes} bytes are announced, fewer are stored")

@@ -42,6 +42,9 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
             raise ValueError(f"{self.filename} takes {name} from another file; copy the data into it")
         return found
 
+    def get(self, name: str) -> Any:
+        return self[name] if name in self else None
+
 
 def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
     """Open a file for reading; `cache_bytes` are for unpacked chunks, per dataset. All HDF5 files are opened here.
