@@ -18,6 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 BELOW_RUN = {
     "atomic_files",
+    "output_folder",
     "workers",
     "records",
     "boxes",
@@ -36,6 +37,7 @@ BELOW_RUN = {
 MAY_IMPORT = {
     "__init__": set(),
     "atomic_files": set(),
+    "output_folder": {"atomic_files"},
     "workers": set(),
     "records": set(),
     "boxes": {"records"},
@@ -46,8 +48,8 @@ MAY_IMPORT = {
     "ssm": set(),
     "datasets": {"atomic_files", "records", "boxes", "events", "preparation.store"},
     "models": {"atomic_files", "records", "boxes", "ssm"},
-    "inference": {"atomic_files", "records", "boxes", "events", "models"},
-    "evaluation": {"atomic_files", "records", "boxes", "events", "ssm", "models", "inference"},
+    "inference": {"atomic_files", "output_folder", "records", "boxes", "events", "models"},
+    "evaluation": {"output_folder", "records", "boxes", "events", "ssm", "models", "inference"},
     "training": {"atomic_files", "records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
     "config": BELOW_RUN - {"config"},  # and of those only the config classes
     "run": BELOW_RUN,
@@ -55,7 +57,16 @@ MAY_IMPORT = {
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = ("atomic_files", "workers", "records", "events", "simulation", "preparation", "inspection")
+WITHOUT_TORCH = (
+    "atomic_files",
+    "output_folder",
+    "workers",
+    "records",
+    "events",
+    "simulation",
+    "preparation",
+    "inspection",
+)
 WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},

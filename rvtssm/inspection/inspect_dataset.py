@@ -26,7 +26,8 @@ SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
 _FRAMES_AT_ONCE = 16
-_NOT_SHARED = ("source", "faults", "is_train")  # metadata that differs between the prepared files of a dataset
+# metadata that differs between the prepared files of a dataset
+_NOT_SHARED = ("source", "num_events", "faults", "is_train")
 
 
 @dataclass(frozen=True)

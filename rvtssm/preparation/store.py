@@ -2,7 +2,8 @@
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
 attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
-`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
+`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from. Its `digest`
+is the CRC-32 of `frames` and that of all other content and the name of the file; files of earlier versions have none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +33,8 @@ from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
+_CHECK_BYTES = 1 << 24  # of frames that are checked at once
+_TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
@@ -49,6 +53,7 @@ class StoredSequence:
         labels: Labels,
         meta: Meta,
         offsets: npt.NDArray[np.int64] | None = None,
+        frames_crc: int | None = None,
     ) -> None:
         self.name = name
         self.path = path
@@ -56,6 +61,7 @@ class StoredSequence:
         self.labels = labels
         self.meta = meta
         self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
+        self._frames_crc = frames_crc  # None: the file has no digest
         self._file: h5py.File | None = None
         self._file_owner = 0
 
@@ -66,15 +72,33 @@ class StoredSequence:
         """
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
-        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
-            self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
+        file = self._opened()
         try:
             if self._offsets is None:
-                dense: npt.NDArray[Any] = self._file["data"][start:stop]
+                dense: npt.NDArray[Any] = file["data"][start:stop]
                 return dense
-            return _decompressed(self._file["frames"], self._offsets[start : stop + 1])
+            return _decompressed(file["frames"], self._offsets[start : stop + 1])
         except (OSError, KeyError, ValueError) as error:
-            raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
+            raise _damaged(self.path, error) from None
+
+    @property
+    def has_digest(self) -> bool:
+        """Return whether the file can be checked completely; files of RVT and of earlier versions cannot."""
+        return self._frames_crc is not None
+
+    def check_frames(self) -> None:
+        """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
+        if self._frames_crc is None:
+            return
+        crc = 0
+        try:
+            stored = self._opened()["frames"]
+            for start in range(0, len(stored), _CHECK_BYTES):
+                crc = zlib.crc32(stored[start : start + _CHECK_BYTES], crc)
+        except (OSError, KeyError, ValueError) as error:
+            raise _damaged(self.path, error) from None
+        if crc != self._frames_crc:
+            raise _damaged(self.path, "its frames are not those of its digest")
 
     @property
     def settings(self) -> WindowSettings:
@@ -87,6 +111,11 @@ class StoredSequence:
             self._file.close()
             self._file = None
 
+    def _opened(self) -> h5py.File:
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
+            self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
+        return self._file
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
 
@@ -96,6 +125,7 @@ class SequenceWriter:
 
     def __init__(self, stored: h5py.Dataset) -> None:
         self.meta: Meta = {}
+        self.crc = 0
         self._stored = stored
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -109,7 +139,9 @@ class SequenceWriter:
             self.flush()
 
     def flush(self) -> None:
-        data = np.frombuffer(b"".join(self._waiting), np.uint8)
+        waiting = b"".join(self._waiting)
+        self.crc = zlib.crc32(waiting, self.crc)
+        data = np.frombuffer(waiting, np.uint8)
         size = len(self._stored)
         self._stored.resize(size + len(data), axis=0)
         self._stored[size:] = data
@@ -141,11 +173,13 @@ def sequence_writer(
         offsets = writer.offsets
         if len(offsets) != len(windows) + 1:
             raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
-        file["offsets"] = offsets
-        file["bounds_us"], file["dt_us"] = windows.bounds_us, windows.dt_us
-        for field in fields(Labels):
-            file[f"labels/{field.name}"] = getattr(labels, field.name)
-        file.attrs["meta"] = json.dumps({"format_version": FORMAT_VERSION, **writer.meta})
+        stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+        tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+        for name, table in tables.items():
+            file[name] = table
+        meta = {"format_version": FORMAT_VERSION, **writer.meta}
+        digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
+        file.attrs["meta"] = json.dumps({**meta, "digest": digest})
 
 
 @contextlib.contextmanager
@@ -170,7 +204,7 @@ def _memory_file() -> IO[bytes]:
 def read_meta(path: Path | str) -> Meta:
     """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
     with _opened(path) as file:
-        return _checked_meta(path, file)
+        return _checked_meta(path, file)[0]
 
 
 def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
@@ -184,14 +218,17 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
         return open_rvt_sequence(path, spec)
     with _opened(path) as file:
-        meta = _checked_meta(path, file)
+        meta, digest = _checked_meta(path, file)
         try:
-            windows = Windows(file["bounds_us"][()], file["dt_us"][()])
-            labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
-            offsets = file["offsets"][()]
-        except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
-    return StoredSequence(path.stem, path, windows, labels, meta, offsets)
+            tables = {name: file[name][()] for name in _TABLES}
+            offsets, bounds_us, dt_us, *stored_labels = tables.values()
+            windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
+            frames_crc, crc_of_all = digest or (None, None)
+            if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+                raise ValueError("its labels, times, settings or name are not those that were written")
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise _damaged(path, error) from None
+    return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
@@ -236,6 +273,18 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     return frames
 
 
+def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
+    crc = zlib.crc32(f"{name} {frames_crc} {json.dumps(meta)}".encode())
+    for key, table in tables.items():
+        crc = zlib.crc32(f"{key} {table.dtype.str} {table.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(table).data, crc)
+    return crc
+
+
+def _damaged(path: Path, what: object) -> ValueError:
+    return ValueError(f"{path} is damaged ({what}); delete it and prepare it again")
+
+
 def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     """Return the folder of histograms, their window length in us and number of bins. Of several, take the published."""
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
@@ -260,10 +309,11 @@ def _opened(path: Path | str) -> h5py.File:
         raise ValueError(f"{path} cannot be opened as HDF5 ({error}); delete it and prepare it again") from None
 
 
-def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
+def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
+    """Return the metadata and the digest, None if there is none. Raise ValueError for another format version."""
     try:
         meta: Meta = json.loads(file.attrs["meta"])
-        version = meta["format_version"]
+        version, digest = meta["format_version"], meta.pop("digest", None)
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
@@ -271,4 +321,4 @@ def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
             f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
-    return meta
+    return meta, digest
