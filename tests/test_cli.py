@@ -302,7 +302,7 @@ def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
         assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"rvtssm preprocess: {out} is in use by process {other.pid} on ")
-        assert not list(out.glob("*"))
+        assert not list(out.glob("[!.]*"))
         other.kill()
     assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
 
