@@ -17,7 +17,16 @@ PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # small files that every room may use
-FOUNDATION = {"limits", "progress", "atomic_files", "file_errors", "free_memory", "watchdog", "workers"}
+FOUNDATION = {
+    "limits",
+    "progress",
+    "atomic_files",
+    "file_errors",
+    "free_memory",
+    "output_folder",
+    "watchdog",
+    "workers",
+}
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
     *("training", "evaluation", "inference"),
@@ -25,6 +34,7 @@ ROOMS = {
 MAY_IMPORT = {
     "__init__": set(),
     **{name: set() for name in FOUNDATION},
+    "output_folder": {"atomic_files"},
     "progress": {"workers"},
     "workers": {"watchdog"},
     **{name: set(FOUNDATION) for name in ROOMS},

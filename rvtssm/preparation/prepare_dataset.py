@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from rvtssm.atomic_files import remove_abandoned
+from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.limits import check_at_least, check_choice
 from rvtssm.preparation import sections
@@ -119,7 +120,7 @@ def preprocess_dataset(
     folders = {job.path.parent for job in jobs}
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
-    folders |= {job.recording.events_path.parent for job in jobs}  # indexes are written there
+    folders.add(index_folder())
     for folder in folders:
         remove_abandoned(folder)
     jobs = _missing(jobs, config.overwrite, summary)

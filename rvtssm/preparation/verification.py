@@ -21,6 +21,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.workers import Task
 
 _FRAMES_AT_ONCE = 16
+_NO_DIGEST = "no digest"  # not a fault
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
 
@@ -29,6 +30,7 @@ class Verification:
     """What was found in a dataset; names are `raw/split/name` and `prepared/split/name`."""
 
     num_checked: int = 0
+    num_without_digest: int = 0  # prepared files whose labels and times can only be checked for sense
     faults: list[tuple[str, str]] = field(default_factory=list)  # with one line on what is wrong
 
 
@@ -55,7 +57,8 @@ def verify_dataset(
     for done in run_all(tasks, config.workers, "checking" if progress else None):
         found.num_checked += 1
         messages = [_one_line(done.error)] if done.error is not None else done.result
-        found.faults += [(done.key, message) for message in messages]
+        found.num_without_digest += messages.count(_NO_DIGEST)
+        found.faults += [(done.key, message) for message in messages if message != _NO_DIGEST]
     found.faults.sort()
     return found
 
@@ -131,6 +134,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     """
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
+        sequence.check_frames()
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
@@ -141,7 +145,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         faults.append(f"{path} was made with {found}; prepare it again")
     if recording is not None and path.is_file():
         faults += _source_faults(sequence, recording, recipe)
-    return faults
+    return faults if sequence.has_digest else [*faults, _NO_DIGEST]
 
 
 def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
@@ -158,10 +162,13 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except ValueError as error:
         return [_one_line(error)]
-    plan = plan_recording(recording, recipe)
+    plan = plan_recording(recording, recipe, is_cut=True)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
     faults = []
+    num_events, now = sequence.meta.get("num_events"), plan.sequence.recording.num_events
+    if num_events not in (None, now):
+        faults.append(f"{recording.events_path} has {now} events, {num_events} when it was prepared; copy it again")
     for name in ("windows", "labels"):
         stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
         if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.output_folder import locked
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
@@ -31,10 +33,15 @@ def train(config: Config) -> Path:
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     check(config)  # like all that can fail without data, before any data are read
+    trainer = build_trainer(config.training, out, config.optim.clip_value)
+    with locked(out) if trainer.is_global_zero else nullcontext():  # the first process of a run locks for all
+        return _train(config, out, trainer)
+
+
+def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     resume = find_resume(config.resume, out)
     start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
-    trainer = build_trainer(config.training, out, config.optim.clip_value)
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings
@@ -87,7 +94,7 @@ def train(config: Config) -> Path:
         waited = pace_of(trainer).mean_data_wait
         say(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
-            f"in {module.train_seconds:.0f} s in {precision}"
+            f"in {module.train_seconds:.0f} s in {config.training.precision}"
             f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
             f"weights: {best}, logs: {out}"
         )
