@@ -16,70 +16,40 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-BELOW_RUN = {
-    "limits",
-    "progress",
-    "atomic_files",
-    "workers",
-    "records",
-    "boxes",
-    "events",
-    "simulation",
-    "preparation",
-    "inspection",
-    "ssm",
-    "datasets",
-    "models",
-    "training",
-    "evaluation",
-    "inference",
-    "config",
+# small files that every room may use
+FOUNDATION = {"limits", "progress", "atomic_files", "file_errors", "free_memory", "watchdog", "workers"}
+ROOMS = {
+    *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
+    *("training", "evaluation", "inference"),
 }
 MAY_IMPORT = {
     "__init__": set(),
-    "limits": set(),
+    **{name: set() for name in FOUNDATION},
     "progress": {"workers"},
-    "atomic_files": set(),
-    "workers": set(),
-    "records": {"limits"},
+    "workers": {"watchdog"},
+    **{name: set(FOUNDATION) for name in ROOMS},
+}
+for room, others in {
     "boxes": {"records"},
-    "events": {"limits", "atomic_files", "records"},
-    "simulation": {"limits", "progress", "atomic_files", "workers", "records", "events", "datasets.synthetic"},
-    "preparation": {"limits", "progress", "atomic_files", "workers", "records", "events"},
-    "inspection": {"limits", "progress", "atomic_files", "records", "events", "preparation.store"},
-    "ssm": {"limits"},
-    "datasets": {"limits", "atomic_files", "records", "boxes", "events", "preparation.store"},
-    "models": {"limits", "atomic_files", "records", "boxes", "ssm"},
-    "inference": {"limits", "progress", "atomic_files", "records", "boxes", "events", "models"},
-    "evaluation": {"limits", "progress", "atomic_files", "records", "boxes", "events", "ssm", "models", "inference"},
-    "training": {
-        "limits",
-        "atomic_files",
-        "records",
-        "boxes",
-        "datasets",
-        "models",
-        "ssm",
-        "evaluation",
-        "inference.draw",
-    },
-    "config": BELOW_RUN - {"config"},  # and of those only the config classes and their checks
-    "run": BELOW_RUN,
+    "events": {"records"},
+    "simulation": {"records", "events", "datasets.synthetic"},
+    "preparation": {"records", "events"},
+    "inspection": {"records", "events", "preparation.store"},
+    "datasets": {"records", "boxes", "events", "preparation.store"},
+    "models": {"records", "boxes", "ssm"},
+    "inference": {"records", "boxes", "events", "models"},
+    "evaluation": {"records", "boxes", "events", "ssm", "models", "inference"},
+    "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
+}.items():
+    MAY_IMPORT[room] |= others
+MAY_IMPORT |= {
+    "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
+    "run": FOUNDATION | ROOMS | {"config"},
     "cli": {"config", "run"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = (
-    "limits",
-    "progress",
-    "atomic_files",
-    "workers",
-    "records",
-    "events",
-    "simulation",
-    "preparation",
-    "inspection",
-)
+WITHOUT_TORCH = (*sorted(FOUNDATION), "records", "events", "simulation", "preparation", "inspection")
 WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},

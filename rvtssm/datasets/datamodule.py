@@ -20,6 +20,7 @@ from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchS
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.workers import end_with_parent
 
 # Ctrl-C, the end of a preemptible machine, the end of a job's time
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -237,6 +238,7 @@ class SequenceDataModule(L.LightningDataModule):
 
 def leave_signals_to_the_parent(worker: int) -> None:
     """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end well."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     # only the parent ends a worker by SIGTERM: others send it to groups of processes

@@ -65,8 +65,8 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     path = Path(path)
     stored = open_sequence(path, spec)
     meta, labels = stored.meta, stored.labels
-    if meta["dataset"] not in (spec.name, *spec.disk_names):
-        raise ValueError(f"{path} was prepared as dataset {meta['dataset']!r}, the run asks for {spec.name!r}")
+    if meta.get("dataset") not in (spec.name, *spec.disk_names):
+        raise ValueError(f"{path} was prepared as dataset {meta.get('dataset')!r}, the run asks for {spec.name!r}")
     wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
     wanted["class_names"] = list(spec.class_names)
     found = {key: meta.get(key, value) for key, value in wanted.items()}

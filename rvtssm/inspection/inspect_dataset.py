@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.labels import with_class_indices
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
@@ -94,9 +94,9 @@ class TreeInspection:
 def is_sequence(path: Path) -> bool:
     """Return whether a file was written by `rvtssm preprocess`."""
     try:
-        with h5py.File(path, "r") as file:
+        with reading(path), open_hdf5(path) as file:
             return "meta" in file.attrs
-    except OSError:
+    except ValueError:
         return False
 
 

@@ -174,7 +174,7 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
     differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
     if differences and not overwrite:
         raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
-    return not differences and found["source"] == _source(recording, recipe.is_labelled)
+    return not differences and found.get("source") == _source(recording, recipe.is_labelled)
 
 
 def _source(recording: RawRecording, is_labelled: bool) -> Meta:

@@ -7,28 +7,32 @@ attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `boun
 
 import contextlib
 import json
+import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401, where HDF5 finds the blosc of RVT's files
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
+from rvtssm.events.readers.hdf5 import open_hdf5, read_array, reading
 from rvtssm.events.tree import RVT_FOLDER
+from rvtssm.file_errors import file_errors
+from rvtssm.free_memory import check_memory
 from rvtssm.preparation.compress import decompress_into
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.watchdog import memory_file, watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
+_AGAIN = "delete it and prepare it again"
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
@@ -57,19 +61,18 @@ class StoredSequence:
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
-            self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
-        try:
+            self._file, self._file_owner = _opened(self.path), os.getpid()
+        with file_errors(self.path, advice=_AGAIN), watched(self.path):
             if self.offsets is None:
                 dense: npt.NDArray[Any] = self._file["data"][start:stop]
                 return dense
             return _decompressed(self._file["frames"], self.offsets[start : stop + 1])
-        except (OSError, KeyError, ValueError) as error:
-            raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
 
     @property
     def settings(self) -> WindowSettings:
-        """How the frames were counted."""
-        return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
+        """How the frames were counted. Raise ValueError if the file describes that wrongly."""
+        with file_errors(self.path, advice=_AGAIN):
+            return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
 
     def close(self) -> None:
         """Release the file; reading again opens it again."""
@@ -146,15 +149,9 @@ def _created(path: Path) -> Iterator[h5py.File]:
         try:
             yield file
         except BaseException:
-            with _memory_file() as nowhere:
+            with memory_file() as nowhere:
                 os.dup2(nowhere.fileno(), file.id.get_vfd_handle(), inheritable=False)
             raise
-
-
-def _memory_file() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):  # Linux
-        return open(os.memfd_create("abandoned"), "r+b")
-    return tempfile.TemporaryFile()
 
 
 def shared_settings(meta: Meta) -> Meta:
@@ -164,7 +161,7 @@ def shared_settings(meta: Meta) -> Meta:
 
 def read_meta(path: Path | str) -> Meta:
     """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
-    with _opened(path) as file:
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         return _checked_meta(path, file)
 
 
@@ -178,14 +175,11 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         if spec is None:
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
         return open_rvt_sequence(path, spec)
-    with _opened(path) as file:
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta = _checked_meta(path, file)
-        try:
-            windows = Windows(file["bounds_us"][()], file["dt_us"][()])
-            labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
-            offsets = file["offsets"][()]
-        except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
+        windows = Windows(read_array(file, "bounds_us"), read_array(file, "dt_us"))
+        labels = Labels(**{field.name: read_array(file, f"labels/{field.name}") for field in fields(Labels)})
+        offsets = read_array(file, "offsets")
     return StoredSequence(path.stem, path, windows, labels, meta, offsets)
 
 
@@ -198,7 +192,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
     path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
-    with _opened(path) as file:
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
@@ -224,7 +218,12 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    frames = np.zeros((len(offsets) - 1, *stored.attrs["shape"]), stored.attrs["dtype"])
+    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(str(stored.attrs["dtype"]))
+    num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
+    if num_bytes > stored.id.get_storage_size():
+        raise ValueError(f"{num_bytes} bytes are announced, fewer are stored")
+    check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
+    frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
     for frame, start, stop in zip(frames, offsets - offsets[0], offsets[1:] - offsets[0], strict=False):
         decompress_into(data[start:stop], frame)
@@ -242,24 +241,20 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
 
 
 def _loaded(path: Path) -> Any:
-    try:
+    with file_errors(path, " cannot be read", "copy the folder again"):
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); copy the folder again") from None
 
 
 def _opened(path: Path | str) -> h5py.File:
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be opened as HDF5 ({error}); delete it and prepare it again") from None
+    with reading(path, advice=_AGAIN):
+        return open_hdf5(path)
 
 
 def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
     try:
         meta: Meta = json.loads(file.attrs["meta"])
         version = meta["format_version"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
         raise ValueError(

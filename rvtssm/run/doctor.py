@@ -63,6 +63,28 @@ def _forward_pass() -> str:
     return f"the tiny detector runs on {device}"
 
 
+def _recurrence() -> str:
+    """Compare the states that this device computes with those of the formula."""
+    import torch
+
+    from rvtssm.ssm.scan import scan, sweeps
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
+    drive, state = (
+        torch.randn(30, 7, 40, dtype=decay.dtype).to(device),
+        torch.zeros(7, 40, dtype=decay.dtype).to(device),
+    )
+    states, wanted = scan(decay, drive, state)[0], []
+    for step in drive:
+        state = decay[0] * state + step
+        wanted.append(state)
+    difference = float((states - torch.stack(wanted)).abs().max())
+    if not difference < 1e-4:
+        raise RuntimeError(f"states differ from the formula by {difference:.1e}; report this with the versions above")
+    return f"{str(vars(sweeps(device))['__name__']).rpartition('.')[2]} gives the states of the formula"
+
+
 def _video() -> str:
     import cv2
     import numpy as np
@@ -80,4 +102,4 @@ def _video() -> str:
     return "an MP4 file was written and read back"
 
 
-CHECKS = (_versions, _packages, _device, _forward_pass, _video)
+CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _video)
