@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rvtssm.limits import check_at_least
 from rvtssm.records import Windows, WindowSettings
 
+LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
 _USUAL = WindowSettings()
 
@@ -118,3 +119,17 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
 def _windows(ends: npt.NDArray[np.int64], dt_us: npt.NDArray[np.int64], length_us: int | None) -> Windows:
     starts = ends - (dt_us if length_us is None else length_us)
     return Windows(np.stack([starts, ends], axis=1), dt_us)
+
+
+def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | None:
+    """Return the index of the first time that is more than LONGEST_SILENCE_US after the time before it, or None.
+
+    `times_us` (N,) is sorted. `before_us` is the time before the first of them, None if there was none.
+    """
+    if not len(times_us):
+        return None
+    start_us = times_us[0] if before_us is None else np.int64(before_us)
+    if times_us[-1] - start_us <= LONGEST_SILENCE_US:  # nearly always true, so that no search is needed
+        return None
+    jumps = np.flatnonzero(np.diff(times_us, prepend=start_us) > LONGEST_SILENCE_US)
+    return int(jumps[0]) if len(jumps) else None

@@ -13,7 +13,7 @@ import torch
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal

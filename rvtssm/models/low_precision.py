@@ -1,7 +1,5 @@
 """Runs a detector in lower precision outside of training: products in bfloat16, states, steps and boxes in float32."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -33,17 +33,13 @@ def mode_spectrum(
     cycles = frequencies(lambda_, dt)
     is_masked = torch.zeros(cycles.shape, dtype=torch.bool) if mask is None else ~mask.cpu().expand(cycles.shape)
     note = note if mask is None else f"masked at {at.replace('_', ' ')}"
-    return Spectrum(timescales(lambda_, dt).flatten(), cycles.flatten(), is_masked.flatten(), bandlimit, note)
+    timescale = 1 / (dt * -lambda_.real).clamp_min(0)
+    return Spectrum(timescale.flatten(), cycles.flatten(), is_masked.flatten(), bandlimit, note)
 
 
 def frequencies(lambda_: Tensor, step: Tensor) -> Tensor:
     """Return oscillations per step: lambda (P,) complex, step (..., P) -> (..., P); 0.5 is the Nyquist rate."""
     return step * lambda_.imag.abs() / (2 * math.pi)
-
-
-def timescales(lambda_: Tensor, step: Tensor) -> Tensor:
-    """Return the steps until a mode has decayed to 1 / e: lambda (P,) complex, step (..., P) -> (..., P) or inf."""
-    return 1 / (step * -lambda_.real).clamp_min(0)
 
 
 def bandlimit_mask(

@@ -238,7 +238,7 @@ def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
         (["frequencies_hz=[]"], "name positive rates"),
         (["frequencies_hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
-        (["threshold=2"], "a threshold between 0 and 1"),
+        (["threshold=2"], "audit.threshold=2 must be less than 1"),
     ],
 )
 def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, answer):
