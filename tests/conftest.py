@@ -61,7 +61,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 def prepared() -> ForkServerContext:
     """What `multiprocessing` starts here has no threads, and has imported everything already, which takes seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
+    context.set_forkserver_preload(["tests.forked"])
     return context
 
 

@@ -29,7 +29,8 @@ every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 
 def build(name: str = "s5", **model) -> Detector:
     torch.manual_seed(0)
-    config = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0, **model)
+    few_parts = {"embed_dim": 8, "head_dim": 4, "num_blocks": (1, 0, 0, 1), "fpn_blocks": 0, "layer_scale": 1.0}
+    config = ModelConfig(size="custom", **{**few_parts, **model})
     return build_detector(config, TemporalConfig(name=name, dt_min=0.2, dt_max=1.0, bandlimit=0.0), 64, 96, 2)
 
 
