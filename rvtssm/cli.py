@@ -163,7 +163,8 @@ def _in_section(override: str, sections: tuple[str, ...]) -> str:
     if override.startswith(("+", "~")):
         raise ValueError(f"{override!r}: every key exists already; write key=value")
     key, config = override.partition("=")[0], Config()
-    if key == "experiment" or key in [field.name for field in fields(Config)]:
+    is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
+    if is_of_all and not (key == "precision" and "training" in sections):  # a training has a precision of its own
         return override
     found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
     return f"{found[0]}.{override}" if found else override

@@ -29,10 +29,12 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
         yield lambda steps, description=None: None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    counts = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    bytes_done = (DownloadColumn(), TimeRemainingColumn())  # shorter, because their descriptions are long
     console = Console(stderr=True)
-    done = DownloadColumn() if of_bytes else MofNCompleteColumn()
-    with Progress(*columns, done, *times, console=console, speed_estimate_period=_RATE_S) as progress:
+    with Progress(
+        *columns, *(bytes_done if of_bytes else counts), console=console, speed_estimate_period=_RATE_S
+    ) as progress:
         task = progress.add_task(description, total=total)
         try:
             yield lambda steps, description=None: progress.update(task, advance=steps, description=description)

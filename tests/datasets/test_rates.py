@@ -127,7 +127,9 @@ def test_chunks_are_those_of_recordings_counted_at_the_rate(small_tree, window):
         num_steps = request.stop - request.start
         found = batch.hist[:num_steps, stream].numpy()
         np.testing.assert_array_equal(found, plain.read(request.start, request.stop))
-        np.testing.assert_array_equal(batch.dt_us[:num_steps, stream], plain.dt_us[request.start : request.stop])
+        np.testing.assert_array_equal(
+            batch.dt_us[:num_steps, stream], plain.windows.dt_us[request.start : request.stop]
+        )
         assert batch.recording[stream] == request.recording
         mine = batch.frame_index[:, 1] == stream
         inside = (plain.label_steps >= request.start) & (plain.label_steps < request.stop)

@@ -26,7 +26,7 @@ def test_the_key_decides(weights_path, precision, dtype):
     other_size = detector_for_frame(checkpoint, 64, 96)
     for detector in (checkpoint.detector, other_size):
         assert detector.product_dtype is dtype
-        assert detector.backbone.dtype == (dtype or torch.float32)
+        assert next(detector.backbone.parameters()).dtype == (dtype or torch.float32)
 
 
 def test_an_exported_file_has_its_own_precision():
