@@ -92,7 +92,9 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
             np.testing.assert_array_equal(
                 batch.hist[:count, b], sequences[recording].read(start, start + count), strict=True
             )
-            np.testing.assert_array_equal(batch.dt_us[:count, b], sequences[recording].dt_us[start : start + count])
+            np.testing.assert_array_equal(
+                batch.dt_us[:count, b], sequences[recording].windows.dt_us[start : start + count]
+            )
             seen[recording] += count
         for m, (_, stream) in enumerate(batch.frame_index.tolist()):
             found[int(batch.recording[stream])][int(batch.t_us[m])] = batch.targets[m, : batch.num_targets[m]]
