@@ -13,6 +13,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from rvtssm.workers import Done, Processes, SameProcess, Task, finished, num_usable_cores
 
@@ -28,16 +29,16 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
     if description is None:
         yield lambda steps, description=None: None
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn())
-    counts = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    bytes_done = (DownloadColumn(), TimeRemainingColumn())  # shorter, because their descriptions are long
+    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+    steps = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn(), name) if of_bytes else steps
     console = Console(stderr=True)
     with Progress(
         *columns, *(bytes_done if of_bytes else counts), console=console, speed_estimate_period=_RATE_S
     ) as progress:
         task = progress.add_task(description, total=total)
         try:
-            yield lambda steps, description=None: progress.update(task, advance=steps, description=description)
+            yield lambda advance, description=None: progress.update(task, advance=advance, description=description)
         except BaseException:
             progress.live.transient = True  # on a terminal
             console.quiet = not console.is_terminal

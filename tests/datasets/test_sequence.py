@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path

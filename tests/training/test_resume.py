@@ -354,7 +354,7 @@ def test_the_last_checkpoint_is_written_when_it_is_time(interrupted, toy_config,
 
 
 def test_a_time_that_never_comes_is_refused(toy_config, tmp_path):
-    with pytest.raises(ValueError, match=r"training\.checkpoint_minutes=0 must be positive"):
+    with pytest.raises(ValueError, match=r"training\.checkpoint_minutes=0.0 must be positive"):
         toy_config(tmp_path, "training.checkpoint_minutes=0")
 
 
