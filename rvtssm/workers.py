@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing.connection
 import os
 import signal
@@ -21,8 +22,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from rvtssm.watchdog import STOP_SIGNAL, supervise
+
 _WORKER = "import sys; from rvtssm.workers import serve; serve(int(sys.argv[1]))"
 _END_TIMEOUT_S = 5.0
+_PR_SET_PDEATHSIG = 1  # of Linux
 _CLUSTER_TIMEOUT_S = 10.0
 
 Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
@@ -141,6 +145,8 @@ class _Process:
     def died(self) -> WorkerDied:
         self.end(at_once=False)
         code = self._popen.returncode
+        if code == -STOP_SIGNAL:
+            return WorkerDied("reading its file does not end, so it is damaged; copy it or prepare it again")
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(f"its worker process {how}, perhaps because memory was full; run again with fewer workers")
 
@@ -224,7 +230,8 @@ def finished(workers: Workers, next_task: Callable[[], Task | None]) -> Iterator
 
 def serve(descriptor: int) -> None:
     """Run the tasks from a socket one after another until it closes. This is the main function of a worker process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -232,7 +239,20 @@ def serve(descriptor: int) -> None:
             connection.send(_attempt(function, arguments))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let this process be killed when its parent ends, even while a library holds the interpreter lock.
+
+    On Linux the system does so, when the thread that started this process ends. Elsewhere the watchdog does.
+    """
+    parent = os.getppid()
+    supervise(parent)
+    with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
+def _end_with_standard_input() -> None:
     os.read(0, 1)
     os._exit(1)
 

@@ -18,6 +18,12 @@ settings.register_profile("rvtssm", deadline=None, derandomize=True)
 settings.load_profile("rvtssm")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indexes of recordings go to a folder of this run, and not to the cache of the user."""
+    os.environ["RVTSSM_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
     """The folder with recorded outputs of the official code."""

@@ -100,7 +100,7 @@ def test_what_is_free_is_there():
         (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
         (("temporal.name=s6",), "temporal.name='s6'; choose from s4, s4d, s5, s7, lstm"),
         (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
-        (("training.precision=bf16",), "training.precision='bf16'; choose from 32-true"),
+        (("training.precision=bf16",), "training.precision='bf16'; choose from auto, 32-true"),
         (("training.accelerator=npu",), "training.accelerator='npu'; choose from auto, cpu, gpu"),
         (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
         (("model.backbone=vgg",), "model.backbone='vgg'; choose from rvt, timm"),
@@ -116,7 +116,7 @@ def test_what_is_free_is_there():
         (("temporal=s7", "optim.h2_weight=0.1"), "optim.h2_weight=0.1: temporal.name=s7 has no H2 norm"),
         (("sampling.batch_size=1",), "sampling.batch_size=1 is too small for sampling.mode=mixed"),
         (("augment.stream.zoom_in_weight=1",), "augment.stream.zoom_in_weight=1"),
-        (("augment.random.zoom_in_min=2",), "augment.random: zoom_in_min=2"),
+        (("augment.random.zoom_in_min=2",), "augment.random.zoom_in_max=1.5 must be at least 2"),
     ],
     ids=str,
 )

@@ -1,7 +1,5 @@
 """The batches of a dataset, for Lightning and without it: training, validation, test, and evaluation at any rate."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -16,12 +14,13 @@ from torch.utils.data import DataLoader, Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.workers import end_with_parent
 
 # Ctrl-C, the end of a preemptible machine, the end of a job's time
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -33,7 +32,7 @@ Loader = TypeVar("Loader", bound="SequenceLoader")
 class DataConfig:
     """Loading; numbers are per process."""
 
-    num_workers: int = 2
+    num_workers: int = 2  # 0: this process loads
     prefetch_factor: int = 2  # batches each worker keeps ready
     pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
     eval_batch_size: int = 8  # recordings side by side
@@ -41,11 +40,12 @@ class DataConfig:
     max_open_recordings: int = 32  # files each worker keeps open
 
     def __post_init__(self) -> None:
-        for name in ("prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
-        if self.num_workers < 0:
-            raise ValueError(f"data.num_workers={self.num_workers} must be at least 0, which loads without workers")
+        check_at_least(
+            "data", self, 1, "prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"
+        )
+        check_at_least("data", self, 0, "num_workers")
+        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
+        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
@@ -153,7 +153,7 @@ class SequenceDataModule(L.LightningDataModule):
         sequences, num_rates = self.sequences_at_rates()
         rank, world_size = self._place()
         sampler = MixedBatchSampler(
-            [sequence.num_steps for sequence in sequences],
+            [len(sequence.windows) for sequence in sequences],
             [sequence.label_steps for sequence in sequences],
             self.sampling,
             self.seed,
@@ -168,9 +168,6 @@ class SequenceDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> SequenceLoader:
         return self.eval_loader("val")
-
-    def test_dataloader(self) -> SequenceLoader:
-        return self.eval_loader("test")
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
@@ -189,8 +186,7 @@ class SequenceDataModule(L.LightningDataModule):
         frames, and raises ValueError if they have other settings. By default both are those of training.
         `loader.dataset.sequences[i]` is recording i.
         """
-        if source not in (None, *SOURCES):
-            raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
+        check_choice("source", source, (*SOURCES, None))
         if settings is not None and (source or self.source) == "raw":
             sequences = self._raw_split(split).sequences(settings)
         else:
@@ -200,7 +196,7 @@ class SequenceDataModule(L.LightningDataModule):
                     sequence.check_settings(settings)
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
-            [sequence.num_steps for sequence in sequences],
+            [len(sequence.windows) for sequence in sequences],
             self.data.eval_chunk_length,
             self.data.eval_batch_size,
             rank,
@@ -222,7 +218,7 @@ class SequenceDataModule(L.LightningDataModule):
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the device of the trainer, or without a trainer on a GPU if there is one."""
-        dt_us = np.concatenate([sequence.dt_us for sequence in dataset.sequences])
+        dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
             dataset,  # type: ignore[arg-type]  # it gives chunks, of which batches are made
             batch_sampler=sampler,
@@ -242,6 +238,7 @@ class SequenceDataModule(L.LightningDataModule):
 
 def leave_signals_to_the_parent(worker: int) -> None:
     """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end well."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     # only the parent ends a worker by SIGTERM: others send it to groups of processes

@@ -2,62 +2,61 @@
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
 attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
-`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
+`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from. Its `digest`
+is the CRC-32 of `frames` and that of all other content and the name of the file; files of earlier versions have none.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401, where HDF5 finds the blosc of RVT's files
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
+from rvtssm.events.readers.hdf5 import open_hdf5, read_array, reading
 from rvtssm.events.tree import RVT_FOLDER
+from rvtssm.file_errors import file_errors
+from rvtssm.free_memory import check_memory
 from rvtssm.preparation.compress import decompress_into
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.watchdog import memory_file, watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
+_AGAIN = "delete it and prepare it again"
+_CHECK_BYTES = 1 << 24  # of frames that are checked at once
+_TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
 
+@dataclass(eq=False)
 class StoredSequence:
     """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
 
     It can be pickled; every process opens the file for itself when it first reads.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        windows: Windows,
-        labels: Labels,
-        meta: Meta,
-        offsets: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.windows = windows
-        self.labels = labels
-        self.meta = meta
-        self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
-        self._file: h5py.File | None = None
-        self._file_owner = 0
+    name: str
+    path: Path
+    windows: Windows
+    labels: Labels
+    meta: Meta
+    offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
+    frames_crc: int | None = None  # None: the file has no digest
+    _file: h5py.File | None = None
+    _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
@@ -66,26 +65,46 @@ class StoredSequence:
         """
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
-        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
-            self._file, self._file_owner = h5py.File(self.path, "r"), os.getpid()
-        try:
-            if self._offsets is None:
-                dense: npt.NDArray[Any] = self._file["data"][start:stop]
+        file = self._opened()
+        with file_errors(self.path, advice=_AGAIN), watched(self.path):
+            if self.offsets is None:
+                dense: npt.NDArray[Any] = file["data"][start:stop]
                 return dense
-            return _decompressed(self._file["frames"], self._offsets[start : stop + 1])
-        except (OSError, KeyError, ValueError) as error:
-            raise ValueError(f"{self.path} is damaged ({error}); delete it and prepare it again") from None
+            return _decompressed(file["frames"], self.offsets[start : stop + 1])
+
+    @property
+    def has_digest(self) -> bool:
+        """Return whether the file can be checked completely; files of RVT and of earlier versions cannot."""
+        return self.frames_crc is not None
+
+    def check_frames(self) -> None:
+        """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
+        if self.frames_crc is None:
+            return
+        crc = 0
+        with file_errors(self.path, advice=_AGAIN), watched(self.path):
+            stored = self._opened()["frames"]
+            for start in range(0, len(stored), _CHECK_BYTES):
+                crc = zlib.crc32(stored[start : start + _CHECK_BYTES], crc)
+            if crc != self.frames_crc:
+                raise ValueError("its frames are not those of its digest")
 
     @property
     def settings(self) -> WindowSettings:
-        """How the frames were counted."""
-        return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
+        """How the frames were counted. Raise ValueError if the file describes that wrongly."""
+        with file_errors(self.path, advice=_AGAIN):
+            return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
 
     def close(self) -> None:
         """Release the file; reading again opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _opened(self) -> h5py.File:
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
+            self._file, self._file_owner = _opened(self.path), os.getpid()
+        return self._file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
@@ -96,6 +115,7 @@ class SequenceWriter:
 
     def __init__(self, stored: h5py.Dataset) -> None:
         self.meta: Meta = {}
+        self.crc = 0
         self._stored = stored
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -109,7 +129,9 @@ class SequenceWriter:
             self.flush()
 
     def flush(self) -> None:
-        data = np.frombuffer(b"".join(self._waiting), np.uint8)
+        waiting = b"".join(self._waiting)
+        self.crc = zlib.crc32(waiting, self.crc)
+        data = np.frombuffer(waiting, np.uint8)
         size = len(self._stored)
         self._stored.resize(size + len(data), axis=0)
         self._stored[size:] = data
@@ -141,11 +163,13 @@ def sequence_writer(
         offsets = writer.offsets
         if len(offsets) != len(windows) + 1:
             raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
-        file["offsets"] = offsets
-        file["bounds_us"], file["dt_us"] = windows.bounds_us, windows.dt_us
-        for field in fields(Labels):
-            file[f"labels/{field.name}"] = getattr(labels, field.name)
-        file.attrs["meta"] = json.dumps({"format_version": FORMAT_VERSION, **writer.meta})
+        stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+        tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+        for name, table in tables.items():
+            file[name] = table
+        meta = {"format_version": FORMAT_VERSION, **writer.meta}
+        digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
+        file.attrs["meta"] = json.dumps({**meta, "digest": digest})
 
 
 @contextlib.contextmanager
@@ -156,21 +180,20 @@ def _created(path: Path) -> Iterator[h5py.File]:
         try:
             yield file
         except BaseException:
-            with _memory_file() as nowhere:
+            with memory_file() as nowhere:
                 os.dup2(nowhere.fileno(), file.id.get_vfd_handle(), inheritable=False)
             raise
 
 
-def _memory_file() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):  # Linux
-        return open(os.memfd_create("abandoned"), "r+b")
-    return tempfile.TemporaryFile()
+def shared_settings(meta: Meta) -> Meta:
+    """Return what all prepared files of a dataset have in common, from the metadata of one."""
+    return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
 
 
 def read_meta(path: Path | str) -> Meta:
     """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
-    with _opened(path) as file:
-        return _checked_meta(path, file)
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        return _checked_meta(path, file)[0]
 
 
 def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
@@ -183,15 +206,16 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         if spec is None:
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
         return open_rvt_sequence(path, spec)
-    with _opened(path) as file:
-        meta = _checked_meta(path, file)
-        try:
-            windows = Windows(file["bounds_us"][()], file["dt_us"][()])
-            labels = Labels(**{field.name: file[f"labels/{field.name}"][()] for field in fields(Labels)})
-            offsets = file["offsets"][()]
-        except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}); delete it and prepare it again") from None
-    return StoredSequence(path.stem, path, windows, labels, meta, offsets)
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        meta, digest = _checked_meta(path, file)
+        tables = {name: read_array(file, name) for name in _TABLES}
+    with file_errors(path, advice=_AGAIN):
+        offsets, bounds_us, dt_us, *stored_labels = tables.values()
+        windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
+        frames_crc, crc_of_all = digest or (None, None)
+        if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+            raise ValueError("its labels, times, settings or name are not those that were written")
+    return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
@@ -203,7 +227,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
     path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
-    with _opened(path) as file:
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
@@ -229,11 +253,24 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    frames = np.zeros((len(offsets) - 1, *stored.attrs["shape"]), stored.attrs["dtype"])
+    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(str(stored.attrs["dtype"]))
+    num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
+    if num_bytes > stored.id.get_storage_size():
+        raise ValueError(f"{num_bytes} bytes are announced, fewer are stored")
+    check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
+    frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
     for frame, start, stop in zip(frames, offsets - offsets[0], offsets[1:] - offsets[0], strict=False):
         decompress_into(data[start:stop], frame)
     return frames
+
+
+def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
+    crc = zlib.crc32(f"{name} {frames_crc} {json.dumps(meta)}".encode())
+    for key, table in tables.items():
+        crc = zlib.crc32(f"{key} {table.dtype.str} {table.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(table).data, crc)
+    return crc
 
 
 def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
@@ -247,28 +284,25 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
 
 
 def _loaded(path: Path) -> Any:
-    try:
+    with file_errors(path, " cannot be read", "copy the folder again"):
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); copy the folder again") from None
 
 
 def _opened(path: Path | str) -> h5py.File:
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be opened as HDF5 ({error}); delete it and prepare it again") from None
+    with reading(path, advice=_AGAIN):
+        return open_hdf5(path)
 
 
-def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
+def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
+    """Return the metadata and the digest, None if there is none. Raise ValueError for another format version."""
     try:
         meta: Meta = json.loads(file.attrs["meta"])
-        version = meta["format_version"]
-    except (KeyError, TypeError, ValueError):
+        version, digest = meta["format_version"], meta.pop("digest", None)
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
-    return meta
+    return meta, digest

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
-
 from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.events.readers.aedat4 import open_aedat4
 from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
@@ -21,7 +19,7 @@ from rvtssm.events.readers.ecf import is_ecf, open_ecf
 from rvtssm.events.readers.evt2 import Evt2Recording
 from rvtssm.events.readers.evt3 import Evt3Recording
 from rvtssm.events.readers.evt21 import Evt21Recording
-from rvtssm.events.readers.hdf5 import reading
+from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
@@ -84,7 +82,7 @@ def recording_format(path: Path) -> str:
 
 
 def _hdf5_format(path: Path) -> str:
-    with reading(path), h5py.File(path, "r") as file:
+    with reading(path), open_hdf5(path) as file:
         if is_ecf(file):
             return "ecf"
         return "dsec" if is_dsec(file) else "rvt_hdf5"

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, Column, keep_events
-from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, reading
+from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, State, copy_events, join_events
 from rvtssm.records import Events
@@ -71,16 +71,17 @@ class DsecRecording(EventGroupRecording):
     def _index_at(self, ms: int) -> int | None:
         """Return the first event at or after a relative millisecond, or None if `ms_to_idx` is wrong there."""
         try:
-            opened = self._file()
-            table, t = opened.file["ms_to_idx"], opened.datasets[0]
-            if ms >= len(table):  # the table ends with the recording
-                index, is_after = self._num_units, int(t[-1]) < ms * 1000
-                return index if is_after else None
-            index = int(table[ms])
-            if not 0 <= index <= self._num_units:
-                return None
-            edges = [int(time) for time in t[max(0, index - 1) : index + 1]]
-        except (OSError, RuntimeError, KeyError, TypeError, ValueError, IndexError):
+            with reading(self.path, ", ms_to_idx"):
+                opened = self._file()
+                table, t = opened.file["ms_to_idx"], opened.datasets[0]
+                if ms >= len(table):  # the table ends with the recording
+                    index, is_after = self._num_units, int(t[-1]) < ms * 1000
+                    return index if is_after else None
+                index = int(table[ms])
+                if not 0 <= index <= self._num_units:
+                    return None
+                edges = [int(time) for time in t[max(0, index - 1) : index + 1]]
+        except ValueError:
             return None
         is_before = index == 0 or edges[0] < ms * 1000
         is_at = index == self._num_units or edges[-1] >= ms * 1000
@@ -89,7 +90,7 @@ class DsecRecording(EventGroupRecording):
 
 def open_dsec(path: Path, height: int | None, width: int | None) -> DsecRecording:
     """Open a DSEC event file; raise ValueError for another layout or another size."""
-    with reading(path), h5py.File(path, "r") as file:
+    with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iub", "DSEC has whole numbers there, copy it again")
         offset_us = _offset(path, file.get("t_offset"))
     return DsecRecording(path, sensor_size(path, _SIZE_HW, (height, width)), num_events, offset_us)

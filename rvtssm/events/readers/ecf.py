@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
 from rvtssm.events.readers.ecf_codec import MAX_CHUNK_EVENTS, SLACK, decode_chunk
-from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, reading
+from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 
@@ -88,7 +88,7 @@ class EcfRecording(Recording):
 
 def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
     """Open a Metavision HDF5 file; raise ValueError if its table has other columns or its size is not known."""
-    with reading(path), h5py.File(path, "r") as file:
+    with reading(path), open_hdf5(path) as file:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):

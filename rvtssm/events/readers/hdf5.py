@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
 from rvtssm.events.readers.recording import Recording
+from rvtssm.file_errors import file_errors
+from rvtssm.watchdog import watched
 
-_ERRORS = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # of damaged files
 _MOST_PACKED = 1 << 16  # no known file unpacks one stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
 _BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking how many are stored
@@ -25,15 +26,46 @@ _CACHE_BYTES = 1 << 25  # of unpacked chunks per dataset, so that a chunk is not
 
 
 @contextlib.contextmanager
-def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Turn every error of h5py into a ValueError that names the file and the place."""
-    try:
+def reading(path: Path | str, where: str = "", advice: str = "copy it again") -> Iterator[None]:
+    """Turn every error of h5py into a ValueError that names the file and the place, and stop reads without an end."""
+    with file_errors(path, f"{where} are damaged" if where else " cannot be opened as HDF5", advice), watched(path):
         yield
-    except _ERRORS as error:
-        if isinstance(error, ValueError) and str(error).startswith(str(path)):
-            raise
-        fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
-        raise ValueError(f"{path}{fault} ({error}); copy it again") from None
+
+
+class _OwnFile(h5py.File):  # type: ignore[misc]
+    """A file that gives only what it holds itself. A stranger's file could otherwise show any file of this machine."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        is_elsewhere = isinstance(found, h5py.Dataset) and (found.is_virtual or found.external)
+        if is_elsewhere or h5py.h5f.get_name(found.id) != self.id.name:
+            raise ValueError(f"{self.filename} takes {name} from another file; copy the data into it")
+        return found
+
+    def get(self, name: str) -> Any:
+        return self[name] if name in self else None  # noqa: SIM401, this is that method
+
+
+def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
+    """Open a file for reading; `cache_bytes` are for unpacked chunks, per dataset. All HDF5 files are opened here.
+
+    Access by name raises ValueError for external links, external storage and virtual datasets.
+    """
+    return _OwnFile(path, "r", rdcc_nbytes=cache_bytes)
+
+
+def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
+    """Return all of a dataset that is stored in one piece, faster than `file[name][()]`. ValueError for any other.
+
+    HDF5 checks that the file is long enough for such a dataset, so it cannot announce more than there is.
+    """
+    found = h5py.h5d.open(file.id, name.encode())
+    shape, is_own = found.shape, h5py.h5f.get_name(found) == file.id.name
+    if not is_own or (found.get_offset() is None and 0 not in shape):  # as with external storage
+        raise ValueError(f"{file.filename} does not hold {name} in one piece; prepare it again")
+    values = np.empty(shape, found.dtype)
+    found.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
 
 
 class OpenDatasets:
@@ -41,7 +73,7 @@ class OpenDatasets:
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
         with reading(path):
-            self.file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+            self.file = open_hdf5(path, _CACHE_BYTES)
             self.datasets: tuple[h5py.Dataset, ...] = tuple(self.file[name] for name in names)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 from rvtssm.events.readers.columns import keep_events
-from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, reading
+from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, State
 
@@ -32,7 +32,7 @@ class RvtHdf5Recording(EventGroupRecording):
 
 def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
     """Open an HDF5 event file; raise ValueError if it has another layout or its size is not known."""
-    with reading(path), h5py.File(path, "r") as file:
+    with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iufb", "only the HDF5 layout of RVT can be read")
         sides = [file.get(f"events/{name}") for name in ("height", "width")]
         in_file = None if None in sides else (_number(sides[0]), _number(sides[1]))

@@ -1,0 +1,30 @@
+"""Turns what libraries raise for a damaged or hostile file into one line that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_ERRORS = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(RuntimeError, MemoryError, AssertionError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)  # RuntimeError includes RecursionError, SyntaxError what numpy raises for a damaged header
+
+
+@contextlib.contextmanager
+def file_errors(path: Path | str, fault: str = " is damaged", advice: str = "copy it again") -> Iterator[None]:
+    """Raise a ValueError, "PATH FAULT (REASON); ADVICE", instead of any error of a library that reads `path`.
+
+    A ValueError that begins with the path is one of ours, so it stays as it is.
+    """
+    try:
+        yield
+    except FILE_ERRORS as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{path}{fault} ({reason}); {advice}") from None

@@ -1,0 +1,27 @@
+"""Refuses work that does not fit in memory before it fills the machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_SMALL = 1 << 27  # bytes; less is not worth asking the system
+
+
+def check_memory(num_bytes: int, what: str) -> None:
+    """Raise ValueError if so many bytes are not free. `what` needs them; the message ends with what to make smaller."""
+    if num_bytes > _SMALL and (free := _free_bytes()) is not None and num_bytes > free:
+        raise ValueError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, {free / 1e9:.3g} GB are free")
+
+
+def _free_bytes() -> int | None:
+    """Return what the system and its container leave to this process; None if they do not tell (other than Linux)."""
+    try:
+        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+        free = [int(found[1]) << 10] if found else []
+        limit = Path("/sys/fs/cgroup/memory.max")
+        if limit.exists() and (most := limit.read_text().strip()).isdecimal():
+            free.append(int(most))
+        return min(free, default=None)
+    except OSError:
+        return None

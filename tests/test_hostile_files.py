@@ -1,0 +1,219 @@
+"""Files that want something: to show other files, to fill the memory, to run for ever. Each is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
+
+from rvtssm.events.readers import open_recording
+from rvtssm.preparation.compress import FrameCompressor
+from rvtssm.preparation.store import open_sequence, sequence_writer
+from rvtssm.records import Labels, Windows
+from rvtssm.workers import Processes, WorkerDied
+
+EVENTS = random_events(300)
+FRAME = (2, 3, 4)
+META = {"dataset": "tiny", "class_names": ["a" * 40]}
+
+
+def write_prepared(path: Path) -> Path:
+    """Write a prepared recording of two windows and one label."""
+    ends = np.array([50_000, 100_000])
+    windows = Windows(np.stack([ends - 50_000, ends], axis=1), np.full(2, 50_000))
+    ones = np.ones(1, np.int64)
+    labels = Labels(np.ones((1, 4), np.float32), 0 * ones, ends[1:], ones, 0 * ones)
+    compressor = FrameCompressor(int(np.prod(FRAME)))
+    with sequence_writer(path, windows, labels, FRAME, np.uint8) as writer:
+        writer.append([compressor.compress(np.ones(FRAME, np.uint8)) for _ in ends])
+        writer.meta = META
+    return path
+
+
+def show_external_storage(file: h5py.File, name: str, secret: Path) -> None:
+    shape = file[name].shape
+    del file[name]
+    file.create_dataset(name, shape, "u1", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+
+
+def show_external_link(file: h5py.File, name: str, secret: Path) -> None:
+    with h5py.File(secret.with_suffix(".h5"), "w") as other:
+        other["x"] = file[name][()]
+    del file[name]
+    file[name] = h5py.ExternalLink(str(secret.with_suffix(".h5")), "x")
+
+
+def show_virtual(file: h5py.File, name: str, secret: Path) -> None:
+    shape = file[name].shape
+    with h5py.File(secret.with_suffix(".h5"), "w") as other:
+        other["x"] = np.ones(shape, "u1")
+    del file[name]
+    layout = h5py.VirtualLayout(shape, "u1")
+    layout[:] = h5py.VirtualSource(str(secret.with_suffix(".h5")), "x", shape)
+    file.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("show", [show_external_storage, show_external_link, show_virtual])
+def test_no_hdf5_file_shows_another_file(tmp_path, show):
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(256)) * 40)
+    path = write_hdf5(tmp_path / "a.h5", EVENTS)
+    with h5py.File(path, "r+") as file:
+        show(file, "events/x", secret)
+    with pytest.raises(ValueError, match=r"a\.h5 takes events/x from another file"):
+        open_recording(path, HEIGHT, WIDTH).read()
+    for number, name in enumerate(("bounds_us", "labels/t_us", "offsets", "frames")):
+        path = write_prepared(tmp_path / f"{number}.h5")
+        with h5py.File(path, "r+") as file:
+            attributes = dict(file[name].attrs)
+            show(file, name, secret)
+            if name == "frames" and show is not show_external_link:
+                file[name].attrs.update(attributes)
+        with pytest.raises(ValueError, match=rf"{number}\.h5 (takes|does not hold) {name} (from another|in one piece)"):
+            open_sequence(path).histograms(0, 2)
+
+
+def test_a_link_of_a_group_to_another_file_is_refused(tmp_path):
+    write_hdf5(tmp_path / "other.h5", EVENTS)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["events"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "events")
+    with pytest.raises(ValueError, match=r"a\.h5 takes events/t from another file"):
+        open_recording(tmp_path / "a.h5")
+
+
+def change_attribute(path: Path, name: str, value: object) -> Path:
+    with h5py.File(path, "r+") as file:
+        file["frames"].attrs[name] = value
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dtype", "<i9"),
+        ("dtype", "O"),
+        ("dtype", 3),
+        ("shape", [2**60, 3, 4]),
+        ("shape", [100_000, 10_000, 1_000]),
+        ("shape", [-1, 3, 4]),
+        ("shape", "wide"),
+    ],
+)
+def test_a_wrong_description_of_frames_is_one_line(tmp_path, name, value):
+    sequence = open_sequence(change_attribute(write_prepared(tmp_path / "a.h5"), name, value))
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged \(.*; delete it and prepare it again"):
+        sequence.histograms(0, 2)
+
+
+def test_announced_sizes_are_not_allocated(tmp_path):
+    path = write_prepared(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        del file["dt_us"]
+        file.create_dataset("dt_us", (1 << 40,), np.int64)  # nothing is stored
+    with pytest.raises(ValueError, match=r"a\.h5 does not hold dt_us in one piece"):
+        open_sequence(path)
+    path = write_prepared(tmp_path / "b.h5")
+    with h5py.File(path, "r+") as file:
+        file["frames"].resize(1 << 40, axis=0)
+        file["offsets"][2] = 1 << 40
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]  # which would tell
+        file.attrs["meta"] = json.dumps(meta)
+    with pytest.raises(ValueError, match=r"b\.h5 is damaged \(\d+ bytes are announced"):
+        open_sequence(path).histograms(0, 2)
+
+
+@pytest.mark.parametrize("changed", [{"num_bins": "x"}, {"stride_us": None}, {"num_bins": [1]}])
+def test_wrong_settings_of_a_prepared_file_are_one_line(tmp_path, changed):
+    path = write_prepared(tmp_path / "a.h5")
+    sequence = open_sequence(path)
+    sequence.meta.update(changed)
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged"):
+        sequence.settings  # noqa: B018
+
+
+@pytest.fixture
+def endless(tmp_path) -> Path:
+    """A prepared file whose description lies in a heap with an object of no size, over which libhdf5 never gets."""
+    path = write_prepared(tmp_path / "endless.h5")
+    data = bytearray(path.read_bytes())
+    place = data.index(b"GCOL") + 16
+    while struct.unpack_from("<H", data, place)[0]:  # the free space has the number 0
+        place += 16 + (struct.unpack_from("<Q", data, place + 8)[0] + 7) // 8 * 8
+    struct.pack_into("<Q", data, place + 8, 0)
+    path.write_bytes(data)
+    return path
+
+
+READ = """
+import sys
+from rvtssm import watchdog
+from rvtssm.preparation.store import open_sequence
+watchdog.LIMIT_S = 1.0
+open_sequence(sys.argv[1])
+"""
+
+
+def test_a_read_without_an_end_is_stopped_with_a_line(endless):
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGALRM
+    assert done.stderr.splitlines() == [
+        f"{endless} is damaged: reading it did not end within 1 s; copy it or prepare it again"
+    ]
+
+
+def test_the_parent_of_a_stopped_worker_knows_why(endless):
+    with closing(Processes(1)) as workers:
+        workers.submit("a", exec, (READ.replace("sys.argv[1]", repr(str(endless))), {}))
+        done = workers.wait()
+        workers.submit("b", pow, (2, 3))
+        assert workers.wait().result == 8
+    assert isinstance(done.error, WorkerDied) and "reading its file does not end" in str(done.error)
+
+
+PARENT = """
+import sys
+from rvtssm.workers import Processes
+workers = Processes(1)
+workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
+workers.wait()
+workers.submit(1, exec, (f"from rvtssm.preparation.store import open_sequence; open_sequence({sys.argv[1]!r})", {}))
+workers.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(endless)], stderr=subprocess.PIPE, text=True)
+    pid = int(parent.stderr.readline())
+    time.sleep(2)  # the worker is reading by now
+    parent.kill()
+    parent.wait()
+    parent.stderr.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_slow_but_idle_read_is_not_stopped():
+    code = """
+import time
+from rvtssm import watchdog
+watchdog.LIMIT_S = 0.5
+with watchdog.watched("slow.h5"):
+    time.sleep(2.5)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
