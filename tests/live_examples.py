@@ -86,7 +86,7 @@ def exported(live_checkpoint, made_once):
     return export
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw_events():
     """A function: number, first and last time, seed -> random events on the small sensor."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.frame_counter import FrameCounter, count_windows
@@ -88,12 +88,17 @@ def test_boxes_are_in_pixels_of_the_sensor(live_checkpoint, draw_events):
         np.testing.assert_allclose(window.detections[0].xyxy, 2 * wanted.detections[0].xyxy, rtol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.integers(0, 2_000), max_size=12))
-def test_the_size_of_packets_changes_nothing(live_checkpoint, draw_events, schedule, cuts):
+@pytest.fixture(scope="module", params=SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def one_packet(request, live_checkpoint, draw_events):
+    """A schedule, weights, events, and the windows that they give as one packet."""
     checkpoint, events = live_checkpoint(), draw_events(2_000)
-    whole = live(checkpoint, schedule=schedule).push(events)
+    return request.param, checkpoint, events, live(checkpoint, schedule=request.param).push(events)
+
+
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, 2_000), max_size=12))
+def test_the_size_of_packets_changes_nothing(one_packet, cuts):
+    schedule, checkpoint, events, whole = one_packet
     assert len(whole) >= 4
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, cuts), whole, tolerance=0)
 

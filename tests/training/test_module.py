@@ -42,7 +42,7 @@ SPEC = DatasetSpec(
 def build_module(temporal: str = "s5", memory_chunk: int | None = None, **memory) -> DetectionModule:
     """A module of a small detector whose memory lasts, and whose losses are kept in `module.logged`."""
     torch.manual_seed(0)
-    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0, layer_scale=1.0)
     layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0, **memory)
     detector = build_detector(model, layer, HEIGHT, WIDTH, 2)
     for name, parameter in detector.head.named_parameters():

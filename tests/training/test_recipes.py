@@ -31,6 +31,7 @@ GEN1_ROWS = {
     *("s4_base", "s4d_base_alpha0", "s4d_base_alpha1", "s4d_base_h2"),
     *("s5_base_alpha0", "s5_base_alpha1", "s5_small_h2"),
 }
+recipe = functools.cache(lambda name: compose([f"experiment={name}"]))
 every_recipe = pytest.mark.parametrize("name", [path.stem for path in FILES])
 
 
@@ -52,7 +53,7 @@ def test_a_recipe_opens_with_command_hardware_and_what_is_published(path):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_what_its_name_says(path):
-    config = compose([f"experiment={path.stem}"])
+    config = recipe(path.stem)
     check(config)
     dataset, layer, *rest = path.stem.split("_")
     assert (config.dataset.name, config.temporal.name) == (dataset, layer)
@@ -86,7 +87,7 @@ def at_toy_size(config: Config) -> Config:
 
 @every_recipe
 def test_a_recipe_trains_and_evaluates(name, toy_data):
-    config = at_toy_size(compose([f"experiment={name}"]))
+    config = at_toy_size(recipe(name))
     folders = tuple(word for word in toy_data if word.startswith("dataset.raw_dir"))
     data, batch, evaluated = batches(config.dataset.name, folders)
     torch.manual_seed(0)
