@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
+import re
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
+_TEMPORARY = re.compile(r"\.[^.]+\.\d+-\d+\.tmp$")  # how the names of `_writer` end
 _HOST = socket.gethostname().replace(".", "-")
 
 
@@ -43,28 +46,20 @@ def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f".{name}-*.*.*.tmp"):
-        if _is_orphan(left):
+    for left in folder.glob(f".{glob.escape(name)}-*"):
+        if _TEMPORARY.search(left.name) and _is_orphan(left):
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-", suffix=f".{_writer()}") as staged:
         yield Path(staged)
 
 
-def write_together(folder: Path | str, content: Mapping[str, bytes]) -> list[Path]:
-    """Write files by name into a folder and return their paths. All are complete before the first one appears."""
-    paths = [Path(folder) / name for name in content]
-    with contextlib.ExitStack() as stack:
-        for path, data in zip(paths, content.values(), strict=True):
-            stack.enter_context(atomic_file(path)).write_bytes(data)
-    return paths
-
-
 def remove_abandoned(folder: Path | str) -> int:
     """Delete the temporary files in and below `folder` whose writer has ended; return their number."""
     removed = 0
-    for staged in Path(folder).rglob(".*.*.*.tmp"):
+    for staged in Path(folder).rglob(".*.tmp"):
         with contextlib.suppress(OSError):  # the writer just finished, or the folder is read-only
-            if _is_orphan(staged) or time.time() - staged.stat().st_mtime > _ABANDONED_AFTER_S:
+            is_ours = _TEMPORARY.search(staged.name) is not None
+            if is_ours and (_is_orphan(staged) or time.time() - staged.stat().st_mtime > _ABANDONED_AFTER_S):
                 staged.unlink()
                 removed += 1
     return removed

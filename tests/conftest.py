@@ -18,6 +18,12 @@ settings.register_profile("rvtssm", deadline=None, derandomize=True)
 settings.load_profile("rvtssm")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indexes of recordings go to a folder of this run, and not to the cache of the user."""
+    os.environ["RVTSSM_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
     """The folder with recorded outputs of the official code."""
@@ -55,7 +61,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 def prepared() -> ForkServerContext:
     """What `multiprocessing` starts here has no threads, and has imported everything already, which takes seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rvtssm.run.train", "rvtssm.cli", "pytest"])
+    context.set_forkserver_preload(["tests.forked"])
     return context
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-from rvtssm.atomic_files import atomic_file, remove_abandoned, staging_folder, write_together
+from rvtssm.atomic_files import atomic_file, remove_abandoned, staging_folder
 
 
 def test_an_error_leaves_the_file_as_it_was(tmp_path):
@@ -31,34 +30,17 @@ def test_leftovers_of_dead_writers_are_removed_and_work_in_progress_is_not(tmp_p
         _, _, started = mine.name.removesuffix(".tmp").rpartition("-")
         leftover = mine.with_name(mine.name.replace(f".{os.getpid()}-", f".{gone.pid}-"))
         same_number = mine.with_name(mine.name.replace(f"-{started}.tmp", f"-{int(started) - 1}.tmp"))
-        elsewhere = tmp_path / f".b.h5.otherhost.{os.getpid()}.tmp"
-        forgotten = tmp_path / f".c.h5.otherhost.{os.getpid()}.tmp"
-        for path in (leftover, same_number, elsewhere, forgotten):
+        elsewhere = tmp_path / f".b.h5.otherhost.{os.getpid()}-1.tmp"
+        forgotten = tmp_path / f".c.h5.otherhost.{os.getpid()}-1.tmp"
+        foreign = tmp_path / ".notes.of.mine.tmp"
+        for path in (leftover, same_number, elsewhere, forgotten, foreign):
             path.write_bytes(b"half")
-        os.utime(forgotten, (time.time() - 7200,) * 2)
+        for path in (forgotten, foreign):
+            os.utime(path, (time.time() - 7200,) * 2)
         assert remove_abandoned(tmp_path.parent) == 3
-        assert mine.exists() and elsewhere.exists()
+        assert mine.exists() and elsewhere.exists() and foreign.exists()
     assert (tmp_path / "mine.h5").read_bytes() == b"half"
     assert remove_abandoned(tmp_path / "missing") == 0
-
-
-def test_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
-    content = {"a": b"first", "b": b"second", "c": b"third"}
-    assert write_together(tmp_path / "new", content) == [tmp_path / "new" / name for name in content]
-    assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == content
-    write, written = Path.write_bytes, []
-
-    def fail_at_the_third(path, data):
-        written.append(path)
-        if len(written) == 3:
-            write(path, data[: len(data) // 2])
-            raise OSError("disk full")
-        return write(path, data)
-
-    monkeypatch.setattr(Path, "write_bytes", fail_at_the_third)
-    with pytest.raises(OSError, match="disk full"):
-        write_together(tmp_path / "full", content)
-    assert len(written) == 3 and not list((tmp_path / "full").iterdir())
 
 
 def test_a_folder_aside_is_removed_even_after_its_writer_was_killed(tmp_path):

@@ -294,6 +294,20 @@ def test_outputs_of_other_settings_are_kept_until_told_otherwise(tmp_path, capsy
     assert open_sequence(out / "train" / "a.h5").meta["stride_us"] == 25_000
 
 
+def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a")
+    holder = f"from rvtssm.output_folder import locked\nwith locked({str(out)!r}): print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"rvtssm preprocess: {out} is in use by process {other.pid} on ")
+        assert not list(out.glob("[!.]*"))
+        other.kill()
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
+
+
 def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
     raw, out = tmp_path / "raw", tmp_path / "out"
     write_recording(raw / "train", "a").with_name("a_bbox.npy").unlink()

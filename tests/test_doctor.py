@@ -11,7 +11,7 @@ import torch
 
 from rvtssm.run import doctor
 
-NAMES = ("versions", "packages", "device", "forward pass", "video")
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "video")
 
 
 def rows(text: str) -> dict[str, str]:
@@ -59,3 +59,17 @@ def test_an_optional_package_may_be_missing(monkeypatch, missing):
     find_spec = doctor.find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == missing else find_spec(name))
     assert f"not installed: {missing} (for " in doctor._packages()
+
+
+@pytest.mark.gpu
+def test_doctor_runs_the_detector_on_the_gpu(capsys):
+    assert doctor.doctor() == 0
+    found = rows(capsys.readouterr().out)
+    assert "runs on cuda" in found["forward pass"] and "scan_triton gives" in found["recurrence"]
+
+
+def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):
+    original = doctor.importlib.import_module("rvtssm.ssm.scan").scan
+    monkeypatch.setattr("rvtssm.ssm.scan.scan", lambda *inputs: (1.1 * original(*inputs)[0], None))
+    assert doctor.doctor() != 0
+    assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]

@@ -293,7 +293,7 @@ def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
         streams = Streams(checkpoint.detector, checkpoint.windows.stride_us)
         steps = torch.from_numpy(sequence.label_steps)
         frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
-        dt_us = torch.from_numpy(sequence.dt_us)[:, None]
+        dt_us = torch.from_numpy(sequence.windows.dt_us)[:, None]
         predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
         return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.rows.numpy(), strict=True))
 

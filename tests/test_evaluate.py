@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,14 +12,18 @@ import pytest
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.report import REPORT_FILES
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.output_folder import write_files
 from rvtssm.records import Events, WindowSettings
+from rvtssm.run import evaluate as evaluate_verb
 from rvtssm.ssm import TemporalConfig
+from tests.killed import killed_at_each_call
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
@@ -131,6 +136,40 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: LoadedCheckpoint(**meta, detector=exported))
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
+
+
+def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_path, monkeypatch):
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    after = {name: b"the second" for name in REPORT_FILES}
+    monkeypatch.setattr(evaluate_verb, "_measure", lambda _: (None, []))  # a forked process cannot use torch
+    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder, pictures: write_files(folder, after))
+    monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
+    began = []
+
+    def copy(out: Path) -> None:
+        shutil.copytree(tmp_path / "whole", out)
+
+    for out in killed_at_each_call(tmp_path, copy, lambda out: evaluate_verb._evaluate_one(None, out)):
+        found = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+        if ".evaluation.manifest.json" in found:  # it is whole
+            is_new = found["report.html"] == b"the second"
+            assert {name: found[name] for name in REPORT_FILES} == (
+                after if is_new else {name: before[name] for name in REPORT_FILES}
+            )
+            began.append(is_new)
+        else:  # the next run completes it
+            assert (out / ".evaluation.new").is_dir()
+    assert began[0] is False and began[-1] is True and began == sorted(began)
+
+
+def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "evaluation.json").write_text("mine")
+    monkeypatch.setattr("rvtssm.run.evaluate.stream", None)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
+    assert "holds evaluation.json, which this rvtssm did not write there" in capsys.readouterr().err
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
 def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, capsys, monkeypatch):

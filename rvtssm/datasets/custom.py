@@ -9,8 +9,6 @@ Recordings of any format that can be read lie in `train/`, `val/` and `test/`, l
 Every other key is a field of DatasetSpec.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import fields, replace

@@ -9,8 +9,6 @@ are those of the sensor, distorted by its lens: the labels were made in that vie
 holes and pixels counted twice. A sequence without tracks can be predicted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

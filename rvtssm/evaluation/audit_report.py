@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.memory_audit import Audit
+from rvtssm.output_folder import write_files
 from rvtssm.ssm import Spectrum
 
+AUDIT_FILES = ("audit.md", "audit.json", "audit.png")
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
 
@@ -143,14 +144,14 @@ def console_table(audit: Audit, title: str) -> Table:
     return table
 
 
-def write_audit(audit: Audit, title: str, source: str, out: Path) -> list[Path]:
-    """Write `audit.md`, `audit.json` and `audit.png` to a folder."""
-    content = {
-        "audit.md": to_markdown(audit, title, source).encode(),
-        "audit.json": (json.dumps(to_json(audit, title, source), indent=1) + "\n").encode(),
-        "audit.png": _plot(audit, title),
-    }
-    return write_together(out, content)
+def write_audit(audit: Audit, title: str, source: str, folder: Path) -> list[Path]:
+    """Write AUDIT_FILES to a folder and return their paths."""
+    content = (
+        to_markdown(audit, title, source).encode(),
+        (json.dumps(to_json(audit, title, source), indent=1) + "\n").encode(),
+        _plot(audit, title),
+    )
+    return write_files(folder, dict(zip(AUDIT_FILES, content, strict=True)))
 
 
 def _carry_rows(audit: Audit) -> list[list[str]]:

@@ -1,7 +1,5 @@
 """Explains an average precision: confusions, precision over recall, groups of objects, the worst frames."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,25 +110,13 @@ def break_down(
     speeds = speeds or {}
     speed = {r.name: speeds.get(r.name, np.full(len(r.labels), np.nan)) for r in recordings}
     still_s = {r.name: np.where(r.labels.still_us < 0, np.nan, r.labels.still_us / 1e6) for r in recordings}
-    groups += [
-        _group(
-            "time since last motion",
-            "time since the object last moved over the image",
-            _STILL_S,
-            still_s,
-            recordings,
-            spec,
-        ),
-        _group(
-            "speed",
-            "in frame widths per second: the distance between the centres of this box and the box before in its track, "
-            f"at most {_LONGEST_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower",
-            _SPEEDS,
-            speed,
-            recordings,
-            spec,
-        ),
-    ]
+    meaning = "time since the object last moved over the image"
+    groups.append(_group("time since last motion", meaning, _STILL_S, still_s, recordings, spec))
+    meaning = (
+        "in frame widths per second: the distance between the centres of this box and the box before in its track, "
+        f"at most {_LONGEST_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower"
+    )
+    groups.append(_group("speed", meaning, _SPEEDS, speed, recordings, spec))
     return Breakdown(
         spec.class_names,
         precision_curves(matched, spec),

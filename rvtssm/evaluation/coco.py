@@ -1,7 +1,5 @@
 """Average precision of the detections of whole recordings, computed by pycocotools."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math
@@ -41,19 +39,13 @@ class _BoxEval(COCOeval):
 def evaluate_detections(
     recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
     spec: DatasetSpec,
-    *,
-    only: Only | None = None,
-    is_filtered: bool = True,
-    time_tolerance_us: int = 0,
+    **options: Any,
 ) -> dict[str, float]:
     """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>} over all recordings, each in [0, 1].
 
-    `match_detections` explains the arguments. A number without ground truth is NaN.
+    `match_detections` explains the options. A number without ground truth is NaN.
     """
-    matched = match_detections(
-        recordings, spec, only=only, is_filtered=is_filtered, time_tolerance_us=time_tolerance_us
-    )
-    return average_precisions(matched, spec)
+    return average_precisions(match_detections(recordings, spec, **options), spec)
 
 
 def match_detections(
@@ -140,7 +132,7 @@ def _annotations(
 def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]:
     """Return the numbers of `evaluate_detections`."""
     metrics = dict(zip(METRICS, map(float, matched.stats), strict=False))
-    precision = _all_sizes(matched)
+    precision = matched.eval["precision"][:, :, :, 0, -1]  # by threshold, recall, class; of all sizes
     for k, name in enumerate(spec.class_names):
         metrics[f"AP/{name}"] = float(precision[:, :, k].mean())
     return {name: math.nan if value < 0 else value for name, value in metrics.items()}
@@ -148,14 +140,8 @@ def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]
 
 def precision_curves(matched: COCOeval, spec: DatasetSpec) -> dict[str, np.ndarray]:
     """Return by class the precision (101,) at overlap 0.5 and recall 0, 0.01, ..., 1; NaN without ground truth."""
-    precision = _all_sizes(matched)[0]
+    precision = matched.eval["precision"][0, :, :, 0, -1]  # at the lowest threshold, of all sizes
     return {name: np.where(precision[:, k] < 0, np.nan, precision[:, k]) for k, name in enumerate(spec.class_names)}
-
-
-def _all_sizes(matched: COCOeval) -> np.ndarray:
-    """Return the precision by threshold, recall and class, for boxes of all sizes and the most detections."""
-    precision: np.ndarray = matched.eval["precision"][:, :, :, 0, -1]
-    return precision
 
 
 def _matched(

@@ -1,31 +1,31 @@
 """Compares several evaluations: average precision by weights and rate, with the published rows below."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.page import document, figure, table
 from rvtssm.evaluation.plots import comparison_png
 from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
+from rvtssm.output_folder import write_files
+
+COMPARISON_FILES = ("comparison.json", "comparison.md", "comparison.html")
 
 _DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
 
 
-def write_comparison(reports: Mapping[str, EvaluationReport], out_dir: Path | str) -> list[Path]:
-    """Write `comparison.json`, `.md` and `.html` to a folder. `reports` has one report per name of weights."""
+def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> list[Path]:
+    """Write COMPARISON_FILES to a folder and return their paths. `reports` has one report per name of weights."""
     if not reports:
         raise ValueError("a comparison needs at least one report; got none, name some checkpoints")
-    content = {
-        "comparison.json": (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
-        "comparison.md": comparison_markdown(reports).encode(),
-        "comparison.html": comparison_html(reports).encode(),
-    }
-    return write_together(out_dir, content)
+    content = (
+        (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
+        comparison_markdown(reports).encode(),
+        comparison_html(reports).encode(),
+    )
+    return write_files(folder, dict(zip(COMPARISON_FILES, content, strict=True)))
 
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:

@@ -1,7 +1,5 @@
 """Accuracy over inference rates: one row per rate, the performance drop, and published rows for comparison."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

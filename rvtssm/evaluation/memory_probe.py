@@ -1,7 +1,5 @@
 """Compares a detector with itself: the same steps with another state, another past or another step scale."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

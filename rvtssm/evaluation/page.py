@@ -1,7 +1,5 @@
 """The result of an evaluation as one HTML page that contains its tables, plots and pictures."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

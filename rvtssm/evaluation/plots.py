@@ -1,7 +1,5 @@
 """The plots of an evaluation as PNG: average precision over rates, precision over recall."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The rules that decide which boxes are scored, those of Prophesee's automotive datasets (Perot et al. 2020)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.atomic_files import write_together
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
 from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
+from rvtssm.output_folder import write_files
+
+REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluation.png", "report.html")
 
 
 def console_table(report: EvaluationReport) -> Table:
@@ -62,21 +64,16 @@ def to_markdown(report: EvaluationReport) -> str:
     return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in report.settings.items()), ""])
 
 
-def write_report(
-    report: EvaluationReport, out_dir: Path | str, pictures: Sequence[Picture] = (), name: str = "evaluation"
-) -> dict[str, Path]:
-    """Write `<name>.json`, `.csv`, `.md` and `.png` and the page `report.html`; return their paths by kind.
-
-    `pictures` show the worst frames in the page.
-    """
-    content = {
-        f"{name}.json": (json.dumps(to_json(report), indent=2) + "\n").encode(),
-        f"{name}.csv": to_csv(report).encode(),
-        f"{name}.md": to_markdown(report).encode(),
-        f"{name}.png": rates_png(report.title, report.dataset, report.rows),
-        "report.html": to_html(report, pictures).encode(),
-    }
-    return {path.suffix[1:]: path for path in write_together(out_dir, content)}
+def write_report(report: EvaluationReport, folder: Path, pictures: Sequence[Picture] = ()) -> dict[str, Path]:
+    """Write REPORT_FILES to a folder, and return their paths by kind. `pictures` show the worst frames in the page."""
+    content = (
+        (json.dumps(to_json(report), indent=2) + "\n").encode(),
+        to_csv(report).encode(),
+        to_markdown(report).encode(),
+        rates_png(report.title, report.dataset, report.rows),
+        to_html(report, pictures).encode(),
+    )
+    return {path.suffix[1:]: path for path in write_files(folder, dict(zip(REPORT_FILES, content, strict=True)))}
 
 
 def _published(report: EvaluationReport) -> list[str]:

@@ -1,7 +1,5 @@
 """The result of an evaluation: a record that does not need the model, and its numbers as plain values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A cell is 2 * pixel + polarity. Halving, flips, crops and zooms are tables from 
 nothing besides the one pass that makes the cells. Events on pixels that the frame does not show are left out here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,12 +91,6 @@ def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int
     return np.where(is_kept, first[frame], 0).astype(np.int32), np.where(is_kept, count[frame], 0).astype(np.int32)
 
 
-def check_inside(events: Events, height: int, width: int) -> None:
-    """Raise ValueError for events outside the sensor."""
-    if len(events) and not _all_below(events.x, width, events.y, height):
-        raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
-
-
 def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> None:
     """Write the cells of N events, which must lie on the sensor, to `cells` from place before[0] on.
 
@@ -116,7 +108,8 @@ def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> 
 
 
 @jit
-def _all_below(x, width, y, height):  # type: ignore[no-untyped-def]
+def all_below(x, width, y, height):  # type: ignore[no-untyped-def]
+    """Return whether all of x are below the width and all of y below the height."""
     largest_x = largest_y = np.uint16(0)  # without an early end, so that the loop is vectorised
     for i in range(len(x)):
         largest_x = max(largest_x, x[i])

@@ -3,8 +3,6 @@
 A recording that is prepared, loaded, predicted or live goes through the same counter, so that all give the same frames.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.cells import FramePixels, check_inside, frame_pixels, pack
+from rvtssm.events.cells import FramePixels, all_below, frame_pixels, pack
 from rvtssm.events.representations import (
     REPRESENTATIONS,
     Binned,
@@ -76,7 +74,9 @@ class FrameCounter:
         """
         if not len(events):
             return
-        check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
+        height, width = self.pixels.sensor_height, self.pixels.sensor_width
+        if not all_below(events.x, width, events.y, height):
+            raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
         if events.t[0] < self._latest_us:
             raise ValueError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
         self._make_room(len(events), len(events) * self.pixels.most + 1)

@@ -1,7 +1,5 @@
 """How the package compiles loops: with numba, cached on disk, without the interpreter lock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ All become boxes of BOX_DTYPE with the class ids of the dataset, so that cleanin
 box per line, `class cx cy w h` as fractions of the sensor, optionally after a time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Sources: prophesee-automotive-dataset-toolbox (the files), RVT scripts/genx/preprocess_dataset.py (the rules).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile

@@ -11,8 +11,6 @@ Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
 the later half of them, the later quarter ...: mixed density (Nam et al., 2022).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

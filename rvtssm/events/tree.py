@@ -1,7 +1,5 @@
 """Where raw recordings and prepared sequences lie on disk: one folder per split, one name per recording."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass

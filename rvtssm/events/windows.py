@@ -4,17 +4,16 @@ With a length of None (shrink) every window begins at the end of the one before,
 With a number (slide) windows have that length at any stride.
 """
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.limits import check_at_least
 from rvtssm.records import Windows, WindowSettings
 
+LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
 _USUAL = WindowSettings()
 
@@ -31,10 +30,7 @@ class WindowsConfig:
     representation: str = _USUAL.representation  # or another of events/representations.py
 
     def __post_init__(self) -> None:
-        for name in ("stride_ms", "length_ms"):
-            value = getattr(self, name)
-            if value is not None and not 0.001 <= value < math.inf:
-                raise ValueError(f"windows.{name}={value:g} must be at least 0.001, which is a microsecond")
+        check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond
         try:
             self.settings  # noqa: B018  checks its values
         except ValueError as error:
@@ -61,7 +57,9 @@ class FreeGrid:
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event."""
-        return _rounded(self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1))
+        ends_us = self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)
+        rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
+        return rounded
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""
@@ -101,7 +99,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     _check_span(start_us, int(times[-1]), stride_us)
     reach = stride_us if settings.length_us is None else settings.length_us
     num_before = max(0, int((times[0] - reach - start_us) // stride_us))
-    parts = [_rounded(times[0] - stride_us * np.arange(num_before, -1, -1))]
+    parts = [np.rint(times[0] - stride_us * np.arange(num_before, -1, -1)).astype(np.int64)]
     for left, right in pairwise(times):
         num_steps = max(1, round((right - left) / stride_us))
         # Rounded down as RVT does, so that its files can be reproduced.
@@ -118,11 +116,20 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
         )
 
 
-def _rounded(times: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-    rounded: npt.NDArray[np.int64] = np.rint(times).astype(np.int64)
-    return rounded
-
-
 def _windows(ends: npt.NDArray[np.int64], dt_us: npt.NDArray[np.int64], length_us: int | None) -> Windows:
     starts = ends - (dt_us if length_us is None else length_us)
     return Windows(np.stack([starts, ends], axis=1), dt_us)
+
+
+def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | None:
+    """Return the index of the first time that is more than LONGEST_SILENCE_US after the time before it, or None.
+
+    `times_us` (N,) is sorted. `before_us` is the time before the first of them, None if there was none.
+    """
+    if not len(times_us):
+        return None
+    start_us = times_us[0] if before_us is None else np.int64(before_us)
+    if times_us[-1] - start_us <= LONGEST_SILENCE_US:  # nearly always true, so that no search is needed
+        return None
+    jumps = np.flatnonzero(np.diff(times_us, prepend=start_us) > LONGEST_SILENCE_US)
+    return int(jumps[0]) if len(jumps) else None

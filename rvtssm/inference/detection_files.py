@@ -1,7 +1,5 @@
 """Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence

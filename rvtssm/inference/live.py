@@ -1,7 +1,5 @@
 """A detector for live events, in packets: when a window closes, it returns detections; its rate may change."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time
@@ -15,7 +13,7 @@ import torch
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal

@@ -1,7 +1,5 @@
 """Writes video, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace

@@ -5,20 +5,16 @@ Windows end at a fixed stride, or in a DSEC sequence at the times of its images 
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from rvtssm.atomic_files import staging_folder
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
@@ -27,18 +23,19 @@ from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_fil
 from rvtssm.inference.draw import SHOWN_SCORE
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.pictures import PictureSettings, open_pictures
-from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
+from rvtssm.output_folder import result_set
+from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 FORMATS = (*DETECTION_FILES, "mp4", "png")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
-_OURS = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "prediction.json")
+_FILES = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "prediction.json")
 
 
 @dataclass
@@ -105,7 +102,7 @@ def predict_recording(
     with opened_source(str(recording), config.height, config.width) as source:
         plan = _plan(checkpoint, source, config, ends_us)
         tally = Tally(config.min_score)
-        with _written_together(Path(out)) as staged:
+        with result_set(out, "prediction", _FILES) as staged:
             with (
                 open_detection_files(
                     staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
@@ -263,26 +260,3 @@ def _check_frame(source: Source, num_events: int) -> None:
             f"{source.name} has {outside} of {num_events + outside} events outside its "
             f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"
         )
-
-
-@contextmanager
-def _written_together(out: Path) -> Iterator[Path]:
-    """Yield a folder whose files replace those of an earlier prediction in `out` if the block ends without an error."""
-    is_new = not out.exists()
-    try:
-        with staging_folder(out, "predict") as staged:
-            try:
-                yield staged
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
-                    error.filename = str(out)  # a full disk does not say where it is
-                raise
-            for stale in [path for pattern in _OURS for path in out.glob(pattern)]:
-                stale.unlink(missing_ok=True)
-            for path in staged.iterdir():
-                os.replace(path, out / path.name)
-    except BaseException:
-        if is_new:
-            with suppress(OSError):  # not empty: another prediction writes there, too
-                out.rmdir()
-        raise

@@ -1,7 +1,5 @@
 """When a window of live events ends: at a fixed rate, after a number of events, or sooner where more is happening."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

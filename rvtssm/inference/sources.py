@@ -1,7 +1,5 @@
 """Inputs of a prediction: event files, folders of them, DSEC sequences with their images, pipes and sockets."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import sys

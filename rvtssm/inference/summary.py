@@ -1,7 +1,5 @@
 """The summary of a prediction: counts during the run, sentences for the user and the record `prediction.json`."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

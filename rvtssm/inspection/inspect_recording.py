@@ -1,7 +1,5 @@
 """What one recording contains, measured in one pass: rate, polarity, repairs, hot pixels."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from contextlib import ExitStack, closing

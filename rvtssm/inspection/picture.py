@@ -1,7 +1,5 @@
 """Plots of what a recording or a dataset contains, as one PNG."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

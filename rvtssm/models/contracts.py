@@ -50,8 +50,9 @@ class Backbone(nn.Module, ABC):
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
         """Run L steps: frames (L, B, H, W, C) -> maps (L, B, H / s, W / s, D) by stride s, and the state after step L.
 
-        The frames have the size `padded_hw`. `state` and `step_scales` have one entry for each temporal layer, in the
-        order of `temporal_layers`. The state of a layer that is not in `memory_strides` is ().
+        The frames have the size `padded_hw` and the type of the first weight. `state` and `step_scales` have one entry
+        for each temporal layer, in the order of `temporal_layers`. The state of a layer that is not in `memory_strides`
+        is ().
         """
 
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
@@ -75,11 +76,6 @@ class Backbone(nn.Module, ABC):
     def input_weight(self) -> str:
         """The name of the weight that reads the channels of the frames."""
         return next(name for name, _ in self.named_parameters())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the frames that `forward` takes."""
-        return next(self.parameters()).dtype
 
     def parameters_by_room(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the temporal layers, and all others, which are spatial."""

@@ -4,8 +4,6 @@ They need no matching, so the decoder learns from the first steps on. Source: co
 al., 2023) with the numbers of RT-DETR (Zhao et al., 2024). Here padding is hidden from all queries and from the loss.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

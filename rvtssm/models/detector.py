@@ -3,8 +3,7 @@
 Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
 """
 
-from __future__ import annotations
-
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +43,7 @@ class Detector(nn.Module):
             raise ValueError(f"a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
         self.frame_hw = frame_hw
         self.in_channels = in_channels
+        self.product_dtype: torch.dtype | None = None  # of products outside of training, see `set_precision`
         self.backbone, self.neck, self.head = build_parts(model, temporal, frame_hw, num_classes, in_channels)
         if model.freeze_spatial:
             self.backbone.freeze_spatial()
@@ -86,6 +86,18 @@ class Detector(nn.Module):
         Returns the head's predictions for the M rows (step, stream) of frame_index, for every step and stream if it is
         None, and the state after step L.
         """
+        lower = self.product_dtype
+        with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
+            return self._run(hist, state, step_scale, frame_index, targets)
+
+    def _run(
+        self,
+        hist: Tensor,
+        state: tuple[Any, ...] | None,
+        step_scale: float | Tensor | PreparedStep,
+        frame_index: Tensor | None,
+        targets: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Any, tuple[Any, ...]]:
         num_streams = hist.shape[1]
         if state is None:
             state = self.init_state(num_streams)
@@ -115,7 +127,7 @@ class Detector(nn.Module):
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]
         frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
         # moved while they are small; and laid out plainly, as a single frame has to be for a fast convolution
-        frames = frames.contiguous().to(self.backbone.dtype)
+        frames = frames.contiguous().to(next(self.backbone.parameters()).dtype)
         return frames.view(hist.shape[0], hist.shape[1], *frames.shape[1:])
 
 

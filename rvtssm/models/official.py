@@ -3,8 +3,6 @@
 Sources: uzh-rpg/ssms_event_cameras 7c871b5 and uzh-rpg/RVT b80f568 (Lightning checkpoints, keys under `mdl.`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Source: YOLOX (Ge et al., 2021), PAFPN with CSP layers, upsampled by nearest neighbour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -57,6 +55,7 @@ class Pafpn(Neck):
         self.channels = {stride: channels[stride] for stride in self.strides}
         c8, c16, c32 = self.channels.values()
         num_blocks = model.fpn_blocks
+        self.twice = nn.Upsample(scale_factor=2, mode="nearest-exact")
         self.reduce32 = ConvNormAct(c32, c16, 1)
         self.merge16_down = CspLayer(2 * c16, c16, num_blocks)
         self.reduce16 = ConvNormAct(c16, c8, 1)
@@ -68,12 +67,8 @@ class Pafpn(Neck):
 
     def forward(self, maps: dict[int, Tensor]) -> dict[int, Tensor]:
         reduced32 = self.reduce32(maps[32])
-        reduced16 = self.reduce16(self.merge16_down(torch.cat([_twice(reduced32), maps[16]], dim=1)))
-        out8 = self.merge8_down(torch.cat([_twice(reduced16), maps[8]], dim=1))
+        reduced16 = self.reduce16(self.merge16_down(torch.cat([self.twice(reduced32), maps[16]], dim=1)))
+        out8 = self.merge8_down(torch.cat([self.twice(reduced16), maps[8]], dim=1))
         out16 = self.merge16_up(torch.cat([self.shrink8(out8), reduced16], dim=1))
         out32 = self.merge32_up(torch.cat([self.shrink16(out16), reduced32], dim=1))
         return {8: out8, 16: out16, 32: out32}
-
-
-def _twice(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="nearest-exact")

@@ -5,8 +5,6 @@ Deviations: the neck of the detector takes the place of the hybrid encoder; boxe
 `rvtssm.models.rtdetr_decoder`); the boxes at the start have sides of two strides, and none is excluded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

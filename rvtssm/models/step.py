@@ -1,7 +1,5 @@
 """One step of a detector as a function of tensors alone: counts, step scale and state in, predictions and state out."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

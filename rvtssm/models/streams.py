@@ -4,8 +4,6 @@ Training, validation, evaluation, prediction and live detection all carry states
 a fixed number of steps (`model.memory=chunk`) happens nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -88,7 +86,7 @@ class Streams:
         (M, N, 5) and their number (M,)) are handed to a head that trains with them.
         """
         with nullcontext() if self.with_gradients else torch.inference_mode():
-            hist = hist.to(self._device, non_blocking=True)
+            hist = hist.to(self.detector.device, non_blocking=True)
             step_scale = dt_us.double() / self.trained_stride_us
             if self.step_scale is not None:
                 step_scale = torch.full_like(step_scale, self.step_scale)
@@ -96,23 +94,25 @@ class Streams:
                 return self._push_without_memory(hist, step_scale, frame_index.cpu(), targets)
             state, steps = self._gather(slots, is_first)
             predictions = []
-            segments = self._segments(steps, len(hist))
+            segments = [(0, len(hist))] if self.memory_chunk is None else self._segments(steps, len(hist))
             for start, stop in segments:
                 wanted, boxes = frame_index, targets
                 if len(segments) > 1:
                     is_inside = (frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)
                     wanted = frame_index[is_inside] - torch.tensor([start, 0], device=frame_index.device)
                     boxes = targets and (targets[0][is_inside], targets[1][is_inside])
+                if self.memory_chunk is not None:
+                    state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 found, state = self.detector(
                     hist[start:stop],
-                    self._forgotten(state, [count + start for count in steps]),
-                    self._prepare(_number_if_constant(step_scale[start:stop], self._device)),
-                    wanted.to(self._device),
+                    state,
+                    self._prepare(_number_if_constant(step_scale[start:stop], self.detector.device)),
+                    wanted.to(self.detector.device),
                     boxes,
                 )
                 predictions.append(found)
             self._keep(slots, state, [count + len(hist) for count in steps])
-            return concatenate(predictions)
+            return predictions[0] if len(predictions) == 1 else concatenate(predictions)
 
     def states(self) -> dict[str, Any]:
         """The states of all streams as they are, not copied: `steps` by slot and `state`, whose rows are in that order.
@@ -139,10 +139,6 @@ class Streams:
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 
-    @property
-    def _device(self) -> torch.device:
-        return self.detector.device
-
     def _prepare(self, step_scale: float | Tensor) -> float | Tensor | PreparedStep:
         if isinstance(step_scale, Tensor) or self.with_gradients:
             return step_scale
@@ -158,17 +154,17 @@ class Streams:
             return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
         each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
-        frames = hist.flatten(0, 1)[rows.to(self._device)][None]
-        scale = _number_if_constant(step_scale.flatten()[rows.to(step_scale.device)][None], self._device)
-        predictions, _ = self.detector(frames, None, scale, each.to(self._device), targets)
+        frames = hist.flatten(0, 1)[rows.to(self.detector.device)][None]
+        scale = _number_if_constant(step_scale.flatten()[rows.to(step_scale.device)][None], self.detector.device)
+        predictions, _ = self.detector(frames, None, scale, each.to(self.detector.device), targets)
         return predictions
 
     def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:
         """[start, stop) within which no stream forgets."""
+        assert self.memory_chunk is not None
         cuts = {0}
-        if self.memory_chunk is not None:
-            for count in steps:
-                cuts.update(range(-count % self.memory_chunk, num_steps, self.memory_chunk))
+        for count in steps:
+            cuts.update(range(-count % self.memory_chunk, num_steps, self.memory_chunk))
         return list(pairwise([*sorted(cuts), num_steps]))
 
     def _gather(self, slots: Sequence[int], is_first: Sequence[bool]) -> tuple[State, list[int]]:
@@ -176,30 +172,26 @@ class Streams:
         place = {slot: row for row, slot in enumerate(self._steps)}
         goes_on = [slot in place and not first for slot, first in zip(slots, is_first, strict=True)]
         steps = [self._steps[slot] if stays else 0 for slot, stays in zip(slots, goes_on, strict=True)]
-        zero = self.detector.init_state(len(slots))
         if not any(goes_on):
-            return zero, steps
-        state = map_state(lambda leaf: leaf.to(self._device), self._state)
+            return self.detector.init_state(len(slots)), steps
+        state = map_state(lambda leaf: leaf.to(self.detector.device), self._state)
         if list(slots) == list(place) and all(goes_on):
             return state, steps
-        rows = torch.tensor([place.get(slot, 0) for slot in slots], device=self._device)
+        rows = torch.tensor([place.get(slot, 0) for slot in slots], device=self.detector.device)
         stored = map_state(lambda leaf: _by_stream(leaf, len(place))[rows].flatten(0, 1), state)
-        return self._mixed(goes_on, stored, zero), steps
+        return self._forgotten(stored, goes_on), steps
 
-    def _forgotten(self, state: State, steps: Sequence[int]) -> State:
-        """The state with zeros for the streams whose number of steps is a multiple of `memory_chunk`."""
-        keep = [self.memory_chunk is None or count % self.memory_chunk != 0 for count in steps]
-        return state if all(keep) else self._mixed(keep, state, self.detector.init_state(len(steps)))
-
-    def _mixed(self, keep: Sequence[bool], old: State, new: State) -> State:
-        """The old state of the streams that are kept, the new one of the others."""
-        kept = torch.tensor(keep, device=self._device)
+    def _forgotten(self, state: State, keep: Sequence[bool]) -> State:
+        """Return the state with zeros for the streams that are not kept."""
+        if all(keep):
+            return state
+        kept = torch.tensor(keep, device=self.detector.device)
 
         def mix(old_leaf: Tensor, new_leaf: Tensor) -> Tensor:
             old_leaf, new_leaf = _by_stream(old_leaf, len(keep)), _by_stream(new_leaf, len(keep))
             return torch.where(kept.view(-1, *[1] * (old_leaf.ndim - 1)), old_leaf, new_leaf).flatten(0, 1)
 
-        return map_state(mix, old, new)
+        return map_state(mix, state, self.detector.init_state(len(keep)))
 
     def _keep(self, slots: Sequence[int], state: State, steps: Sequence[int]) -> None:
         """Store the states of all streams that have a slot, cut from the graph."""

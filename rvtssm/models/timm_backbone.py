@@ -9,8 +9,6 @@ Frames enter as counts, without scaling. timm repeats pretrained filters over th
 3 / C, so a pixel with C / 3 events gives about the response of an image value of 1, one standard deviation of ImageNet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -24,8 +22,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 
 _STRIDES = (4, 8, 16, 32)

@@ -3,8 +3,6 @@
 Sources of weights: our checkpoints, those of RVT and of the official SSM release.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Width: a quarter of the coarsest map.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -10,8 +10,6 @@ reading. A frame of 1Mpx (50 ms at 5.5 Mev/s, halved, one core) takes 46 kB, 1.4
 the blosc of RVT 76 kB, 3.37 and 2.19 ms. `python -m benchmarks.events --json FILE --only preparation` measures others.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

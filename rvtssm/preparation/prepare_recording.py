@@ -4,8 +4,6 @@ A long recording can be cut into sections of consecutive windows, which any proc
 the byte.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +17,7 @@ from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor
-from rvtssm.preparation.store import Meta, read_meta, sequence_writer
+from rvtssm.preparation.store import Meta, open_sequence, sequence_writer
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
@@ -74,12 +72,11 @@ class Plan:
     """The file that a recording will become."""
 
     sequence: SequencePlan
-    meta: Meta  # without the faults, which are known when all events have been read
+    meta: Meta  # without what is known when all events have been read
     unusable_boxes: str = ""
 
-    @property
-    def final_meta(self) -> Meta:
-        return {**self.meta, "faults": asdict(self.sequence.recording.faults)}
+    def final_meta(self, num_events: int) -> Meta:
+        return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
 
 
 def prepare_recording(
@@ -105,7 +102,7 @@ def prepare_recording(
             if report is not None:
                 report(writer.num_frames / len(sequence.windows), blocks.num_events)
         sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
-        writer.meta = plan.final_meta
+        writer.meta = plan.final_meta(blocks.num_events)
     faults = sequence.recording.faults
     return Outcome("written", "", faults.backward_steps, blocks.num_events, plan.unusable_boxes)
 
@@ -169,20 +166,36 @@ class EventBlocks:
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
-    """Return whether `path` is what preparing gives. Raise ValueError if it is something that may not be replaced."""
+    """Return whether `path` is what preparing gives; its digest is checked completely.
+
+    Raise ValueError if it is something that may not be replaced: a damaged file, or the file of a recording that is
+    shorter now.
+    """
     if not path.exists():
         return False
     try:
-        found = read_meta(path)
+        with closing(open_sequence(path)) as sequence:
+            found = sequence.meta
+            wanted = recipe.meta.items()
+            differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
+            if differences:
+                raise ValueError(
+                    f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder"
+                )
+            source = _source(recording, recipe.is_labelled)
+            if found["source"] != source:
+                if source["num_bytes"] < found["source"]["num_bytes"]:
+                    raise ValueError(
+                        f"{recording.events_path} has {source['num_bytes']} bytes, but {path} was made from "
+                        f"{found['source']['num_bytes']}; copy it again, or give overwrite=true if it should be shorter"
+                    )
+                return False
+            sequence.check_frames()
+            return True
     except ValueError:
         if overwrite:
             return False
         raise
-    wanted = recipe.meta.items()
-    differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
-    if differences and not overwrite:
-        raise ValueError(f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder")
-    return not differences and found.get("source") == _source(recording, recipe.is_labelled)
 
 
 def _source(recording: RawRecording, is_labelled: bool) -> Meta:

@@ -1,7 +1,5 @@
 """A recording that is to be prepared, and the writer of one that is counted in sections by many workers."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from contextlib import ExitStack
@@ -76,7 +74,7 @@ class SectionedRecording:
         return self.bounds[self._written - 1][1] / len(self.plan.sequence.windows) if self._written else 0.0
 
     def finish(self) -> Outcome:
-        self._writer.meta = self.plan.final_meta
+        self._writer.meta = self.plan.final_meta(self.plan.sequence.recording.num_events)
         self._stack.close()
         faults = self.plan.sequence.recording.faults
         return Outcome("written", "", faults.backward_steps, self.num_events, self.plan.unusable_boxes)

@@ -2,18 +2,18 @@
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
 attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
-`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from.
+`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from. Its `digest`
+is the CRC-32 of `frames` and that of all other content and the name of the file; files of earlier versions have none.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +35,28 @@ FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
 _AGAIN = "delete it and prepare it again"
+_CHECK_BYTES = 1 << 24  # of frames that are checked at once
+_TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
 
+@dataclass(eq=False)
 class StoredSequence:
     """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
 
     It can be pickled; every process opens the file for itself when it first reads.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        windows: Windows,
-        labels: Labels,
-        meta: Meta,
-        offsets: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.windows = windows
-        self.labels = labels
-        self.meta = meta
-        self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
-        self._file: h5py.File | None = None
-        self._file_owner = 0
+    name: str
+    path: Path
+    windows: Windows
+    labels: Labels
+    meta: Meta
+    offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
+    frames_crc: int | None = None  # None: the file has no digest
+    _file: h5py.File | None = None
+    _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
@@ -70,13 +65,29 @@ class StoredSequence:
         """
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
-        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
-            self._file, self._file_owner = _opened(self.path), os.getpid()
+        file = self._opened()
         with file_errors(self.path, advice=_AGAIN), watched(self.path):
-            if self._offsets is None:
-                dense: npt.NDArray[Any] = self._file["data"][start:stop]
+            if self.offsets is None:
+                dense: npt.NDArray[Any] = file["data"][start:stop]
                 return dense
-            return _decompressed(self._file["frames"], self._offsets[start : stop + 1])
+            return _decompressed(file["frames"], self.offsets[start : stop + 1])
+
+    @property
+    def has_digest(self) -> bool:
+        """Return whether the file can be checked completely; files of RVT and of earlier versions cannot."""
+        return self.frames_crc is not None
+
+    def check_frames(self) -> None:
+        """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
+        if self.frames_crc is None:
+            return
+        crc = 0
+        with file_errors(self.path, advice=_AGAIN), watched(self.path):
+            stored = self._opened()["frames"]
+            for start in range(0, len(stored), _CHECK_BYTES):
+                crc = zlib.crc32(stored[start : start + _CHECK_BYTES], crc)
+            if crc != self.frames_crc:
+                raise ValueError("its frames are not those of its digest")
 
     @property
     def settings(self) -> WindowSettings:
@@ -90,6 +101,11 @@ class StoredSequence:
             self._file.close()
             self._file = None
 
+    def _opened(self) -> h5py.File:
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
+            self._file, self._file_owner = _opened(self.path), os.getpid()
+        return self._file
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
 
@@ -99,6 +115,7 @@ class SequenceWriter:
 
     def __init__(self, stored: h5py.Dataset) -> None:
         self.meta: Meta = {}
+        self.crc = 0
         self._stored = stored
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -112,7 +129,9 @@ class SequenceWriter:
             self.flush()
 
     def flush(self) -> None:
-        data = np.frombuffer(b"".join(self._waiting), np.uint8)
+        waiting = b"".join(self._waiting)
+        self.crc = zlib.crc32(waiting, self.crc)
+        data = np.frombuffer(waiting, np.uint8)
         size = len(self._stored)
         self._stored.resize(size + len(data), axis=0)
         self._stored[size:] = data
@@ -144,11 +163,13 @@ def sequence_writer(
         offsets = writer.offsets
         if len(offsets) != len(windows) + 1:
             raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
-        file["offsets"] = offsets
-        file["bounds_us"], file["dt_us"] = windows.bounds_us, windows.dt_us
-        for field in fields(Labels):
-            file[f"labels/{field.name}"] = getattr(labels, field.name)
-        file.attrs["meta"] = json.dumps({"format_version": FORMAT_VERSION, **writer.meta})
+        stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+        tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+        for name, table in tables.items():
+            file[name] = table
+        meta = {"format_version": FORMAT_VERSION, **writer.meta}
+        digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
+        file.attrs["meta"] = json.dumps({**meta, "digest": digest})
 
 
 @contextlib.contextmanager
@@ -164,10 +185,15 @@ def _created(path: Path) -> Iterator[h5py.File]:
             raise
 
 
+def shared_settings(meta: Meta) -> Meta:
+    """Return what all prepared files of a dataset have in common, from the metadata of one."""
+    return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
+
+
 def read_meta(path: Path | str) -> Meta:
     """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
-        return _checked_meta(path, file)
+        return _checked_meta(path, file)[0]
 
 
 def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
@@ -181,11 +207,15 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
         return open_rvt_sequence(path, spec)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
-        meta = _checked_meta(path, file)
-        windows = Windows(read_array(file, "bounds_us"), read_array(file, "dt_us"))
-        labels = Labels(**{field.name: read_array(file, f"labels/{field.name}") for field in fields(Labels)})
-        offsets = read_array(file, "offsets")
-    return StoredSequence(path.stem, path, windows, labels, meta, offsets)
+        meta, digest = _checked_meta(path, file)
+        tables = {name: read_array(file, name) for name in _TABLES}
+    with file_errors(path, advice=_AGAIN):
+        offsets, bounds_us, dt_us, *stored_labels = tables.values()
+        windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
+        frames_crc, crc_of_all = digest or (None, None)
+        if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+            raise ValueError("its labels, times, settings or name are not those that were written")
+    return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
@@ -235,6 +265,14 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     return frames
 
 
+def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
+    crc = zlib.crc32(f"{name} {frames_crc} {json.dumps(meta)}".encode())
+    for key, table in tables.items():
+        crc = zlib.crc32(f"{key} {table.dtype.str} {table.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(table).data, crc)
+    return crc
+
+
 def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     """Return the folder of histograms, their window length in us and number of bins. Of several, take the published."""
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
@@ -255,15 +293,16 @@ def _opened(path: Path | str) -> h5py.File:
         return open_hdf5(path)
 
 
-def _checked_meta(path: Path | str, file: h5py.File) -> Meta:
+def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
+    """Return the metadata and the digest, None if there is none. Raise ValueError for another format version."""
     try:
         meta: Meta = json.loads(file.attrs["meta"])
-        version = meta["format_version"]
-    except (KeyError, TypeError, ValueError, RecursionError):
+        version, digest = meta["format_version"], meta.pop("digest", None)
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
-    return meta
+    return meta, digest

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 from rvtssm.config import Config
-from rvtssm.evaluation.audit_report import console_table, to_json, write_audit
+from rvtssm.evaluation.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.events.readers import Recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Events
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import writable
@@ -27,16 +28,17 @@ def audit(config: Config, as_json: bool = False) -> None:
     `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
     """
     out = writable(Path(config.out or "outputs/audit"))
-    checkpoint = read_weights(config)
-    events, sensor_hw, downsample, source = _input(config, checkpoint)
-    found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
-    title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
-    written = write_audit(found, title, source, out)
+    with result_set(out, "audit", AUDIT_FILES) as staged:
+        checkpoint = read_weights(config)
+        events, sensor_hw, downsample, source = _input(config, checkpoint)
+        found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
+        title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
+        write_audit(found, title, source, staged)
     if as_json:
         say(json.dumps(to_json(found, title, source)))
         return
     console.print(console_table(found, title))
-    say("wrote " + ", ".join(str(path) for path in written))
+    say("wrote " + ", ".join(str(out / name) for name in AUDIT_FILES))
 
 
 def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:

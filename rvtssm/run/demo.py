@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.evaluation.frequency import is_same_rate
@@ -17,6 +16,7 @@ from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
+from rvtssm.output_folder import result_set
 from rvtssm.run.console import console, say
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.generate import generate
@@ -24,6 +24,7 @@ from rvtssm.run.preprocess import preprocess
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
 
+_FILES = ("report.md", "metrics.json")
 STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
 
 
@@ -39,12 +40,17 @@ def demo(config: Config) -> None:
         raw_dir=config.dataset.raw_dir or str(out / "raw"),
         prepared_dir=config.dataset.prepared_dir or str(out / "prepared"),
     )
-    config = replace(config, out=str(out), dataset=dataset, resume="auto")
+    with result_set(out, "demo", _FILES) as staged:
+        _all_steps(replace(config, out=str(out), dataset=dataset, resume="auto"), out, staged)
+    say(f"wrote {out / 'report.md'} and {out / 'metrics.json'}")
+
+
+def _all_steps(config: Config, out: Path, staged: Path) -> None:
     _announce("generate")
     generate(config)
     _announce("preprocess")
     if preprocess(config):
-        raise ValueError(f"some recordings in {dataset.raw_dir} could not be prepared; see the lines above")
+        raise ValueError(f"some recordings in {config.dataset.raw_dir} could not be prepared; see the lines above")
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")
@@ -52,9 +58,8 @@ def demo(config: Config) -> None:
     _announce("predict")
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
-    _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    _write(out / "report.md", _page(report, metrics, summary, config.evaluation.still_ms, out))
-    say(f"wrote {out / 'report.md'} and {out / 'metrics.json'}")
+    (staged / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    (staged / "report.md").write_text(_page(report, metrics, summary, config.evaluation.still_ms, out))
 
 
 def _check(config: Config) -> None:
@@ -136,8 +141,3 @@ def _page(
     ]
     lines += [f"![{path.stem}](prediction/{path.name})" for path in stills]
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_file(path) as staged:
-        staged.write_text(text)

@@ -63,19 +63,43 @@ def _forward_pass() -> str:
     return f"the tiny detector runs on {device}"
 
 
+def _recurrence() -> str:
+    """Compare the states that this device computes with those of the formula."""
+    import torch
+
+    from rvtssm.ssm.scan import scan, sweeps
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
+    drive, state = (
+        torch.randn(30, 7, 40, dtype=decay.dtype).to(device),
+        torch.zeros(7, 40, dtype=decay.dtype).to(device),
+    )
+    states, wanted = scan(decay, drive, state)[0], []
+    for step in drive:
+        state = decay[0] * state + step
+        wanted.append(state)
+    difference = float((states - torch.stack(wanted)).abs().max())
+    if not difference < 1e-4:
+        raise RuntimeError(f"states differ from the formula by {difference:.1e}; report this with the versions above")
+    return f"{str(vars(sweeps(device))['__name__']).rpartition('.')[2]} gives the states of the formula"
+
+
 def _video() -> str:
     import cv2
     import numpy as np
 
-    from rvtssm.inference.draw import write_video
+    from rvtssm.inference.draw import open_video
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"
-        write_video(path, [np.zeros((64, 96, 3), np.uint8)] * 3, fps=20)
+        with open_video(path, fps=20) as write:
+            for _ in range(3):
+                write(np.zeros((64, 96, 3), np.uint8))
         num_read = int(cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FRAME_COUNT))
     if num_read != 3:
         raise RuntimeError(f"wrote 3 frames and read {num_read}; install opencv-python-headless again")
     return "an MP4 file was written and read back"
 
 
-CHECKS = (_versions, _packages, _device, _forward_pass, _video)
+CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _video)

@@ -16,11 +16,11 @@ from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
-from rvtssm.evaluation.comparison import write_comparison
+from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
 from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
-from rvtssm.evaluation.report import console_table, write_report
+from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, to_png
@@ -28,6 +28,7 @@ from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.parts import head_class
+from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
@@ -52,14 +53,25 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         one = replace(config, checkpoint=path)
         _data_for(one, read_weights(one))
     reports = {}
-    for number, path in enumerate(config.evaluation.checkpoints, start=1):
-        reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
-    written = write_comparison(reports, out)
-    say("wrote " + ", ".join(str(path) for path in written))
+    with result_set(out, "comparison", COMPARISON_FILES) as staged:
+        for number, path in enumerate(config.evaluation.checkpoints, start=1):
+            reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
+        write_comparison(reports, staged)
+    say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
     return list(reports.values())
 
 
 def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
+    with result_set(out, "evaluation", REPORT_FILES) as staged:
+        report, pictures = _measure(config)
+        write_report(report, staged, pictures)
+    console.print(console_table(report))  # after writing, since a closed terminal raises an error
+    say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
+    return report
+
+
+def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
+    """Return the numbers of one checkpoint at all rates, and pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
     spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
@@ -100,10 +112,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
         still_objects=still,
         breakdown=breakdown,
     )
-    written = write_report(report, out, pictures)  # before printing, which a closed terminal would stop
-    console.print(console_table(report))
-    say("wrote " + ", ".join(str(path) for path in written.values()))
-    return report
+    return report, pictures
 
 
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
@@ -145,7 +154,7 @@ def _usual_steps(
                 f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
                 "choose another split, or prepare it with its labels"
             )
-        found[hz] = float(np.median(np.concatenate([sequence.dt_us for sequence in sequences])))
+        found[hz] = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
         checkpoint.detector.prepare(config.evaluation.step_scale or found[hz] / checkpoint.windows.stride_us)
     return found
 

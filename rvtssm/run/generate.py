@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
+from rvtssm.output_folder import locked
 from rvtssm.run.console import say
 from rvtssm.run.inputs import needed
 from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
@@ -23,5 +24,6 @@ def generate(config: Config) -> None:
             f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
             "and dataset.width, which every verb reads"
         )
-    generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
+    with locked(folder):
+        generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
     say(f"recordings are in {folder}")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
+from rvtssm.output_folder import result_set
 from rvtssm.run.console import console
 
 OUTCOMES = ("taken", "resized", "left")
@@ -39,8 +39,10 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     if out is None:
         return
     console.print(_table(path, report))
-    file = out / "init_from.csv"
-    with atomic_file(file) as staged, open(staged, "w", newline="") as text:
+    with (
+        result_set(out, "init_from", ["init_from.csv"]) as staged,
+        open(staged / "init_from.csv", "w", newline="") as text,
+    ):
         writer = csv.writer(text)
         writer.writerow(("tensor", "part", "outcome", "reason"))
         writer.writerows(astuple(row) for row in report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 from rich.filesize import decimal
 from rich.table import Table
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.readers import open_recording
@@ -23,6 +23,7 @@ from rvtssm.inspection.inspect_dataset import (
 )
 from rvtssm.inspection.inspect_recording import RecordingInspection, inspect_recording
 from rvtssm.inspection.picture import recording_png, tree_png
+from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec
 from rvtssm.run.console import console, say, say_error
 from rvtssm.run.inputs import needed
@@ -57,7 +58,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
     else:
         _print_tree(found)
     if config.out or not as_json:
-        _write_picture(found, Path(config.out or "outputs/inspect") / f"{path.resolve().name}.png", as_json)
+        _write_picture(found, Path(config.out or "outputs/inspect"), f"{path.resolve().name}.png", as_json)
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")
@@ -136,9 +137,9 @@ def _two_columns(title: str) -> Table:
     return table
 
 
-def _write_picture(found: RecordingInspection | TreeInspection, path: Path, is_quiet: bool) -> None:
+def _write_picture(found: RecordingInspection | TreeInspection, out: Path, name: str, is_quiet: bool) -> None:
     data = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
-    with atomic_file(path) as staged:
-        staged.write_bytes(data)
+    with result_set(out, name, [glob.escape(name)]) as staged:
+        (staged / name).write_bytes(data)
     if not is_quiet:
-        say(f"picture: {path}")
+        say(f"picture: {out / name}")

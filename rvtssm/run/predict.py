@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
@@ -17,6 +16,7 @@ from rvtssm.evaluation.result import percent
 from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.inference.sources import DSEC_TRACKS, find_sources
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import needed
@@ -35,6 +35,12 @@ def predict(config: Config) -> int:
     sources = find_sources(where)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")
+    with result_set(out, "scores", ["scores.json"]) as staged:
+        return _predict_all(config, checkpoint, sources, out, staged)
+
+
+def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str, str], out: Path, staged: Path) -> int:
+    """Predict all sources, write `scores.json` to `staged`, and return the exit code."""
     scored: list[ScoredRecording] = []
     wanted: dict[str, np.ndarray] = {}
     num_failed = num_unseen = 0
@@ -57,10 +63,10 @@ def predict(config: Config) -> int:
         if summary.broke_off:
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
+    if num_failed == len(sources):  # what `out` holds from an earlier prediction stays
+        raise ValueError(f"none of the {num_failed} recordings could be predicted")
     if scored:
-        _score(scored, wanted, num_unseen, checkpoint.spec, out)
-    elif num_failed < len(sources):
-        (out / "scores.json").unlink(missing_ok=True)  # it belongs to an earlier prediction
+        (staged / "scores.json").write_text(_scores(scored, wanted, num_unseen, checkpoint.spec, out))
     if num_failed:
         say(f"{num_failed} of {len(sources)} recordings could not be predicted")
     return 2 if num_failed or is_cut_off else 0
@@ -93,14 +99,14 @@ def _predict_one(
     return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
 
 
-def _score(
+def _scores(
     recordings: list[ScoredRecording],
     wanted: dict[str, np.ndarray],
     num_unseen: int,
     trained: DatasetSpec,
     out: Path,
-) -> None:
-    """Print and write the average precision over all sequences, and how their classes map to those of the model."""
+) -> str:
+    """Print and return as JSON the average precision over all sequences, and how their classes map to the model's."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
     metrics = evaluate_detections(recordings, spec, only=wanted)
     mapping = dsec.mapping_in_words(spec.class_names)
@@ -111,12 +117,11 @@ def _score(
         "label_times_without_events": num_unseen,
         "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
     }
-    with atomic_file(out / "scores.json") as staged:
-        staged.write_text(json.dumps(content, indent=2) + "\n")
     say(
         f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "
         f"{mapping}; in {out / 'scores.json'}"
     )
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:

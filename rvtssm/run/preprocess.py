@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
+from rvtssm.output_folder import locked
 from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
 from rvtssm.run.console import say, say_error
@@ -19,12 +20,8 @@ def preprocess(config: Config) -> int:
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
-    is_described = spec.name == custom.SPEC.name
-    if is_described and not (Path(prepared_dir) / custom.FILE).exists():
-        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
-    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
-    if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
-        custom.copy_description(raw_dir, prepared_dir)
+    with locked(prepared_dir):
+        summary = _prepare(config, spec, raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
@@ -34,6 +31,16 @@ def preprocess(config: Config) -> int:
             "prepares without them"
         )
     return 2 if summary.failed else 0
+
+
+def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
+    is_described = spec.name == custom.SPEC.name
+    if is_described and not (Path(prepared_dir) / custom.FILE).exists():
+        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
+    if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
+        custom.copy_description(raw_dir, prepared_dir)
+    return summary
 
 
 def _numbered(spec: DatasetSpec) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import lightning as L
@@ -11,6 +12,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.output_folder import locked
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
@@ -20,19 +22,26 @@ from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.pace import pace_of
-from rvtssm.training.speed import check_compiler, speed_up
+from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 
 
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or "outputs/train")
+    precision = choose_precision(config.training.precision, config.training.accelerator)
+    config = replace(config, training=replace(config.training, precision=precision))
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     check(config)  # like all that can fail without data, before any data are read
+    trainer = build_trainer(config.training, out, config.optim.clip_value)
+    with locked(out) if trainer.is_global_zero else nullcontext():  # the first process of a run locks for all
+        return _train(config, out, trainer)
+
+
+def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     resume = find_resume(config.resume, out)
     start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
-    trainer = build_trainer(config.training, out, config.optim.clip_value)
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings
@@ -85,7 +94,7 @@ def train(config: Config) -> Path:
         waited = pace_of(trainer).mean_data_wait
         say(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
-            f"in {module.train_seconds:.0f} s"
+            f"in {module.train_seconds:.0f} s in {config.training.precision}"
             f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
             f"weights: {best}, logs: {out}"
         )

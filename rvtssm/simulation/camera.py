@@ -6,8 +6,6 @@ All pixels emit rare noise events, and hot pixels emit many. Events of a pixel w
 last event are dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The look of cars: bodies with windows, wheels, lamps and plates, in random greys and proportions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

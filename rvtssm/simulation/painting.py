@@ -1,7 +1,5 @@
 """Painting of figures with soft edges at sub-pixel positions, because jumps by whole pixels would cause events."""
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """A street with cars and pedestrians: the image that a camera sees at any microsecond, and the boxes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,12 +27,8 @@ class Scene:
     def view(self) -> View:
         return self.street.view
 
-    def image(self, t_us: int) -> np.ndarray:
-        """Return the intensity at time `t_us`, (H, W) float32 in [0, 1]."""
-        return self._with_actors(self._backdrop(t_us), t_us)
-
     def frames(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield times in us and images at `frame_times_us`, which are dense enough for the camera."""
+        """Yield times in us and intensities (H, W) float32 in [0, 1], which are dense enough for the camera."""
         backdrop = self._backdrop(0)
         for t_us in self.frame_times_us():
             yield t_us, self._with_actors(self._backdrop(t_us) if self.view.is_moving else backdrop.copy(), t_us)

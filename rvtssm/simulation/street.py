@@ -4,8 +4,6 @@ A pinhole camera stands at some height over flat ground, and houses stand on a p
 as the size of a metre in pixels (`px_per_m`). The ground at a depth is at row horizon + camera height * px_per_m.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

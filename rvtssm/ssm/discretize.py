@@ -4,8 +4,6 @@ Every method takes lambda (P,) complex, the training step dt (P,) and the step s
 broadcasts against (P,) from the left). It returns decay and gain, complex, of the broadcast shape or (P,).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,14 +4,14 @@ The normal part of HiPPO-LegS is that of Gu et al. 2022 (S4) and Smith et al. 20
 closed forms of Gu et al. 2022 (S4D). Everything is computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rvtssm.limits import check_choice
 
 Modes = tuple[np.ndarray, np.ndarray]
 
@@ -70,8 +70,7 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
 
     With `half`, only the mode with Im >= 0 of each conjugate pair is kept, P = size / 2.
     """
-    if name not in INITIAL_MODES:
-        raise ValueError(f"temporal.init={name!r}; choose from {', '.join(INITIAL_MODES)}")
+    check_choice("temporal.init", name, INITIAL_MODES)
     if size < 1 or num_blocks < 1 or size % num_blocks:
         raise ValueError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
     block = size // num_blocks

@@ -1,7 +1,5 @@
 """The LSTM of RVT (Gehrig and Scaramuzza 2023): every pixel is a sequence, and the gates are 1x1 convolutions."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch
@@ -61,13 +59,6 @@ class LSTM(TemporalLayer):
             hidden = leave * torch.tanh(cell)
             outputs.append(hidden)
         return torch.stack(outputs), (hidden, cell)
-
-    def step(
-        self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run one step: x (N, D) -> the hidden state (N, D), and the state (hidden, cell). See `forward`."""
-        y, after = self(x[None], state, step_scale, grid)
-        return y[0], after
 
     def real_step(self) -> TemporalLayer:
         return self

@@ -6,8 +6,6 @@ and the last state are ever held, and any number of sequences shares the matrice
 state that all features share, is in `rvtssm.ssm.shared_state`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ itself on whether B, C and D follow the input as well (eqs. 3 and 5). Ours, in b
 input through one linear layer; B, C and D do not, because that would take P times the memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ The matrix products around it take nearly all of the time and use all threads; b
 to be worth a second pool of threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The diagonal recurrence on any device, step by step in place. `rvtssm.ssm.scan_cpu` describes the arguments."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

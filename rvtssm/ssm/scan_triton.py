@@ -8,8 +8,6 @@ precision, so products in bfloat16 need no copy in float32.
 # Triton infers the types of kernels when it compiles them.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ and output need no copy. If the states are few, they are kept for the backward; 
 again, block by block. The other kind of layer, with a small system per feature, is in `rvtssm.ssm.per_feature`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +46,8 @@ def run_shared(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, 
         raise ValueError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
     check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
-    y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, _keeps(system, u, state))
+    keep = torch.is_grad_enabled() and _keeps(system, u, state)
+    y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, keep)
     return y, last
 
 
@@ -65,7 +64,7 @@ def as_pairs(values: Tensor, like: Tensor) -> Tensor:
 def _keeps(system: SharedSystem, u: Tensor, state: Tensor) -> bool:
     """Return whether the states are kept for the backward: if they are few and neither gain nor mask changes them."""
     inputs = (u, state, system.decay, system.w_in, system.w_out, system.d)
-    if not torch.is_grad_enabled() or not any(value.requires_grad for value in inputs):
+    if not any(value.requires_grad for value in inputs):
         return False
     num_bytes = u.shape[0] * u.shape[1] * system.w_in.shape[0] * u.element_size()
     return system.gain is None and system.mask is None and num_bytes <= _KEPT_BYTES

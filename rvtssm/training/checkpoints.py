@@ -1,7 +1,5 @@
 """Which weights of a run are kept: the best by validation AP, and the last, from which the run can be continued."""
 
-from __future__ import annotations
-
 import io
 import logging
 import math

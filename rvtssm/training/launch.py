@@ -1,7 +1,5 @@
 """How a run fits to its launcher: torchrun, SLURM or none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment

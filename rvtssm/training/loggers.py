@@ -1,7 +1,5 @@
 """Where a run writes its logs: CSV always, TensorBoard by default, or any other logger of Lightning."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Sequence

@@ -5,8 +5,6 @@
 computes the losses of the saved batch again from the saved weights, states and random numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import asdict, fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The speed of a training run: steps per second, the share of time spent waiting for data, and the time left."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from typing import Any

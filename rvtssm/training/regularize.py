@@ -17,8 +17,6 @@ the layers is then half as large as that of the detection loss. So short a run s
 it is 13.0 and 4.7 without the term, 12.4 and 4.4 with 0.1, one seed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

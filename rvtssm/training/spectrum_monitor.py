@@ -1,7 +1,5 @@
 """The modes of the temporal layers during training: numbers and a figure for each layer, at every validation."""
 
-from __future__ import annotations
-
 import lightning as L
 import numpy as np
 

@@ -20,8 +20,7 @@ from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run.preprocess import preprocess
 
@@ -183,7 +182,7 @@ def prepared_boxes(spec, config, pedro):
     )
     assert len(summary.written) == 6 and not summary.failed and not summary.dropped
     sequences = SequenceDataModule(config, data=DataConfig(num_workers=0)).sequences("test")
-    assert [sequence.num_steps for sequence in sequences] == [1, 1]
+    assert [len(sequence.windows) for sequence in sequences] == [1, 1]
     assert all(int(sequence.read(0, 1).sum()) > 7_000 for sequence in sequences)  # all events but those cut off at 10
     return np.concatenate([sequence.labels.boxes_ltwh for sequence in sequences]).tolist()
 

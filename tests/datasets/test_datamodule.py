@@ -74,7 +74,7 @@ def test_a_stream_of_batches_carries_each_recording_in_its_slot(small_tree):
         for b in (2, 3):
             if batch.recording[b] >= 0:
                 steps[int(batch.recording[b])] += int((~batch.is_pad[:, b]).sum())
-    assert steps == {i: sequence.num_steps for i, sequence in enumerate(data.sequences("train"))}
+    assert steps == {i: len(sequence.windows) for i, sequence in enumerate(data.sequences("train"))}
 
 
 @pytest.mark.parametrize("source", ["prepared", "raw"])
@@ -96,7 +96,7 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
             seen[recording] += count
         for m, (_, stream) in enumerate(batch.frame_index.tolist()):
             found[int(batch.recording[stream])][int(batch.t_us[m])] = batch.targets[m, : batch.num_targets[m]]
-    assert seen == {i: sequence.num_steps for i, sequence in enumerate(sequences)}
+    assert seen == {i: len(sequence.windows) for i, sequence in enumerate(sequences)}
     for recording, sequence in enumerate(sequences):
         assert list(found[recording]) == sorted(set(sequence.labels.t_us.tolist()))
         targets = torch.cat(list(found[recording].values())).numpy()
@@ -126,7 +126,7 @@ def test_loaders_are_as_the_configuration_says(small_tree):
 
 
 def test_evaluation_starts_over_each_time(small_tree):
-    loader = module(small_tree).test_dataloader()
+    loader = module(small_tree).eval_loader("test")
     assert_all_equal(list(loader), list(loader))
 
 
@@ -153,13 +153,13 @@ def test_processes_share_the_work(small_tree):
         loader = data.train_dataloader()
         lengths.append(len(loader))
         for batch in loader.batch_sampler:
-            streamed += [(r.recording, r.start, r.stop) for r in batch if r.kind == "stream" and not r.is_empty]
+            streamed += [(r.recording, r.start, r.stop) for r in batch if r.slot >= 0 and not r.is_empty]
         evaluated.append(
             {r.recording for batch in data.val_dataloader().batch_sampler for r in batch if not r.is_empty}
         )
     assert lengths[0] == lengths[1] and lengths[0] % 3 == 0
     assert len(streamed) == len(set(streamed))
-    whole = sum(sequence.num_steps for sequence in data.sequences("train"))
+    whole = sum(len(sequence.windows) for sequence in data.sequences("train"))
     assert sum(stop - start for _, start, stop in streamed) == whole
     assert evaluated[0] | evaluated[1] == {0, 1} and not evaluated[0] & evaluated[1]
 

@@ -28,7 +28,7 @@ def test_packed_chunks_become_the_frames_that_are_read(small_tree, stride_us, le
     length_us = length_us or (stride_us if convention == "rvt" else None)
     settings = WindowSettings(stride_us, length_us, convention, 3, 2, representation)
     sequences = raw_sequences(small_tree, settings)
-    spans = [(0, min(3, sequences[0].num_steps)), (0, 0), (1, sequences[2].num_steps)]
+    spans = [(0, min(3, len(sequences[0].windows))), (0, 0), (1, len(sequences[2].windows))]
     places = [None, None, ZOOM]
     chunks = [
         sequence.source.frames(*span, placement)

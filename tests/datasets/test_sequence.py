@@ -15,8 +15,7 @@ from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import DatasetSpec, WindowSettings
 
 SETTINGS = WindowSettings(50_000, None, "exact", 10, 10)
@@ -26,10 +25,10 @@ LABEL_FIELDS = ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us")
 def assert_same(left, right):
     assert left.name == right.name and left.frame_shape == right.frame_shape
     np.testing.assert_array_equal(left.windows.bounds_us, right.windows.bounds_us)
-    np.testing.assert_array_equal(left.dt_us, right.dt_us)
+    np.testing.assert_array_equal(left.windows.dt_us, right.windows.dt_us)
     for name in LABEL_FIELDS:
         np.testing.assert_array_equal(getattr(left.labels, name), getattr(right.labels, name))
-    np.testing.assert_array_equal(left.read(0, left.num_steps), right.read(0, right.num_steps))
+    np.testing.assert_array_equal(left.read(0, len(left.windows)), right.read(0, len(right.windows)))
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -39,7 +38,7 @@ def test_raw_equals_prepared(small_tree, split):
     raw = RawSplit(small_tree.raw_dir, split, spec).sequences(SETTINGS)
     assert len(raw) == len(prepared) > 1
     for left, right in zip(raw, prepared, strict=True):
-        assert left.read(0, left.num_steps).any()
+        assert left.read(0, len(left.windows)).any()
         assert_same(left, right)
 
 
@@ -70,7 +69,7 @@ def test_at_every_rate_the_same_labels_end_windows(small_tree, hz):
     for sequence, reference in zip(split.sequences(replace(SETTINGS, stride_us=1e6 / hz)), usual, strict=True):
         np.testing.assert_array_equal(sequence.labels.boxes_ltwh, reference.labels.boxes_ltwh)
         np.testing.assert_array_equal(sequence.windows.ends_us[sequence.labels.window_index], sequence.labels.t_us)
-        np.testing.assert_allclose(sequence.dt_us, 1e6 / hz, rtol=0.1)
+        np.testing.assert_allclose(sequence.windows.dt_us, 1e6 / hz, rtol=0.1)
         # windows without gaps or overlaps: every event is in one of them
         np.testing.assert_array_equal(sequence.windows.bounds_us[1:, 0], sequence.windows.bounds_us[:-1, 1])
 
@@ -82,11 +81,11 @@ def test_parts_join_to_the_whole_and_survive_pickling(small_tree, source):
         sequence = RawSplit(small_tree.raw_dir, "val", spec).sequences(SETTINGS)[0]
     else:
         sequence = open_prepared_split(small_tree.prepared_dir, "val", spec)[0]
-    whole = sequence.read(0, sequence.num_steps)
+    whole = sequence.read(0, len(sequence.windows))
     copy = pickle.loads(pickle.dumps(sequence))
     sequence.close()
     for reader in (sequence, copy):
-        parts = [reader.read(i, min(i + 7, reader.num_steps)) for i in range(0, reader.num_steps, 7)]
+        parts = [reader.read(i, min(i + 7, len(reader.windows))) for i in range(0, len(reader.windows), 7)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
@@ -178,7 +177,7 @@ def test_trees_prepared_by_rvt_are_read_as_they_are(golden_dir, folder, name):
             boxes = sequence.labels.boxes_ltwh
             np.testing.assert_allclose(boxes[:, 0], expected_left, atol=1e-4)
             np.testing.assert_allclose(boxes[:, 0] + boxes[:, 2], expected_right, atol=1e-3)
-            hist = sequence.read(0, sequence.num_steps)
+            hist = sequence.read(0, len(sequence.windows))
             assert hist.shape == (len(ends_us), 20, spec.frame_height, spec.frame_width) and hist.any()
 
 

@@ -117,16 +117,6 @@ def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
     assert rates_png("$\\x$", "synthetic", [RateRow(20, nothing), RateRow(40, nothing)]).startswith(b"\x89PNG")
 
 
-def test_a_failed_write_leaves_the_old_report(tmp_path, monkeypatch):
-    paths = write_report(make_report(), tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(before) == set(paths.values())
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_report(make_report(title="other"), tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
     for reference_hz in (1e6 / (1e6 / 30), 1e6 / 33_333):
         assert reference_hz != 30

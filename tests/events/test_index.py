@@ -23,11 +23,12 @@ EVENTS = random_events(30_000, span_us=3_000_000)
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """A recording of several blocks, the path of its index, and a cache folder elsewhere."""
+    """A recording of several blocks and the path of its index."""
     monkeypatch.setenv("RVTSSM_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "raw").mkdir()
     write_dat(tmp_path / "raw" / "a_td.dat", EVENTS, HEIGHT, WIDTH)
-    return tmp_path / "raw" / "a_td.dat", tmp_path / "raw" / ".a_td.dat.index"
+    path = tmp_path / "raw" / "a_td.dat"
+    return path, index._location(path)
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_it_is_built_once_for_all_who_open_the_file(example, builds):
     assert kept.is_file() and len(builds) == 1
     check(path)
     assert len(builds) == 1
-    assert sorted(p.name for p in path.parent.iterdir()) == [kept.name, path.name]
+    assert list(path.parent.iterdir()) == [path] and list(kept.parent.iterdir()) == [kept]
 
 
 def test_a_part_is_sent_without_the_rest_and_reads_the_same(example, builds):
@@ -132,22 +133,9 @@ def test_a_file_that_grows_while_it_is_read_is_not_kept(example, monkeypatch):
     assert not kept.exists()
 
 
-def test_beside_a_read_only_folder_it_goes_to_the_cache(example, builds, tmp_path):
-    path, kept = example
-    path.parent.chmod(0o555)
-    try:
-        check(path)
-        check(path)
-    finally:
-        path.parent.chmod(0o755)
-    assert not kept.exists() and len(list((tmp_path / "cache").rglob("*.index"))) == 1
-    assert len(builds) == 1
-
-
 def test_where_nothing_can_be_written_it_lives_in_memory(example, builds, monkeypatch):
     path, kept = example
     monkeypatch.setenv("RVTSSM_CACHE_DIR", "/proc/nowhere")
-    monkeypatch.setattr(index, "_is_read_only", lambda folder: folder == path.parent)
     check(path)
     check(path)
     assert not kept.exists() and len(builds) == 2
@@ -169,7 +157,7 @@ def test_processes_that_start_together_read_the_same(example):
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
-    assert sorted(p.name for p in path.parent.iterdir()) == [kept.name, path.name]
+    assert list(path.parent.iterdir()) == [path] and list(kept.parent.iterdir()) == [kept]
     check(path)
 
 

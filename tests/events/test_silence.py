@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 
 GAPS = st.sampled_from([0, 1, 50_000, LONGEST_SILENCE_US // 3, LONGEST_SILENCE_US, LONGEST_SILENCE_US + 1])
 

@@ -145,7 +145,7 @@ def test_the_pictures_are_there(predicted):
     assert capture.get(cv2.CAP_PROP_FRAME_COUNT) == 21 and capture.get(cv2.CAP_PROP_FPS) == pytest.approx(20)
     stills = sorted(path.name for path in out.glob("still_*.png"))
     assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (6 * HEIGHT + 60, 6 * WIDTH, 3)
-    assert sorted(summary.files) == sorted(path.name for path in out.iterdir())
+    assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
     text = "\n".join(summary.sentences())
     assert "real time" in text and "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
@@ -156,7 +156,7 @@ def test_a_second_prediction_replaces_the_first(checkpoint, tmp_path):
     predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(num_stills=3), progress=False)
     config = PredictConfig(formats=["jsonl", "npy"], postprocess=POSTPROCESS)
     predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == [
         "detections.jsonl",
         "detections.npy",
         "prediction.json",
@@ -288,8 +288,8 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(checkpoint, tmp_path):
 def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypatch):
     recording = write_recording(tmp_path)
     out = tmp_path / "out"
-    out.mkdir()
-    (out / "detections.npy").write_bytes(b"old")
+    predict_recording(checkpoint, recording, out, PredictConfig(formats=["npy"]), progress=False)
+    before = {path: path.read_bytes() for path in out.iterdir()}
     calls, decode = [], YoloxHead.decode
 
     def fail_later(*args):
@@ -301,8 +301,19 @@ def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypa
     monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_later))
     with pytest.raises(OSError, match="disk full"):
         predict_recording(checkpoint, recording, out, progress=False)
-    assert [path.name for path in out.iterdir()] == ["detections.npy"]
-    assert (out / "detections.npy").read_bytes() == b"old"
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
+    recording, out = write_recording(tmp_path), tmp_path / "out"
+    names = ["coco_results.json", "detections.npy", "still_holiday.png", "strip.png", "video.mp4"]
+    out.mkdir()
+    for number, name in enumerate(reversed(names)):
+        (out / name).write_bytes(b"mine")
+        with pytest.raises(ValueError, match=f"out holds {name}, which this rvtssm did not write there"):
+            predict_recording(checkpoint, recording, out, PredictConfig(formats=["jsonl"]), progress=False)
+        assert len(list(out.iterdir())) == number + 1
+    assert {path.read_bytes() for path in out.iterdir()} == {b"mine"}
 
 
 def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoint, tmp_path, monkeypatch):
@@ -319,7 +330,7 @@ def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoin
     monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_after_another))
     with pytest.raises(OSError, match="gone"):
         predict_recording(checkpoint, recording, out, config, progress=False)
-    assert sorted(path.name for path in out.iterdir()) == ["detections.jsonl", "prediction.json"]
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["detections.jsonl", "prediction.json"]
     assert len(read_lines(out)) == 21
 
 

@@ -39,6 +39,7 @@ from rvtssm.inference.predict_recording import PredictConfig, predict_recording
 from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.output_folder import result_set
 from rvtssm.records import Events
 
 ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
@@ -150,7 +151,7 @@ def test_sliding_and_closed_windows_are_those_of_the_file(checkpoint, tmp_path, 
     ours, theirs = (np.load(tmp_path / folder / "detections.npy") for folder in ("piped", "file"))
     np.testing.assert_array_equal(ours["t"], theirs["t"])
     np.testing.assert_allclose(ours["class_confidence"], theirs["class_confidence"], atol=1e-4)
-    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("piped", "file")]
+    names = [sorted(path.name for path in (tmp_path / folder).glob("[!.]*")) for folder in ("piped", "file")]
     assert names[0] == names[1] and "strip.png" in names[0]
 
 
@@ -275,8 +276,8 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
     monkeypatch.setattr("rvtssm.inference.sources._connected", lambda where: Connection())
     where, out = "tcp://camera:1234", tmp_path / "out"
     if found := num_bytes == 20_000:
-        out.mkdir()
-        (out / "scores.json").write_text("of an earlier prediction")
+        with result_set(out, "scores", ["scores.json"]) as staged:
+            (staged / "scores.json").write_text("of an earlier prediction")
     assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
     line = f"{where} broke off (Connection reset by peer); start the sender again"
     line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
@@ -423,7 +424,7 @@ def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, cap
         ("images/timestamps.txt", "1\n2\nthree", "not one time in microseconds per line"),
         ("images/timestamps.txt", "1\n3\n2", "do not increase"),
         ("images/timestamps.txt", "1\n2", "holds 4 images"),
-        ("images/left/distorted/000001.png", "no picture", "no picture that can be read"),
+        ("images/left/distorted/000001.png", "no picture", "cannot be read as a picture"),
         ("events/left/events.h5", "", "is empty"),
         ("events/left/events.h5", "\x89HDF", "events.h5"),
     ],
@@ -488,7 +489,7 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
     assert len(stills) == 3
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png")), np.concatenate(stills, axis=1))
     predict_recording(checkpoint, recording, tmp_path / "out", replace(config, formats=["coco"]), progress=False)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["coco_results.json", "prediction.json"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["coco_results.json", "prediction.json"]
 
 
 def test_no_detection_at_all_is_an_empty_list(checkpoint, tmp_path):

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torchvision.ops import batched_nms
 
-from rvtssm.boxes import cxcywh_to_xyxy, nms_by_class
+from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
 from rvtssm.models.parts import HEADS
 from rvtssm.records import Detections
@@ -41,14 +41,14 @@ class CentreHead(Head):
         wanted = targets[frame, number]
         cell = (self.centres - wanted[:, None, 1:3]).square().sum(-1).argmin(1)
         classes = torch.zeros_like(logits).index_put((frame, cell, wanted[:, 0].long()), logits.new_ones(()))
-        class_ = F.binary_cross_entropy_with_logits(logits, classes, reduction="sum")
+        class_ = nn.functional.binary_cross_entropy_with_logits(logits, classes, reduction="sum")
         return {"total": (class_ + (boxes[frame, cell] - wanted[:, 1:]).abs().sum() / 8) / divisor(len(frame))}
 
     @staticmethod
     def decode(predictions, t_us: Sequence[int] | Tensor, config=None) -> list[Detections]:
         found, best = [], predictions.logits.sigmoid().max(-1)
         for xyxy, score, class_id, time in zip(cxcywh_to_xyxy(predictions.boxes), *best, t_us, strict=True):
-            kept = nms_by_class(xyxy, score, class_id, 0.5)
+            kept = batched_nms(xyxy, score, class_id, 0.5)
             found.append(Detections(*(part[kept].cpu().numpy() for part in (xyxy, score, class_id)), int(time)))
         return found
 

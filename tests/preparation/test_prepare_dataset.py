@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
@@ -20,9 +21,8 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.store import SequenceWriter, open_sequence
 from rvtssm.records import WindowSettings
 from rvtssm.run.preprocess import _print_summary
@@ -72,6 +72,7 @@ def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, 
     assert (meta["dataset"], meta["convention"], meta["grid"]) == ("tiny", "exact", "labels")
     assert (meta["height"], meta["width"], meta["downsample"]) == (HEIGHT, WIDTH, downsample)
     assert meta["source"]["name"] == "a_td.dat" and meta["source"]["num_bytes"] == source.stat().st_size
+    assert meta["num_events"] == 20_000
     assert meta["faults"] == {"backward_steps": 0, "out_of_frame": 0, "truncated_bytes": 0}
 
 
@@ -125,6 +126,16 @@ def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec,
     assert contents(tmp_path / "out")["train/a.h5"] == before["train/a.h5"]
     summary = prepare(tmp_path, spec=spec, overwrite=True, **changes)
     assert (summary.written, summary.skipped) == (["train/a"], ["train/b"])
+
+
+def test_an_output_with_a_damaged_frame_is_not_complete(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
+        file["frames"][len(file["frames"]) // 2] ^= 1
+    ((name, message),) = prepare(tmp_path).failed
+    assert name == "train/a" and "a.h5 is damaged" in message
+    assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
 def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import json
 import multiprocessing
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import h5py
@@ -91,8 +94,8 @@ def test_frames_of_any_type_come_back_as_they_were(tmp_path, example, dtype):
 def test_the_same_content_gives_the_same_bytes(tmp_path, example):
     counts = example[2]
     write(tmp_path / "a.h5", example, [counts])
-    write(tmp_path / "b.h5", example, [counts[i : i + 1] for i in range(NUM_WINDOWS)])
-    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+    write(tmp_path / "b" / "a.h5", example, [counts[i : i + 1] for i in range(NUM_WINDOWS)])
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b" / "a.h5").read_bytes()
 
 
 def test_a_damaged_frame_is_named_and_the_others_are_read(tmp_path, example):
@@ -104,6 +107,74 @@ def test_a_damaged_frame_is_named_and_the_others_are_read(tmp_path, example):
     with pytest.raises(ValueError, match=r"a\.h5 is damaged .*prepare it again"):
         sequence.histograms(0, NUM_WINDOWS)
     np.testing.assert_array_equal(sequence.histograms(4, 7), example[2][4:7])
+
+
+def rewrite(name: str, function):
+    def change(file: h5py.File) -> None:
+        changed = function(file[name][()])
+        del file[name]
+        file[name] = changed
+
+    return change
+
+
+def set_digest(value: object):
+    def change(file: h5py.File) -> None:
+        file.attrs["meta"] = json.dumps({**json.loads(file.attrs["meta"]), "digest": value})
+
+    return change
+
+
+def swap_frames(file: h5py.File) -> None:
+    """Exchange two frames that have checksums of their own, and the offsets that tell where they begin."""
+    offsets, data = file["offsets"][()], file["frames"][()]
+    pieces = [data[start:stop] for start, stop in itertools.pairwise(offsets)]
+    pieces[1], pieces[2] = pieces[2], pieces[1]
+    file["frames"][...] = np.concatenate(pieces)
+    file["offsets"][...] = np.cumsum([0, *map(len, pieces)])
+
+
+CHANGES = {
+    **{name: rewrite(name, lambda values: values[::-1].copy()) for name in ("dt_us", "labels/t_us")},
+    "labels/class_id": rewrite("labels/class_id", lambda values: 1 - values),
+    "labels/still_us": rewrite("labels/still_us", lambda values: values + 1),
+    "type": rewrite("labels/class_id", lambda values: values.astype(np.int32)),
+    "settings": lambda file: file.attrs.modify("meta", file.attrs["meta"].replace("tiny", "huge")),
+    "frames": swap_frames,
+    **{f"digest {value}": set_digest(value) for value in ([1, 2], [1], [0, "x"], "nothing", 3)},
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_of_anything_is_found_when_a_file_is_opened(tmp_path, example, kind):
+    windows, labels, counts = example
+    windows = Windows(windows.bounds_us, windows.dt_us + np.arange(NUM_WINDOWS))
+    write(tmp_path / "a.h5", (windows, labels, counts))
+    open_sequence(tmp_path / "a.h5").check_frames()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        CHANGES[kind](file)
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged .*prepare it again"):
+        open_sequence(tmp_path / "a.h5")
+
+
+def test_frames_are_checked_completely_when_asked(tmp_path, example, monkeypatch):
+    monkeypatch.setattr("rvtssm.preparation.store._CHECK_BYTES", 100)
+    write(tmp_path / "a.h5", example)
+    open_sequence(tmp_path / "a.h5").check_frames()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["frames"][-1] ^= 1
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged .*frames"):
+        open_sequence(tmp_path / "a.h5").check_frames()
+
+
+def test_a_file_under_the_name_of_another_recording_is_refused(tmp_path, example):
+    write(tmp_path / "a.h5", example)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(tmp_path / "a.h5", tmp_path / "elsewhere" / "a.h5")
+    open_sequence(tmp_path / "elsewhere" / "a.h5")
+    (tmp_path / "a.h5").rename(tmp_path / "b.h5")
+    with pytest.raises(ValueError, match=r"b\.h5 is damaged .*name"):
+        open_sequence(tmp_path / "b.h5")
 
 
 def _sum_in_child(sequence, queue):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,7 @@ from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.preparation.verification import verify_dataset
 from rvtssm.records import WindowSettings
 
@@ -189,12 +189,53 @@ PREPARED_DAMAGES = {
 }
 
 
+def without_digest(path: Path) -> None:
+    """Make a prepared file one of an earlier version."""
+    with h5py.File(path, "r+") as file:
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]
+        file.attrs["meta"] = json.dumps(meta)
+
+
 @pytest.mark.parametrize("kind", PREPARED_DAMAGES)
 def test_damaged_prepared_files(tree, kind):
     damage, message = PREPARED_DAMAGES[kind]
-    damage(tree / "prepared" / "train" / "a.h5")
+    path = tree / "prepared" / "train" / "a.h5"
+    shutil.copy(path, tree / "a.h5")
+    without_digest(path)
+    damage(path)
     faults = faults_of(tree, raw=False)
     assert any(fault.startswith("prepared/train/a: ") and message in fault for fault in faults), faults
+    shutil.copy(tree / "a.h5", path)
+    damage(path)
+    faults = faults_of(tree, raw=False)  # the digest finds each of them
+    assert any(fault.startswith("prepared/train/a: ") and "a.h5" in fault for fault in faults), faults
+
+
+def test_files_of_earlier_versions_are_used_and_counted(tree):
+    for path in (tree / "prepared").rglob("*.h5"):
+        without_digest(path)
+    found = check(tree)
+    assert found.faults == [] and found.num_without_digest == 2
+    summary = preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WINDOWS, CONFIG, progress=False)
+    assert sorted(summary.skipped) == ["test/c", "train/a"] and not summary.failed
+
+
+def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
+    path = tree / "raw" / "test" / "c_td.dat"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-800])  # a hundred events
+    faults = faults_of(tree)
+    assert [fault.partition(": ")[0] for fault in faults] == ["prepared/test/c"]
+    assert f"c_td.dat has {len(whole) - 800} bytes, but " in faults[0] and f"{len(whole)}; copy it again" in faults[0]
+    summary = preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WINDOWS, CONFIG, progress=False)
+    assert [name for name, _ in summary.failed] == ["test/c"]  # the good file is not replaced by less
+    path.write_bytes(whole)
+    with h5py.File(tree / "prepared" / "test" / "c.h5", "r+") as file:
+        file.attrs["meta"] = file.attrs["meta"].replace('"num_events": 4000', '"num_events": 4001')
+    without_digest(tree / "prepared" / "test" / "c.h5")
+    (fault,) = faults_of(tree)
+    assert "c_td.dat has 4000 events, 4001 when it was prepared" in fault
 
 
 def test_files_made_with_different_settings_are_told_without_the_recordings(tree):
@@ -223,8 +264,9 @@ def test_a_recording_that_changed_afterwards(tree, name):
 def test_a_recording_that_is_not_prepared_and_a_file_without_recording(tree):
     (tree / "prepared" / "train" / "a.h5").rename(tree / "prepared" / "train" / "z.h5")
     faults = faults_of(tree)
-    assert [fault.partition(": ")[0] for fault in faults] == ["prepared/train/a", "prepared/train/z"]
+    assert [fault.partition(": ")[0] for fault in faults] == ["prepared/train/a", *["prepared/train/z"] * 2]
     assert "a_td.dat is not prepared" in faults[0] and "belongs to no recording" in faults[1]
+    assert "z.h5 is damaged (its labels, times, settings or name" in faults[2]
 
 
 def test_a_file_of_a_recording_that_should_be_left_out(tree):
@@ -234,6 +276,7 @@ def test_a_file_of_a_recording_that_should_be_left_out(tree):
 
 def test_labels_that_were_changed_in_the_prepared_file(tree):
     change("labels/boxes_ltwh", lambda boxes: boxes + np.float32(1))(tree / "prepared" / "train" / "a.h5")
+    without_digest(tree / "prepared" / "train" / "a.h5")
     (fault,) = faults_of(tree)
     assert "a.h5 has other labels than its recording gives" in fault
 

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.cli import main
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.run.train import train
 from rvtssm.training import fit
@@ -76,6 +78,29 @@ def whole(toy_config, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("whole")
     train(toy_config(out, *SETTINGS))
     return out
+
+
+def exit_with_code(arguments: list[str]) -> None:
+    sys.exit(main(["train", *arguments]))
+
+
+def test_a_second_training_into_the_same_folder_is_refused(
+    interrupted, toy_data, toy_config, tmp_path, prepared, whole, logged
+):
+    codes = []
+
+    def start_another() -> None:
+        arguments = [*toy_data, f"out={tmp_path}", *SETTINGS, "resume=auto"]
+        another = prepared.Process(target=exit_with_code, args=(arguments,))
+        another.start()
+        another.join()
+        codes.append(another.exitcode)
+        raise MemoryError("killed")
+
+    interrupted(tmp_path, 5, start_another, error=MemoryError)
+    assert codes == [2] and not list(tmp_path.glob(".*"))
+    train(toy_config(tmp_path, *SETTINGS, "resume=auto"))  # the lock ended with the run
+    assert_same_run(tmp_path, whole, logged)
 
 
 def assert_same_run(found: Path, wanted: Path, logged) -> None:

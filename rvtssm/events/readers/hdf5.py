@@ -43,7 +43,7 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         return found
 
     def get(self, name: str) -> Any:
-        return self[name] if name in self else None  # noqa: SIM401  this is what `get` does
+        return self[name] if name in self else None  # noqa: SIM401, this is that method
 
 
 def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:

@@ -1,15 +1,15 @@
 """The index of a recording: for any time, the state at which decoding can resume.
 
-The index is built in one pass and saved beside the recording as `.NAME.index`. If that folder is read-only, it goes to
-RVTSSM_CACHE_DIR, or to the user's cache. The file identifies the content and the settings of the recording and has a
-checksum. An index that does not fit is built again. A failure to write an index is ignored.
+The index is built in one pass and saved in the user's cache or below RVTSSM_CACHE_DIR, under a name that depends on the
+path of the recording. The file identifies the content and the settings of the recording and has a checksum. An index
+that does not fit is built again. A failure to write an index is ignored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,44 +66,31 @@ def identity_of(path: Path, settings: bytes) -> bytes:
 
 def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
     """Return the saved index of a recording with this identity, or None if there is no valid one."""
-    for location in _locations(path):
-        try:
-            content = location.read_bytes()
-        except OSError:
-            continue
-        head = _MAGIC + identity
-        data = content[len(head) + _DIGEST_BYTES :]
-        if content.startswith(head) and content[len(head) :].startswith(hashlib.sha256(data).digest()):
-            return _from_bytes(data)
-    return None
+    try:
+        content = _location(path).read_bytes()
+    except OSError:
+        return None
+    head = _MAGIC + identity
+    data = content[len(head) + _DIGEST_BYTES :]
+    is_valid = content.startswith(head) and content[len(head) :].startswith(hashlib.sha256(data).digest())
+    return _from_bytes(data) if is_valid else None
 
 
 def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
-    """Save an index in the first location that can be written to."""
+    """Save an index if it is possible."""
     data = _to_bytes(index)
-    for location in _locations(path):
-        if _is_read_only(location.parent):
-            continue
-        try:
-            with atomic_file(location) as staged:
-                staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
-            return
-        except OSError:  # no space, no permission, or another thread was faster
-            continue
+    with contextlib.suppress(OSError), atomic_file(_location(path)) as staged:  # or another thread was faster
+        staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
 
 
-def _locations(path: Path) -> Iterator[Path]:
-    """Yield the locations of an index, the preferred one first."""
-    path = path.absolute()
-    yield path.with_name(f".{path.name}.index")
+def index_folder() -> Path:
+    """Return the folder of all indexes."""
     cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    yield Path(cache) / "rvtssm" / "indexes" / f"{name}.index"
+    return Path(cache) / "rvtssm" / "indexes"
 
 
-def _is_read_only(folder: Path) -> bool:
-    # The superuser is able to write to a folder whose mode forbids it, but should not.
-    return folder.exists() and (not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK))
+def _location(path: Path) -> Path:
+    return index_folder() / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.index"
 
 
 def _to_bytes(index: RecordingIndex) -> bytes:

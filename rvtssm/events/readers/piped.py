@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import BACKWARD, OUTSIDE, POSITION, ByteRecording, EventBuffer, ReadFaults
-from rvtssm.events.silence import LONGEST_SILENCE_US, first_jump
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.records import Events
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
