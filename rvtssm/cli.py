@@ -6,6 +6,7 @@ Exit codes: 0 if all is done, 2 if the user has to change something (one line sa
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import re
@@ -44,6 +45,10 @@ VERBS = {
     "info": "count the parameters of a model; model=base dataset=gen1 temporal=s5 [--json]",
     "doctor": "say what works in this installation",
 }
+SAFE_FORMATS = (
+    "Files from strangers: .safetensors, .ckpt and .onnx are read as data. .pt2 and .aot.pt2 are programs, which can\n"
+    "run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
+)
 JSON_VERBS = ("audit", "info", "inspect")
 # The sections that a verb reads: `rvtssm preprocess labels=none stride_ms=5` means `preprocess.labels=none
 # windows.stride_ms=5`.
@@ -71,7 +76,7 @@ _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search p
 def usage() -> str:
     """Return the text of --help: every verb with what it needs."""
     lines = ["rvtssm VERB [key=value ...]    --config prints every key with its value", ""]
-    return "\n".join(lines + [f"  {verb:<11}{text}" for verb, text in VERBS.items()])
+    return "\n".join(lines + [f"  {verb:<11}{text}" for verb, text in VERBS.items()] + ["", SAFE_FORMATS])
 
 
 def compose(overrides: list[str]) -> Config:
@@ -106,6 +111,9 @@ def import_plugins(paths: Iterable[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-")]
     words = [a for a in arguments if not a.startswith("-")]
     if "--version" in flags:
@@ -120,6 +128,10 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
         say_error(f"rvtssm {verb}: {_one_line(error)}")
+        return 2
+    except (MemoryError, RecursionError) as error:
+        what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
+        say_error(f"rvtssm {verb}: {what} ({_one_line(error)}); give it less at once")
         return 2
     except KeyboardInterrupt:
         again = "; resume=auto continues the run" if verb == "train" else ""
@@ -171,11 +183,12 @@ def _in_section(override: str, sections: tuple[str, ...]) -> str:
 
 
 def _quoted_path(override: str) -> str:
-    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas and `=` have no meaning in it."""
+    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas, `=` and `${` have no meaning in it."""
     key, _, value = override.partition("=")
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     if key not in PATH_KEYS or is_quoted or value in ("", "null"):
         return override
+    value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
     before_quotes = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), value)
     return f"{key}='{before_quotes}'"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -457,3 +458,33 @@ def test_a_prediction_needs_a_recording(refused, tmp_path, weights):
     (tmp_path / "text.raw").write_text("no events")
     assert "text.raw" in refused(*arguments, f"recording={tmp_path / 'text.raw'}")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["${oc.env:HOME}", "a${b}c", r"\${b}", r"a\\${b}", "${", "$HOME"])
+def test_a_path_is_taken_as_it_stands(name):
+    assert cli.compose([cli._quoted_path(f"recording={name}")]).recording == name
+
+
+def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):
+    path = tmp_path / "größe→.npy"
+    np.save(path, np.zeros((3, 4), np.int64))
+    code = "import sys; from rvtssm.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "inspect", str(path), "dataset.height=4", "dataset.width=4"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"gr\xf6\xdfe\u2192.npy" in done.stdout
+
+
+def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
+    def fill(config):
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    monkeypatch.setattr("rvtssm.run.verify.verify", fill)
+    assert cli.main(["verify"]) == 2
+    assert capsys.readouterr().err == "rvtssm verify: memory is full (Unable to allocate 9 PiB); give it less at once\n"
+
+
+def test_help_says_which_formats_are_programs():
+    assert ".onnx are read as data. .pt2 and .aot.pt2 are programs" in cli.usage()

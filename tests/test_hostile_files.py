@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import signal
 import struct
 import subprocess
 import sys
 import time
+import tracemalloc
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +20,9 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
 
+from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
@@ -217,3 +223,40 @@ with watchdog.watched("slow.h5"):
     time.sleep(2.5)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_an_event_a_day_away_is_one_line(tmp_path, place):
+    t = EVENTS.t + 86_400_000_000
+    t[place] += 86_400_000_000 if place else -86_400_000_000
+    with pytest.raises(ValueError, match=r"a\.h5 has an event at \d+ us, 24 hours after others; its time is damaged"):
+        open_recording(write_hdf5(tmp_path / "a.h5", EVENTS, t=t)).time_range_us  # noqa: B018
+
+
+def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
+    monkeypatch.setattr("rvtssm.events.readers.piped._MOST_EVENTS", 10_000)
+    words = np.zeros((50_000, 2), "<u4")  # DAT: the time, then the place
+    words[:20_000, 0] = np.arange(20_000) * 2
+    words[20_000:, 0] = 40_000
+    stream = io.BufferedReader(io.BytesIO(words.tobytes()))
+    piped = PipedRecording(stream, "camera", HEIGHT, WIDTH)
+    num_events = sum(len(events) for events in piped.iterate())
+    assert 20_000 < num_events < 50_000
+    assert re.fullmatch(r"camera sent more than 10000 events within 10 ms, .*its clock stands still.*", piped.broke_off)
+
+
+def test_a_packed_archive_costs_no_more_than_what_is_read(tmp_path):
+    """Of an archive that unpacks to 256 MB only the header is unpacked before its columns are refused."""
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (1 << 25,)})
+        for _ in range(256):
+            member.write(bytes(1 << 20))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"bomb\.npz"):
+        open_recording(path, HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match=r"bomb\.npz"):
+        read_boxes(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 << 20

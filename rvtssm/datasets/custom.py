@@ -20,6 +20,7 @@ import yaml
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.events.tree import EVENT_SUFFIXES
+from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec
 
 FILE = "dataset.yaml"
@@ -49,12 +50,11 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     if path is None:
         names = " and ".join(map(str, paths))
         raise ValueError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not YAML ({' '.join(str(error).split())}); write one `key: value` a line"
-        ) from None
+    with file_errors(path, " is not YAML", "write one `key: value` a line"):
+        try:
+            content = yaml.load(path.read_text("utf-8"), _PlainLoader)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
     if unknown := [str(key) for key in content if key not in _KEYS]:
@@ -69,6 +69,21 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
         raise ValueError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
     return spec
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice, since one would be ignored, and aliases, which can unfold without an end."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.constructor.ConstructorError(problem="aliases (*name) are not read")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(problem=f"the key {twice} stands there twice")
+        return super().construct_mapping(node, deep)
 
 
 def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
@@ -86,7 +101,8 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     if key in ("classes", "event_suffixes"):
         wanted = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
-        if are_names and len(set(value)) == len(value):
+        are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
+        if are_names and are_suffixes and len(set(value)) == len(value):
             return tuple(value)
     elif key == "class_ids":
         wanted = "a list of numbers, such as [0, 2]"
@@ -94,8 +110,10 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return tuple(value)
     elif key == "split_sources":
         wanted = "patterns by split, such as val: [train/day3_*]"
-        lists = list(value.values()) if isinstance(value, dict) else [None]
-        if all(isinstance(patterns, list) and patterns and all(map(_is_pattern, patterns)) for patterns in lists):
+        value = value if isinstance(value, dict) else {"": None}
+        lists = list(value.values())
+        are_lists = all(isinstance(patterns, list) and patterns for patterns in lists)
+        if are_lists and all(all(map(_is_pattern, patterns)) for patterns in lists) and all(map(_is_name, value)):
             return {str(split): tuple(patterns) for split, patterns in value.items()}
     elif kind in (int, float):
         lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
@@ -104,10 +122,21 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if is_number and lowest <= value < math.inf:
             return value
     else:
-        wanted = "a name"
-        if isinstance(value, str) and value:
+        is_folder = key in ("events_dir", "boxes_dir")
+        wanted = "a folder in that of this file" if is_folder else "a name without /"
+        if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
     raise ValueError(f"{path} has {key}: {value!r}; write {wanted}")
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a path leads nowhere outside the folder it is in. Links in that folder are followed all the same:
+    they are not part of the description, and often lead to another disk."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
+
+
+def _is_name(name: object) -> bool:
+    return "/" not in str(name) and _is_inside(str(name))
 
 
 def _is_pattern(pattern: object) -> bool:

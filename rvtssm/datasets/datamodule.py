@@ -1,6 +1,7 @@
 """The batches of a dataset, for Lightning and without it: training, validation, test, and evaluation at any rate."""
 
 import functools
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
+from rvtssm.free_memory import check_memory
 from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.workers import end_with_parent
@@ -218,6 +220,13 @@ class SequenceDataModule(L.LightningDataModule):
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the device of the trainer, or without a trainer on a GPU if there is one."""
+        frames = dataset.sequences[0]
+        num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
+        batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
+        what = (
+            f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}; use fewer of them, or num_bins"
+        )
+        check_memory(math.prod(batch) * num_bytes, what)
         dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
             dataset,  # type: ignore[arg-type]  # it gives chunks, of which batches are made

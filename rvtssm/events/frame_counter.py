@@ -3,6 +3,7 @@
 A recording that is prepared, loaded, predicted or live goes through the same counter, so that all give the same frames.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from rvtssm.events.representations import (
     num_shared_slices,
 )
 from rvtssm.events.windows import FreeGrid
+from rvtssm.free_memory import check_memory
 from rvtssm.records import Events, Windows, WindowSettings
 
 Ints = npt.NDArray[np.int64]
@@ -41,6 +43,8 @@ class FrameCounter:
         self.settings = settings
         self.pixels = pixels
         self.frame_shape = settings.num_channels, pixels.height, pixels.width
+        num_bytes = math.prod(self.frame_shape) * settings.dtype.itemsize
+        check_memory(2 * num_bytes, f"num_bins={settings.num_bins} gives frames of {self.frame_shape}, use fewer")
         self._t = self._own_t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
         self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # place of the first cell of each event

@@ -106,6 +106,19 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     return boxes[np.isin(boxes["t"], _kept_label_times(np.unique(boxes["t"]), spec, convention))]
 
 
+def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
+    """Say how many boxes of the spec's classes `clean_boxes` drops as faults, by reason; empty if there is none."""
+    boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)]
+    x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
+    with np.errstate(invalid="ignore"):
+        is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
+        is_outside = is_box & ((x >= spec.width) | (y >= spec.height) | (x + w <= 0) | (y + h <= 0))
+        visible = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
+        is_huge = is_box & ~is_outside & is_train & (visible > 9 * spec.width // 10)
+    counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
+    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+
+
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
     """Return the boxes of classes that the spec names, with indices into `spec.class_names` as class ids."""
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)].copy()

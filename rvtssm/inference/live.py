@@ -23,6 +23,7 @@ from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
 
 _NEVER_US = -(1 << 62)  # before all events
+_MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a window of a megapixel sensor has a thousandth of that
 _LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
 
 
@@ -111,7 +112,13 @@ class StreamDetector:
         self._check(packets, until_us)
         for camera, packet in enumerate(packets):
             if len(packet):
-                self._counters[camera].push(packet)
+                counter = self._counters[camera]
+                if len(counter.times_us) + len(packet) > _MOST_PENDING:
+                    raise ValueError(
+                        f"camera {camera}: more than {_MOST_PENDING} events wait for a window to close at "
+                        f"{packet.t[-1]} us; its clock stands still, or another camera sends nothing; start again"
+                    )
+                counter.push(packet)
                 self._known_us[camera] = int(packet.t[-1])
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))

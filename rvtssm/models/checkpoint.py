@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.file_errors import file_errors
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -20,6 +21,8 @@ from rvtssm.ssm import TemporalConfig
 
 FORMAT_VERSION = 1
 DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
+_ANY_SIZE = 1024  # numbers up to here are cheap to try
+_LARGEST_FRAME = 1 << 14  # pixels of a side
 OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the official SSM release
 
 
@@ -111,16 +114,13 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
                 f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
             )
         raise ValueError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
-    try:
+    with file_errors(path, " does not say which model it holds", "another rvtssm may have written it"):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} does not say which model it holds ({error}); another rvtssm may have written it"
-        ) from None
     if any(key.startswith(DETECTOR_PREFIX) for key in weights):
         start = len(DETECTOR_PREFIX)
         weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
-    return fill_detector(meta, weights, device)
+    with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again"):
+        return fill_detector(meta, weights, device)
 
 
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
@@ -145,10 +145,33 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     return content
 
 
+def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if a number of the description is far beyond the weights, or these are not really there.
+
+    Every such number counts parts, each of which has weights, or sides of tensors, or half of one.
+    """
+    if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
+        raise ValueError("the weights do not fit the model they claim to be: some are larger than what is stored")
+    largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
+    model, spec = meta.model_config, meta.spec
+    numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
+    numbers |= {"widest stage": model.embed_dim * max(model.dim_multiplier), "num_bins": meta.windows.num_bins}
+    numbers["frame"] = spec.frame_height, spec.frame_width
+    for name, value in numbers.items():
+        limit = _LARGEST_FRAME if name == "frame" else largest
+        for number in value if isinstance(value, (tuple, list)) else [value]:
+            if isinstance(number, (int, float)) and not number <= limit:
+                raise ValueError(f"the weights do not fit the model they claim to be: {name}={number:g} is too large")
+
+
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
-    """Build the described detector and load the weights; ValueError names keys and shapes that do not fit."""
-    detector = meta.build()
-    own = detector.state_dict()
+    """Build the described detector and load the weights; ValueError names keys and shapes that do not fit.
+
+    The shapes are compared before anything of their size is made, so that a description cannot fill the memory.
+    """
+    _check_sizes(meta, weights)
+    with torch.device("meta"):
+        own = meta.build().state_dict()
     unknown, missing = sorted(weights.keys() - own.keys()), sorted(own.keys() - weights.keys())
     misfits = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
@@ -160,6 +183,7 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate"
         )
+    detector = meta.build()
     detector.load_state_dict(weights)
     described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
     return LoadedCheckpoint(**described, detector=detector.to(device).eval())

@@ -83,12 +83,15 @@ class PreprocessSummary:
     dropped: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)  # with one line on why
     repaired: dict[str, int] = field(default_factory=dict)  # number of events whose time ran backwards
+    unusable_boxes: dict[str, str] = field(default_factory=dict)  # numbers by reason
 
     def add(self, name: str, outcome: Outcome) -> None:
         has_reason = outcome.status in ("dropped", "failed")
         getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
         if outcome.backward_steps:
             self.repaired[name] = outcome.backward_steps
+        if outcome.unusable_boxes:
+            self.unusable_boxes[name] = outcome.unusable_boxes
 
 
 def preprocess_dataset(

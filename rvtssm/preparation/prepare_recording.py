@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
+from rvtssm.events.labels import unusable_boxes
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
@@ -32,6 +33,7 @@ class Outcome:
     message: str = ""
     backward_steps: int = 0
     num_events: int = 0
+    unusable_boxes: str = ""  # how many were dropped as faults, by reason
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Plan:
 
     sequence: SequencePlan
     meta: Meta  # without what is known when all events have been read
+    unusable_boxes: str = ""
 
     def final_meta(self, num_events: int) -> Meta:
         return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
@@ -100,7 +103,8 @@ def prepare_recording(
                 report(writer.num_frames / len(sequence.windows), blocks.num_events)
         sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
         writer.meta = plan.final_meta(blocks.num_events)
-    return Outcome("written", "", sequence.recording.faults.backward_steps, blocks.num_events)
+    faults = sequence.recording.faults
+    return Outcome("written", "", faults.backward_steps, blocks.num_events, plan.unusable_boxes)
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
@@ -108,16 +112,18 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
 
     `is_cut` reads all of it once, so that sections of it can be counted and its faults are known.
     """
-    spec, boxes = recipe.spec, None
+    spec, boxes, unusable = recipe.spec, None, ""
     if recipe.is_labelled:
         boxes = recording.read_boxes(spec)
         if not len(boxes):
             raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
+        unusable = unusable_boxes(boxes, spec, recipe.is_train)
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
-        return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning")
-    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)})
+        reason = f" ({unusable})" if unusable else ""
+        return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)}, unusable)
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:

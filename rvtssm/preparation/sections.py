@@ -76,7 +76,8 @@ class SectionedRecording:
     def finish(self) -> Outcome:
         self._writer.meta = self.plan.final_meta(self.plan.sequence.recording.num_events)
         self._stack.close()
-        return Outcome("written", "", self.plan.sequence.recording.faults.backward_steps, self.num_events)
+        faults = self.plan.sequence.recording.faults
+        return Outcome("written", "", faults.backward_steps, self.num_events, self.plan.unusable_boxes)
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):  # errors of HDF5 about a file that is deleted

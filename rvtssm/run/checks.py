@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rvtssm.config import Config
+from rvtssm.free_memory import check_memory
 from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm import build_temporal_layer
@@ -25,6 +26,11 @@ def check(config: Config) -> None:
             num_classes=1,
             in_channels=config.windows.settings.num_channels,
         )
+    num_parameters = sum(parameter.numel() for parameter in detector.parameters())
+    # weights, gradients and the two averages of the optimiser, float32
+    check_memory(
+        16 * num_parameters, f"training {num_parameters:.4g} parameters; use fewer num_bins or a smaller model"
+    )
     detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
         _check_h2(config, detector.backbone)

@@ -54,6 +54,8 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         say(f"{name}: left out, {message}", style="yellow")
     for name, count in summary.repaired.items():
         say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+    for name, counts in summary.unusable_boxes.items():
+        say(f"{name}: boxes left out: {counts}", style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
         f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"

@@ -60,6 +60,11 @@ def _lin(size: int) -> Modes:
 INITIAL_MODES: dict[str, Callable[[int], Modes]] = {"legs": _legs, "inv": _inv, "lin": _lin}
 
 
+def wants_shapes_only() -> bool:
+    """Return whether a layer is built on the meta device, where modes, which take long to compute, would be lost."""
+    return torch.get_default_device().type == "meta"
+
+
 def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False) -> tuple[Tensor, Tensor]:
     """Return the modes of `num_blocks` equal blocks: lambda (P,) and V (size, P), complex128, V V^H = 1 if P = size.
 
@@ -74,6 +79,9 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
             f"a HiPPO block of {block} modes has no conjugate for each; "
             f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks"
         )
+    if wants_shapes_only():
+        num_modes = size // 2 if half else size
+        return torch.empty(num_modes, dtype=torch.complex128), torch.empty(size, num_modes, dtype=torch.complex128)
     lambda_, v = INITIAL_MODES[name](block)
     if half:
         lambda_, v = lambda_[block // 2 :], v[:, block // 2 :]
@@ -105,7 +113,7 @@ def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
     the entry.
     """
     root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
-    b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v.dtype)
+    b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v)
     return b * (largest / b.abs()).clamp_max(1)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs
+from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs, wants_shapes_only
 from rvtssm.ssm.layer import StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
@@ -45,7 +45,9 @@ class S4SSM(PerFeatureLayer):
                 f"temporal.init={config.init!r}, state_size={size}; "
                 "temporal.name=s4 is HiPPO-LegS, init=legs, of an even size (s4d has other inits)"
             )
-        lambda_, p, b, _ = (torch.from_numpy(array)[size // 2 :] for array in hippo_legs(size))
+        lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
+        if not wants_shapes_only():
+            lambda_, p, b = (torch.from_numpy(array)[size // 2 :] for array in hippo_legs(size)[:3])
         self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
         self.log_real = nn.Parameter((-lambda_.real).log().float().repeat(dim, 1))
         self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))

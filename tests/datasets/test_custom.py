@@ -19,6 +19,7 @@ from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.tree import find_recordings
 from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run.preprocess import preprocess
@@ -140,7 +141,7 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "give one id to each"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: 1", "write a list of numbers"),
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "write patterns by split"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a name"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a folder in that of this file"),
     ],
 )
 def test_a_description_that_cannot_be_used_says_why(tmp_path, content, message):
@@ -211,6 +212,42 @@ def test_patterns_of_a_split_name_recordings_in_a_folder_of_the_dataset(tmp_path
     description = {"classes": ["a"], "height": 60, "width": 80, "split_sources": {"val": [pattern]}}
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(description))
     with pytest.raises(ValueError, match=r"dataset\.yaml has split_sources: .*; write patterns by split"):
+        build_spec(DatasetConfig("custom", str(tmp_path)))
+
+
+OUTSIDE = {"events_dir": "../x", "boxes_dir": "/etc", "labels": "/../../x.npy", "event_suffixes": ["/../*"]}
+
+
+@pytest.mark.parametrize("key", [*OUTSIDE, "split_sources"])
+def test_a_description_stays_in_its_folder(tmp_path, key):
+    value = OUTSIDE.get(key, {"../x": ["train/*"]})
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, key: value}))
+    with pytest.raises(ValueError, match=rf"dataset\.yaml has {key}: "):
+        build_spec(DatasetConfig("custom", str(tmp_path)))
+
+
+def test_folders_below_a_description_and_links_there_are_followed(tmp_path):
+    write_tree(tmp_path / "elsewhere")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, "events_dir": "linked"}))
+    spec = build_spec(DatasetConfig("custom", str(tmp_path / "data")))
+    assert [found.name for found in find_recordings(tmp_path / "data", "val", spec)] == ["drive"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("classes: [a]\nheight: 60\nwidth: 80\nheight: 61\n", "the key height stands there twice"),
+        ("classes: [a]\nsplit_sources: {val: [a/b], val: [a/c]}\n", "the key val stands there twice"),
+        ("a: &a [x, x]\nb: [*a, *a]\n", "aliases"),
+        ("[" * 100_000, "recursion"),
+    ],
+    ids=["twice", "twice below", "alias", "deep"],
+)
+def test_yaml_that_says_two_things_or_has_no_end_is_refused(tmp_path, text, message):
+    (tmp_path / "dataset.yaml").write_text(text)
+    with pytest.raises(ValueError, match=rf"dataset\.yaml is not YAML \(.*{message}.*; write one"):
         build_spec(DatasetConfig("custom", str(tmp_path)))
 
 

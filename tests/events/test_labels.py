@@ -10,7 +10,7 @@ from event_examples import SPEC, boxes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, write_boxes
+from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
 from rvtssm.events.windows import label_grid
 from rvtssm.records import CONVENTIONS, WindowSettings
 
@@ -103,3 +103,14 @@ def test_labels_belong_to_the_window_that_ends_at_their_time():
     boxes["t"][0] += 1
     with pytest.raises(ValueError, match="between the window ends"):
         to_labels(boxes, windows)
+
+
+def test_boxes_that_are_faults_are_counted_by_reason():
+    rows = ((5, 5, 10, 10), (5, 5, -3, 10), (np.nan, 5, 3, 10), (70, 5, 9, 9), (-20, 5, 9, 9), (0, 0, 64, 9))
+    boxes = boxes_of(*((0, *row) for row in rows))
+    always = "2 with a negative or non-finite side, 2 outside the sensor"
+    assert unusable_boxes(boxes, SPEC, is_train=False) == always
+    assert unusable_boxes(boxes, SPEC, is_train=True) == f"{always}, 1 too wide"
+    assert unusable_boxes(boxes[:1], SPEC, is_train=True) == ""
+    boxes["class_id"] = 77  # of no class that is asked for
+    assert unusable_boxes(boxes, SPEC, is_train=True) == ""

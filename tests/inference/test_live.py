@@ -477,3 +477,13 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
         live(checkpoint).load_state_dict(checkpoint.detector.state_dict())
     with pytest.raises(ValueError, match="num_cameras=0"):
         live(checkpoint, num_cameras=0)
+
+
+def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monkeypatch):
+    monkeypatch.setattr("rvtssm.inference.live._MOST_PENDING", 1000)
+    detector = StreamDetector(live_checkpoint(), 48, 64, downsample=1)
+    zero = np.zeros(400, np.uint16)
+    packet = Events(np.full(400, 7, np.int64), zero, zero, zero.astype(np.uint8))
+    assert detector.push(packet) == detector.push(packet) == []
+    with pytest.raises(ValueError, match=r"more than 1000 events wait .* at 7 us; its clock stands still"):
+        detector.push(packet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,3 +150,53 @@ def test_the_description_alone_builds_the_detector():
     detector = replace(describe(), spec=replace(SPEC, class_names=("a", "b", "c"))).build()
     assert detector.head.num_classes == 3
     assert detector.frame_hw == (40, 72)
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("model", {"embed_dim": 200_000}),
+        ("model", {"fpn_blocks": 1_000_000}),
+        ("model", {"num_blocks": (1, 1, 1, 1_000_000)}),
+        ("model", {"dim_multiplier": (1, 2, 4, 10**6)}),
+        ("model", {"embed_dim": 1000, "dim_multiplier": (1, 2, 4, 1000)}),
+        ("model", {"embed_dim": float("inf")}),
+        ("model", {"embed_dim": "wide"}),
+        ("model", {"fpn_blocks": 100}),
+        ("model", {"backbone": ["rvt"]}),
+        ("temporal", {"state_size": 10_000_000}),
+        ("temporal", {"state_size": 1000}),
+        ("windows", {"num_bins": 10**9}),
+        ("spec", {"height": 10**9}),
+        ("spec", {"height": "tall"}),
+        ("spec", {"class_names": 5}),
+    ],
+    ids=str,
+)
+def test_a_description_far_beyond_the_weights_is_refused_before_it_is_built(tmp_path, section, changes):
+    meta = describe()
+    described = meta.to_dict()
+    described[section] = {**described[section], **changes}
+    torch.save({"rvtssm": described, "state_dict": meta.build().state_dict()}, tmp_path / "a.ckpt")
+    began = time.process_time()
+    with pytest.raises(ValueError, match=r"a\.ckpt (cannot be used|does not say which model)") as raised:
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert time.process_time() - began < 10 and "\n" not in str(raised.value)
+
+
+def test_weights_larger_than_what_is_stored_are_refused(tmp_path):
+    meta = describe()
+    weights = {name: torch.zeros(()).expand(value.shape) for name, value in meta.build().state_dict().items()}
+    torch.save({"rvtssm": meta.to_dict(), "state_dict": weights}, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=r"a\.ckpt cannot be used .*some are larger than what is stored"):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_on_the_meta_device_a_layer_has_its_shapes_at_once(name):
+    wanted = {key: value.shape for key, value in describe(name).build().state_dict().items()}
+    with torch.device("meta"):
+        assert {key: value.shape for key, value in describe(name).build().state_dict().items()} == wanted
+        if name != "lstm":
+            config = replace(describe(name), temporal_config=TemporalConfig(name, state_size=10_000))
+            assert any(10_000 in value.shape or 5_000 in value.shape for value in config.build().state_dict().values())

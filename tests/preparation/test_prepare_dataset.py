@@ -25,6 +25,7 @@ from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_data
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.store import SequenceWriter, open_sequence
 from rvtssm.records import WindowSettings
+from rvtssm.run.preprocess import _print_summary
 from rvtssm.workers import Done
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
@@ -436,3 +437,19 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     monkeypatch.setattr("rvtssm.workers._CLUSTER_TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match="no dask scheduler answers"):
         prepare(tmp_path, scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_boxes_left_out_as_faults_are_reported(tmp_path, monkeypatch, capsys, workers):
+    path = write_recording(tmp_path / "raw" / "train", "a")
+    boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 1, 2, -20, 20), (1_000_000, 5, 2000, 20, 30))
+    write_boxes(path.parent / "a_bbox.npy", boxes)
+    monkeypatch.setattr("rvtssm.preparation.prepare_dataset._WORTH_A_WORKER", 1)
+    summary = prepare(tmp_path, workers=workers)
+    counts = "1 with a negative or non-finite side, 1 outside the sensor"
+    assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}
+    _print_summary(summary, "out")
+    assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
+    write_boxes(path.parent / "a_bbox.npy", boxes[1:])
+    ((_, message),) = prepare(tmp_path, workers=workers).dropped
+    assert message.endswith(f"has no box left after cleaning ({counts})")

@@ -22,6 +22,7 @@ from rvtssm.records import Events
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
+_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times what the fastest sensors can send in this time
 _MIN_HEAD_BYTES = 16  # needed to recognise a format
 
 
@@ -55,6 +56,8 @@ class PipedRecording:
         self._undecoded = _Undecoded(head)
         self.broke_off = ""  # why the stream ended early, empty if it did not
         self._is_reading = self._is_ended = False
+        self._began_us: int | None = None  # of the events that `_check_clock` counts
+        self._num_since = 0
 
     def iterate(self) -> Iterator[Events]:
         """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
@@ -74,6 +77,7 @@ class PipedRecording:
                 count = decoder._decode(state, buffer)
                 self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]))
                 events = self._before_jump(last_us, buffer.events(count))
+                self._check_clock(events)
                 if len(events):
                     self.num_events += len(events)
                     last_us = int(events.t[-1])
@@ -104,6 +108,19 @@ class PipedRecording:
             "give it as a file"
         )
         return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
+
+    def _check_clock(self, events: Events) -> None:
+        """End the stream if its clock stands still: no window would close, and its events would fill the memory."""
+        if not len(events):
+            return
+        if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
+            self._began_us, self._num_since = int(events.t[-1]), 0
+        self._num_since += len(events)
+        if self._num_since > _MOST_EVENTS:
+            self.broke_off = (
+                f"{self.name} sent more than {_MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
+                f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
+            )
 
     def end(self) -> None:
         """End the stream after the bytes read so far; a handler of signals calls this."""

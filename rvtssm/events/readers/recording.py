@@ -32,6 +32,7 @@ NUM_COMMON = 4
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
+_LONGEST_GAP_US = 6 * 3_600_000_000  # in a recording; its empty windows would be computed, at any rate
 _NOT_SETTINGS = ("path", "faults", "_index", "_handle", "_handle_owner")
 
 State = npt.NDArray[np.int64]
@@ -175,6 +176,13 @@ class Recording(ABC):
         index = self._built_index()
         if not len(index.states):
             raise self.error_without_events()
+        gaps_us = np.diff(index.latest_us, prepend=index.first_us)  # of a few thousand events each
+        if gaps_us.max() > _LONGEST_GAP_US:
+            late_us = int(index.latest_us[np.argmax(gaps_us)])
+            raise ValueError(
+                f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
+                "is damaged, copy it again, or cut it there"
+            )
         return index.first_us, int(index.latest_us[-1])
 
     @property
