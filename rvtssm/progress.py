@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -9,15 +10,24 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
 from rvtssm.workers import Done, Processes, SameProcess, Task, finished, num_usable_cores
 
 _RATE_S = 120  # of the past, from which the remaining time is estimated
+
+
+class _Name(ProgressColumn):
+    """The description, cut where there is no room for it."""
+
+    def render(self, task: Any) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager
@@ -29,13 +39,15 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
     if description is None:
         yield lambda steps, description=None: None
         return
-    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-    steps = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn(), name) if of_bytes else steps
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns: tuple[ProgressColumn, ...]
+    if of_bytes:
+        whole = Column(no_wrap=True)
+        columns = (BarColumn(20), DownloadColumn(table_column=whole), TimeRemainingColumn(table_column=whole), _Name())
+    else:
+        columns = (_Name(), BarColumn(), MofNCompleteColumn(), *times)
     console = Console(stderr=True)
-    with Progress(
-        *columns, *(bytes_done if of_bytes else counts), console=console, speed_estimate_period=_RATE_S
-    ) as progress:
+    with Progress(*columns, console=console, speed_estimate_period=_RATE_S) as progress:
         task = progress.add_task(description, total=total)
         try:
             yield lambda advance, description=None: progress.update(task, advance=advance, description=description)
