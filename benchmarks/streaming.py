@@ -99,7 +99,7 @@ def exported_step(checkpoint: LoadedCheckpoint, path: Path, say: Callable[[str],
     if not path.exists():
         say(f"exporting {path.name}")
         export_detector(checkpoint, path)
-    return eager_step(read_exported(path))
+    return eager_step(read_exported(path, trust=True))
 
 
 class CudaGraphStep:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rvtssm.ssm import S5SSM
+from rvtssm.ssm.s5 import S5SSM
 
 
 class TextbookS5(nn.Module):

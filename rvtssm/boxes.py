@@ -1,4 +1,4 @@
-"""Box formats, overlap and non-maximum suppression for torch tensors and numpy arrays.
+"""Box formats and overlap for torch tensors and numpy arrays.
 
 Names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh` = left, top, width, height;
 `cxcywh` = centre, width, height. All are pixels, and y points down.
@@ -11,7 +11,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms
 
 Boxes = TypeVar("Boxes", Tensor, np.ndarray)
 
@@ -55,11 +54,3 @@ def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
     overlap = inner[..., 0] * inner[..., 1]
     union = side_a[..., 0] * side_a[..., 1] + side_b[..., 0] * side_b[..., 1] - overlap
     return overlap / (union + (union <= 0))  # an empty union has an empty overlap: 0 / 1
-
-
-def nms_by_class(xyxy: Tensor, score: Tensor, class_id: Tensor, iou: float) -> Tensor:
-    """Return the indices of the kept boxes, best score first: (N, 4), (N,), (N,) -> (K,) int64.
-
-    A box is removed if it overlaps a better one of its class by more than `iou`.
-    """
-    return batched_nms(xyxy, score, class_id, iou)

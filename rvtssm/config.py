@@ -17,9 +17,11 @@ from rvtssm.evaluation.memory_audit import AuditConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.inference.export_detector import ExportConfig
 from rvtssm.inference.predict_recording import PredictConfig
+from rvtssm.limits import check_at_least, check_choice, check_positive
+from rvtssm.models.low_precision import PRECISIONS
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig
 from rvtssm.records import STILL_US
 from rvtssm.simulation.generate_recordings import SyntheticConfig
 from rvtssm.ssm import TemporalConfig
@@ -41,21 +43,17 @@ class EvaluationConfig:
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
     def __post_init__(self) -> None:
-        if self.window not in ("shrink", "slide"):
-            raise ValueError(f"evaluation.window={self.window!r}; choose from shrink, slide")
-        if self.source not in (None, "raw", "prepared"):
-            raise ValueError(f"evaluation.source={self.source!r}; choose from raw, prepared, null")
+        check_choice("evaluation.window", self.window, ("shrink", "slide"))
+        check_choice("evaluation.source", self.source, ("raw", "prepared", None))
+        check_positive("evaluation", self, "step_scale")
+        check_at_least("evaluation", self, 0, "still_ms")
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
             raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
         if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
             raise ValueError(f"evaluation.frequencies_hz={rates} names a rate twice; name each once")
-        if self.step_scale is not None and not 0 < self.step_scale < math.inf:
-            raise ValueError(f"evaluation.step_scale={self.step_scale:g} must be positive, or null to follow the rate")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
-        if not 0 <= self.still_ms < math.inf:
-            raise ValueError(f"evaluation.still_ms={self.still_ms:g} must be a time of at least 0 milliseconds")
 
 
 @dataclass
@@ -82,10 +80,13 @@ class Config:
     seed: int = 0
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
+    precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
+    trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:
+        check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rvtssm.limits import check_choice
+
 if TYPE_CHECKING:
     import torch
 
@@ -133,9 +135,8 @@ class WindowSettings:
     representation: str = "histogram"  # one of CHANNELS_PER_BIN
 
     def __post_init__(self) -> None:
-        for name, choices in (("convention", CONVENTIONS), ("representation", CHANNELS_PER_BIN)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
+        check_choice("convention", self.convention, CONVENTIONS)
+        check_choice("representation", self.representation, CHANNELS_PER_BIN)
         if self.convention == "rvt" and self.representation != "histogram":
             raise ValueError(
                 f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact"

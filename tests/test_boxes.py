@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm import boxes
-from rvtssm.boxes import nms_by_class, pairwise_iou
+from rvtssm.boxes import pairwise_iou
 
 
 @pytest.fixture
@@ -62,20 +62,3 @@ def test_iou_takes_leading_axes(rng):
     a, b = random_xyxy(rng, 10, "torch"), random_xyxy(rng, 6, "torch")
     batched = pairwise_iou(a.reshape(2, 5, 4), b.reshape(2, 3, 4))
     torch.testing.assert_close(batched[1], pairwise_iou(a[5:], b[3:]))
-
-
-def test_nms_keeps_the_best_of_each_class():
-    xyxy = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [1, 0, 11, 10], [50, 50, 60, 60]])
-    keep = nms_by_class(xyxy, torch.tensor([0.5, 0.9, 0.4, 0.7]), torch.tensor([0, 0, 1, 0]), iou=0.45)
-    assert keep.tolist() == [1, 3, 2]
-
-
-def test_nms_survivors_do_not_overlap_and_every_loser_has_a_winner(rng):
-    xyxy, score = random_xyxy(rng, 60, "torch"), torch.from_numpy(rng.random(60, dtype=np.float32))
-    class_id = torch.from_numpy(rng.integers(0, 2, 60))
-    keep = nms_by_class(xyxy, score, class_id, iou=0.3)
-    same = class_id[:, None] == class_id[None]
-    close = (pairwise_iou(xyxy, xyxy) > 0.3) & same
-    assert (close[keep][:, keep].sum(1) == 1).all()  # itself only
-    lost = sorted(set(range(60)) - set(keep.tolist()))
-    assert lost and all((close[i, keep] & (score[keep] > score[i])).any() for i in lost)

@@ -19,15 +19,13 @@ import torch
 from benchmarks.events.histogram import traffic
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.chunks import Chunk
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.packed_batch import DenseBatch, PackedBatch
+from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 
 RATES_HZ = (20, 40, 80, 100, 200)
@@ -58,7 +56,7 @@ class CountedInWorkers:
 
     def __call__(self, chunks: list[Chunk]) -> PackedBatch:
         batch = self.collate(chunks)
-        return PackedBatch(batch.rest, DenseBatch(batch.frames.counted()))
+        return PackedBatch(batch.rest, batch.frames.counted())
 
 
 def rows() -> list[dict[str, Any]]:

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm import S5SSM, StepScale, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.block import GatedBlock
+from rvtssm.ssm.layer import StepScale
+from rvtssm.ssm.s5 import S5SSM
 
 
 def build_sequence_layer(config: TemporalConfig, dim: int) -> TemporalLayer:

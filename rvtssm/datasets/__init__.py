@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import DatasetSpec
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -30,14 +31,10 @@ class DatasetConfig:
     source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
 
     def __post_init__(self) -> None:
-        if self.name and self.name not in DATASETS:
-            raise ValueError(f"dataset.name={self.name!r}; choose from {', '.join(DATASETS)}")
-        for name in ("height", "width"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"dataset.{name}={value} must be at least 1 pixel")
-        if self.source not in (None, *SOURCES):
-            raise ValueError(f"dataset.source={self.source!r}; choose from {', '.join(SOURCES)}, null")
+        if self.name:
+            check_choice("dataset.name", self.name, DATASETS)
+        check_at_least("dataset", self, 1, "height", "width")
+        check_choice("dataset.source", self.source, (*SOURCES, None))
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.jit import jit
+from rvtssm.limits import check_at_least, check_choice, check_share
 from rvtssm.records import Labels
 
 Frames = npt.NDArray[np.generic]
@@ -33,20 +34,15 @@ class FlipZoomConfig:
     zoom_out_min: float = 1.0
     zoom_out_max: float = 1.2
 
-    def check(self) -> None:
+    def check(self, section: str) -> None:
         """Raise ValueError for values out of range."""
-        if not (0 <= self.flip_prob <= 1 and 0 <= self.zoom_prob <= 1):
-            raise ValueError(f"flip_prob={self.flip_prob} and zoom_prob={self.zoom_prob} must lie between 0 and 1")
-        weights = self.zoom_in_weight, self.zoom_out_weight
-        if not (all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0):
-            raise ValueError(
-                f"zoom_in_weight={weights[0]} and zoom_out_weight={weights[1]} must be at least 0 and not both 0; "
-                "zoom_prob=0 is no zoom"
-            )
+        check_share(section, self, "flip_prob", "zoom_prob")
+        check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
+        if self.zoom_in_weight + self.zoom_out_weight == 0:
+            raise ValueError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
         for kind in ("zoom_in", "zoom_out"):
-            least, most = getattr(self, f"{kind}_min"), getattr(self, f"{kind}_max")
-            if not 1 <= least <= most < math.inf:
-                raise ValueError(f"{kind}_min={least} and {kind}_max={most}; needed is 1 <= min <= max")
+            check_at_least(section, self, 1, f"{kind}_min")
+            check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
 
 
 @dataclass
@@ -66,15 +62,11 @@ class AugmentConfig:
 
     def check(self) -> None:
         """Raise ValueError for values out of range."""
-        for name in ("random", "stream"):
-            try:
-                getattr(self, name).check()
-            except ValueError as error:
-                raise ValueError(f"augment.{name}: {error}") from None
+        self.random.check("augment.random")
+        self.stream.check("augment.stream")
         if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
             raise ValueError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
-        if self.rate_window not in RATE_WINDOWS:
-            raise ValueError(f"augment.rate_window={self.rate_window!r}; choose from {', '.join(RATE_WINDOWS)}")
+        check_choice("augment.rate_window", self.rate_window, RATE_WINDOWS)
         if self.stream.zoom_in_weight:
             raise ValueError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "

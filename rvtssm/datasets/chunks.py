@@ -1,4 +1,4 @@
-"""Reads the steps a request names from its recording, augments them and thins their labels."""
+"""Chunks and batches: reads the steps that a request names, augments them, thins labels, and puts chunks together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import AugmentConfig, draw_placement
-from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
+from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.records import Labels
+from rvtssm.records import Labels, SequenceBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class ChunkDataset(Dataset[Chunk]):
         labels = _within(sequence.labels, request.start, request.stop)
         placement = None
         if self.augment is not None:
-            config = self.augment.random if request.kind == "random" else self.augment.stream
+            config = self.augment.random if request.slot < 0 else self.augment.stream
             _, height, width = sequence.frame_shape
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)
@@ -102,3 +103,57 @@ def _within(labels: Labels, start: int, stop: int) -> Labels:
     first, last = np.searchsorted(labels.window_index, (start, stop))
     part = labels[first:last]
     return replace(part, window_index=part.window_index - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Collate:
+    """Puts chunks together as batches of `num_steps`, or if that is None of the longest chunk.
+
+    Steps come first, shorter chunks are padded at their end, boxes are [class, cx, cy, w, h].
+
+    `pad_dt_us` is the step of padding: the usual one, so that a constant step stays constant.
+    """
+
+    num_steps: int | None
+    pad_dt_us: int
+
+    def __call__(self, chunks: list[Chunk]) -> PackedBatch:
+        num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
+        frames = sorted(  # (step, stream, time, boxes) of each labelled frame
+            (
+                (int(step), stream, chunk, chunk.labels.window_index == step)
+                for stream, chunk in enumerate(chunks)
+                for step in np.unique(chunk.labels.window_index)
+            ),
+            key=lambda frame: frame[:2],
+        )
+        frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
+        num_targets = torch.tensor([int(chosen.sum()) for *_, chosen in frames], dtype=torch.int64)
+        targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5)
+        t_us = torch.zeros(len(frames), dtype=torch.int64)
+        for m, (_, _, chunk, chosen) in enumerate(frames):
+            labels = chunk.labels[chosen]
+            ltwh = torch.from_numpy(labels.boxes_ltwh)
+            t_us[m] = int(labels.t_us[0])
+            targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)
+            targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
+            targets[m, : len(labels), 3:] = ltwh[:, 2:]
+
+        dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
+        is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
+        for stream, chunk in enumerate(chunks):
+            dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
+            is_pad[: len(chunk.frames), stream] = False
+        rest = SequenceBatch(
+            hist=torch.empty(0),
+            dt_us=dt_us,
+            is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
+            is_pad=is_pad,
+            frame_index=frame_index,
+            targets=targets,
+            num_targets=num_targets,
+            t_us=t_us,
+            slot=torch.tensor([chunk.request.slot for chunk in chunks]),
+            recording=torch.tensor([chunk.request.recording for chunk in chunks]),
+        )
+        return PackedBatch(rest, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))

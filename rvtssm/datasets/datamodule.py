@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
 
 # Ctrl-C, the end of a preemptible machine, the end of a job's time
@@ -33,7 +33,7 @@ Loader = TypeVar("Loader", bound="SequenceLoader")
 class DataConfig:
     """Loading; numbers are per process."""
 
-    num_workers: int = 2
+    num_workers: int = 2  # 0: this process loads
     prefetch_factor: int = 2  # batches each worker keeps ready
     pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
     eval_batch_size: int = 8  # recordings side by side
@@ -41,11 +41,12 @@ class DataConfig:
     max_open_recordings: int = 32  # files each worker keeps open
 
     def __post_init__(self) -> None:
-        for name in ("prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
-        if self.num_workers < 0:
-            raise ValueError(f"data.num_workers={self.num_workers} must be at least 0, which loads without workers")
+        check_at_least(
+            "data", self, 1, "prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"
+        )
+        check_at_least("data", self, 0, "num_workers")
+        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
+        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
@@ -169,9 +170,6 @@ class SequenceDataModule(L.LightningDataModule):
     def val_dataloader(self) -> SequenceLoader:
         return self.eval_loader("val")
 
-    def test_dataloader(self) -> SequenceLoader:
-        return self.eval_loader("test")
-
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> SequenceBatch:
@@ -189,8 +187,7 @@ class SequenceDataModule(L.LightningDataModule):
         frames, and raises ValueError if they have other settings. By default both are those of training.
         `loader.dataset.sequences[i]` is recording i.
         """
-        if source not in (None, *SOURCES):
-            raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
+        check_choice("source", source, (*SOURCES, None))
         if settings is not None and (source or self.source) == "raw":
             sequences = self._raw_split(split).sequences(settings)
         else:

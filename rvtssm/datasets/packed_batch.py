@@ -28,27 +28,13 @@ class DenseFrames:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def stack(self, chunks: Sequence[Any], num_steps: int) -> DenseBatch:
-        """Return a batch of L steps: chunk b becomes the first steps of stream b, the other frames are zero."""
+    def stack(self, chunks: Sequence[Any], num_steps: int) -> Tensor:
+        """Return frames (L, B, C, h, w): chunk b becomes the first steps of stream b, the other frames are zero."""
         frames = np.empty((num_steps, len(chunks), *self.frames.shape[1:]), self.frames.dtype)
         for stream, chunk in enumerate(chunks):
             frames[: len(chunk), stream] = chunk.frames
             frames[len(chunk) :, stream] = 0
-        return DenseBatch(torch.from_numpy(frames))
-
-
-@dataclass(frozen=True, slots=True)
-class DenseBatch:
-    """The frames of a batch."""
-
-    frames: Tensor  # (L, B, C, h, w)
-
-    def pin_memory(self) -> DenseBatch:
-        return DenseBatch(self.frames.pin_memory())
-
-    def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """Return the frames as they are; the batch that they belong to moves them."""
-        return self.frames
+        return torch.from_numpy(frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +135,12 @@ class PackedBatch:
     """A batch whose frames may still be events; `hist` of the rest is empty."""
 
     rest: SequenceBatch
-    frames: DenseBatch | PackedFrames
+    frames: Tensor | PackedFrames
 
     def pin_memory(self) -> PackedBatch:
         return PackedBatch(self.rest.pin_memory(), self.frames.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
         """Return the batch with its frames. Events are counted on `device`; everything else stays where it is."""
-        return replace(self.rest, hist=self.frames.counted(device, pin_memory))
+        frames = self.frames
+        return replace(self.rest, hist=frames if isinstance(frames, Tensor) else frames.counted(device, pin_memory))

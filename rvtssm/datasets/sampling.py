@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
+from rvtssm.limits import check_at_least, check_choice, check_share
+
 # the purposes of random numbers, kept apart so that one does not follow from another
 _STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _RATE = range(5)
 
@@ -29,7 +31,6 @@ class ChunkRequest:
     is_first: bool  # the state before this chunk is zero
     slot: int  # stream slot of this process, -1 for a random chunk
     augment_seed: int  # equal for all chunks of a recording in a stream
-    kind: str  # "random" or "stream"
     rate: int = 0  # which of the rates that the recordings are counted at
 
     @property
@@ -57,27 +58,22 @@ class SamplingConfig:
 
     def check(self) -> None:
         """Raise ValueError for values that make no batch."""
-        if self.mode not in ("mixed", "random", "stream"):
-            raise ValueError(f"sampling.mode={self.mode!r}; choose from mixed, random, stream")
-        if self.chunk_length < 1:
-            raise ValueError(f"sampling.chunk_length={self.chunk_length}; a chunk has at least one step")
+        check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
+        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
+        check_share("sampling", self, "stream_share")
         if self.batch_size < (2 if self.mode == "mixed" else 1):
             raise ValueError(
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
                 "a mixed batch holds at least one random chunk and one stream"
             )
-        if not 0 <= self.stream_share <= 1:
-            raise ValueError(f"sampling.stream_share={self.stream_share:g} must lie between 0 and 1")
         if self.mode == "mixed" and self.stream_share in (0, 1):
             raise ValueError(
                 f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
                 f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
             )
-        if self.frames_per_chunk is not None and self.frames_per_chunk < 1:
-            raise ValueError(f"sampling.frames_per_chunk={self.frames_per_chunk}; use at least 1, or null for all")
-        if self.batches_per_epoch is not None and (self.mode != "random" or self.batches_per_epoch < 1):
+        if self.batches_per_epoch is not None and self.mode != "random":
             raise ValueError(
-                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random and at least 1; "
+                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
                 "with streams an epoch is one pass over all recordings"
             )
 
@@ -98,7 +94,7 @@ def _seed(*parts: int) -> int:
 
 
 def _empty(slot: int) -> ChunkRequest:
-    return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0, kind="stream")
+    return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0)
 
 
 class MixedBatchSampler(Sampler[list[ChunkRequest]]):
@@ -237,7 +233,6 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
                     is_first=start == 0 or i == 0,
                     slot=slot,
                     augment_seed=seeds[r],
-                    kind="stream",
                     rate=rates[r],
                 )
                 for i, (r, start, stop) in enumerate(line[begin:end])
@@ -257,7 +252,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             sequence = rate * self.num_recordings + recording
             step = int(self.label_steps[sequence][number])
             start, stop = random_chunk(step, self.num_steps[sequence], self.config.chunk_length)
-            requests.append(ChunkRequest(recording, start, stop, True, -1, seed, kind="random", rate=rate))
+            requests.append(ChunkRequest(recording, start, stop, True, -1, seed, rate))
         return requests
 
     def _shuffled(self, again: int) -> npt.NDArray[np.int64]:
@@ -289,7 +284,7 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
         self._length = max(len(requests) for requests in contents)
         # slots alternate between processes, so that each has its share of the longest recordings
         self._slots = [
-            [ChunkRequest(r, start, stop, start == 0, slot, 0, "stream") for r, start, stop in requests]
+            [ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests]
             for slot, requests in enumerate(contents[rank::world_size])
         ]
 

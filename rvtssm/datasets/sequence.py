@@ -50,6 +50,8 @@ class FrameSequence:
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
         """Return the frames (stop - start, C, h, w) of the steps [start, stop), uint8 if they are histograms."""
         frames = self.source.frames(start, stop)
+        if isinstance(frames, DenseFrames):
+            return frames.frames
         return frames.stack([frames], stop - start).counted()[:, 0].numpy()
 
     def close(self) -> None:

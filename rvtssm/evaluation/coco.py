@@ -41,19 +41,13 @@ class _BoxEval(COCOeval):
 def evaluate_detections(
     recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
     spec: DatasetSpec,
-    *,
-    only: Only | None = None,
-    is_filtered: bool = True,
-    time_tolerance_us: int = 0,
+    **options: Any,
 ) -> dict[str, float]:
     """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>} over all recordings, each in [0, 1].
 
-    `match_detections` explains the arguments. A number without ground truth is NaN.
+    `match_detections` explains the options. A number without ground truth is NaN.
     """
-    matched = match_detections(
-        recordings, spec, only=only, is_filtered=is_filtered, time_tolerance_us=time_tolerance_us
-    )
-    return average_precisions(matched, spec)
+    return average_precisions(match_detections(recordings, spec, **options), spec)
 
 
 def match_detections(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +13,12 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.live import StreamDetector
-from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.stream import check_causal
+from rvtssm.limits import check_positive
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.progress import progress_bar
 from rvtssm.records import Events
 from rvtssm.ssm import Spectrum
 
@@ -42,11 +42,9 @@ class AuditConfig:
             )
         if not (self.finer and min(self.finer) >= 1):
             raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
-        if not (0 < self.threshold < 1 and self.num_timed >= 1 and 0 < self.duration_s < math.inf):
-            raise ValueError(
-                f"audit.threshold={self.threshold:g}, num_timed={self.num_timed} and duration_s={self.duration_s:g}; "
-                "needed are a threshold between 0 and 1, at least 1 window and a positive time"
-            )
+        check_positive("audit", self, "threshold", "num_timed", "duration_s")
+        if self.threshold >= 1:
+            raise ValueError(f"audit.threshold={self.threshold:g} must be less than 1")
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ With a number (slide) windows have that length at any stride.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.limits import check_at_least
 from rvtssm.records import Windows, WindowSettings
 
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
@@ -31,10 +31,7 @@ class WindowsConfig:
     representation: str = _USUAL.representation  # or another of events/representations.py
 
     def __post_init__(self) -> None:
-        for name in ("stride_ms", "length_ms"):
-            value = getattr(self, name)
-            if value is not None and not 0.001 <= value < math.inf:
-                raise ValueError(f"windows.{name}={value:g} must be at least 0.001, which is a microsecond")
+        check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond
         try:
             self.settings  # noqa: B018  checks its values
         except ValueError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -159,13 +159,6 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         if (found := max(0, int(cv2.VideoCapture(str(staged)).get(cv2.CAP_PROP_FRAME_COUNT)))) != num_frames:
             raise OSError(errno.EIO, f"only {found} of {num_frames} pictures could be written", path.name)
         os.replace(staged, path)
-
-
-def write_video(path: Path | str, frames: Iterable[np.ndarray], fps: float) -> None:
-    """Write all `frames` as an MP4; see `open_video`."""
-    with open_video(path, fps) as write:
-        for frame in frames:
-            write(frame)
 
 
 def to_png(image: np.ndarray) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.file_digest import check_digest
 from rvtssm.models.parts import head_class
 
 # a step: counts, step scale, states -> tensors of the predictions, states
@@ -55,12 +58,22 @@ def is_exported(path: Path | str) -> bool:
     return str(path).endswith(tuple(FORMATS.values()))
 
 
-def read_exported(path: Path | str) -> LoadedCheckpoint:
-    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file."""
+def read_exported(path: Path | str, trust: bool = False) -> LoadedCheckpoint:
+    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
+
+    ONNX is data. The other formats are programs, which can run any code while they are read, so they need `trust`.
+    """
+    kind = format_of(path)
     if not Path(path).is_file():
         raise ValueError(f"there is no exported model at {path}")
+    if kind != "onnx" and not trust:
+        raise ValueError(
+            f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
+            "from others ask for .onnx, which is data"
+        )
+    check_digest(path)
     with quiet():
-        run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[format_of(path)](Path(path))
+        run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
     meta, description = read_description(text, path)
     detector: Any = ExportedDetector(run, meta, description)
     return LoadedCheckpoint(
@@ -149,7 +162,8 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
 def _open_program(path: Path) -> tuple[Run, str]:
     extra = {METADATA_KEY: ""}
     try:
-        program = torch.export.load(path, extra_files=extra).module()
+        with _weights_only():
+            program = torch.export.load(path, extra_files=extra).module()
     except Exception:  # torch raises errors of many kinds for other files
         raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
     text: Any = extra[METADATA_KEY]
@@ -159,6 +173,21 @@ def _open_program(path: Path) -> tuple[Run, str]:
         return predictions, after
 
     return run, text.decode() if isinstance(text, bytes) else text
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Let torch read pickled tensors without objects that can run code, also where its own code asks for all."""
+    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = before
 
 
 def _open_compiled(path: Path) -> tuple[Run, str]:

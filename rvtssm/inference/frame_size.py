@@ -9,6 +9,7 @@ import numpy as np
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.models.low_precision import set_precision
 from rvtssm.records import DatasetSpec, Detections
 
 
@@ -39,4 +40,5 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
         )
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())
+    set_precision(detector, "float32" if trained.product_dtype is None else "bf16")
     return detector.to(trained.device).eval()

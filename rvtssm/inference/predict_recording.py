@@ -23,7 +23,6 @@ from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_fil
 from rvtssm.inference.draw import SHOWN_SCORE
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.pictures import PictureSettings, open_pictures
-from rvtssm.inference.progress import progress_bar
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
@@ -31,6 +30,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.postprocess import PostprocessConfig, inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.output_folder import result_set
+from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
 FORMATS = (*DETECTION_FILES, "mp4", "png")

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rvtssm.inference.progress import progress_bar
 from rvtssm.models.detector import Detector
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.streams import Streams
+from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, SequenceBatch
 
 

@@ -12,22 +12,19 @@ from typing import Any
 import h5py
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import track
 
 from rvtssm.events.labels import with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
-from rvtssm.preparation.store import Meta, open_sequence, read_meta
+from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
+from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
 
 SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
 _FRAMES_AT_ONCE = 16
-# metadata that differs between the prepared files of a dataset
-_NOT_SHARED = ("source", "num_events", "faults", "is_train")
 
 
 @dataclass(frozen=True)
@@ -152,11 +149,13 @@ def _inspect_parts(
 ) -> tuple[Part, ...]:
     """Inspect recordings given as split, name and function; an error becomes the `error` of the part."""
     parts = []
-    for split, name, measure in track(todo, description, console=Console(stderr=True), disable=not progress):
-        try:
-            parts.append(measure())
-        except (ValueError, OSError) as error:
-            parts.append(Part(split, name, error=" ".join(str(error).split())))
+    with progress_bar(description if progress else None, len(todo)) as advance:
+        for split, name, measure in todo:
+            try:
+                parts.append(measure())
+            except (ValueError, OSError) as error:
+                parts.append(Part(split, name, error=" ".join(str(error).split())))
+            advance(1)
     return tuple(parts)
 
 
@@ -182,10 +181,9 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             meta = open_sequence(path, spec).meta
             return {**meta, "class_names": list(spec.class_names if spec else ())}
         try:
-            meta = read_meta(path)
+            return shared_settings(read_meta(path))
         except ValueError:
             continue
-        return {name: value for name, value in meta.items() if name not in _NOT_SHARED}
     raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 
 

@@ -23,6 +23,11 @@ PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "grid": (grid_partition, grid_reverse),
 }
 
+# By device and precision: where training is faster with attention written out (`python -m benchmarks.attention`). The
+# backward pass of PyTorch's call takes 5 to 9 times as long on a CPU in bfloat16. Elsewhere the call is as fast or
+# faster, and so it is without gradients.
+WRITTEN_OUT = frozenset({("cpu", torch.bfloat16)})
+
 
 class ScaledLinear(nn.Linear):
     """A linear map followed by a learned scale per output: LayerScale (Touvron et al., 2021).
@@ -50,12 +55,56 @@ class SelfAttention(nn.Module):
         self.proj = ScaledLinear(dim, dim, layer_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        num_groups, num_tokens, dim = x.shape
-        # G T (heads 3 head_dim) -> three times G heads T head_dim
-        heads = self.qkv(x).view(num_groups, num_tokens, dim // self.head_dim, 3 * self.head_dim)
-        query, key, value = heads.transpose(1, 2).chunk(3, dim=-1)
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.proj(mixed.transpose(1, 2).reshape(num_groups, num_tokens, dim))
+        return self.proj(attend(self.qkv(x), self.head_dim))
+
+
+def attend(qkv: Tensor, head_dim: int) -> Tensor:
+    """Attend within groups: projected queries, keys and values (G, T, 3C) -> (G, T, C).
+
+    The 3C features are by head, and within a head query, key and value of head_dim features each. This is
+    `F.scaled_dot_product_attention`, except where WRITTEN_OUT says that its backward pass is slow.
+    """
+    if qkv.requires_grad and (qkv.device.type, qkv.dtype) in WRITTEN_OUT and not torch.compiler.is_exporting():
+        mixed: Tensor = _WrittenOut.apply(qkv, head_dim)
+        return mixed
+    num_groups, num_tokens, width = qkv.shape
+    # G T (heads 3 head_dim) -> three times G heads T head_dim
+    heads = qkv.view(num_groups, num_tokens, width // (3 * head_dim), 3 * head_dim)
+    query, key, value = heads.transpose(1, 2).chunk(3, dim=-1)
+    mixed = F.scaled_dot_product_attention(query, key, value)
+    return mixed.transpose(1, 2).reshape(num_groups, num_tokens, width // 3)
+
+
+class _WrittenOut(torch.autograd.Function):
+    """softmax(q k^T / sqrt(head_dim)) v with its gradient, in few products and copies. It keeps the (T, T) weights."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, head_dim: int) -> Tensor:
+        num_groups, num_tokens, width = qkv.shape
+        by_head = qkv.view(num_groups, num_tokens, -1, 3, head_dim).permute(3, 0, 2, 1, 4)
+        query, key, value = by_head.reshape(3, -1, num_tokens, head_dim)  # (G heads, T, head_dim) each
+        weights = torch.softmax(_scaled(query, key.mT, head_dim), dim=-1)
+        ctx.save_for_backward(query, key, value, weights)
+        mixed = (weights @ value).view(num_groups, -1, num_tokens, head_dim)
+        return mixed.transpose(1, 2).reshape(num_groups, num_tokens, width // 3)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        query, key, value, weights = ctx.saved_tensors
+        (num_groups, num_tokens, dim), head_dim = grad.shape, query.shape[-1]
+        grad = grad.view(num_groups, num_tokens, -1, head_dim).transpose(1, 2).reshape(query.shape)
+        grad_scores = torch._softmax_backward_data(grad @ value.mT, weights, -1, weights.dtype)
+        grads = grad.new_empty(3, *query.shape)
+        _scaled(grad_scores, key, head_dim, out=grads[0])
+        _scaled(grad_scores.mT, query, head_dim, out=grads[1])
+        torch.bmm(weights.mT, grad, out=grads[2])
+        by_head = grads.view(3, num_groups, -1, num_tokens, head_dim).permute(1, 3, 2, 0, 4)
+        return by_head.reshape(num_groups, num_tokens, 3 * dim), None
+
+
+def _scaled(left: Tensor, right: Tensor, head_dim: int, out: Tensor | None = None) -> Tensor:
+    """Return left right / sqrt(head_dim), for batches of matrices."""
+    return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=head_dim**-0.5, out=out)
 
 
 class PartitionAttention(nn.Module):

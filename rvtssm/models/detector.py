@@ -5,6 +5,7 @@ Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Camer
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ class Detector(nn.Module):
             raise ValueError(f"a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
         self.frame_hw = frame_hw
         self.in_channels = in_channels
+        self.product_dtype: torch.dtype | None = None  # of products outside of training, see `set_precision`
         self.backbone, self.neck, self.head = build_parts(model, temporal, frame_hw, num_classes, in_channels)
         if model.freeze_spatial:
             self.backbone.freeze_spatial()
@@ -86,6 +88,18 @@ class Detector(nn.Module):
         Returns the head's predictions for the M rows (step, stream) of frame_index, for every step and stream if it is
         None, and the state after step L.
         """
+        lower = self.product_dtype
+        with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
+            return self._run(hist, state, step_scale, frame_index, targets)
+
+    def _run(
+        self,
+        hist: Tensor,
+        state: tuple[Any, ...] | None,
+        step_scale: float | Tensor | PreparedStep,
+        frame_index: Tensor | None,
+        targets: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Any, tuple[Any, ...]]:
         num_streams = hist.shape[1]
         if state is None:
             state = self.init_state(num_streams)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.models.mixers import SPATIAL_MIXERS
 
 _NUM_STAGES = 4  # of the rvt backbone
@@ -41,33 +41,25 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
-        if self.mixer not in SPATIAL_MIXERS:
-            raise ValueError(f"model.mixer={self.mixer!r}; choose from {', '.join(SPATIAL_MIXERS)}")
+        check_choice("model.mixer", self.mixer, SPATIAL_MIXERS)
+        check_choice("model.memory", self.memory, ("carried", "chunk"))
+        check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_queries", "rtdetr_layers", "memory_chunk")
+        check_at_least("model", self, 0, "fpn_blocks", "rtdetr_denoising", "layer_scale", "drop_path")
         if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
             raise ValueError(
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
                 f"need one number for each of the {_NUM_STAGES} stages"
             )
-        sizes = (self.embed_dim, self.head_dim, *self.dim_multiplier)
-        if min(sizes) < 1 or min(*self.num_blocks, self.fpn_blocks) < 0:
+        if min(self.dim_multiplier) < 1 or min(self.num_blocks) < 0:
             raise ValueError(
-                f"model.embed_dim={self.embed_dim}, head_dim={self.head_dim} and dim_multiplier={self.dim_multiplier} "
-                f"must be at least 1, num_blocks={self.num_blocks} and fpn_blocks={self.fpn_blocks} at least 0"
-            )
-        if min(self.rtdetr_queries, self.rtdetr_layers) < 1 or self.rtdetr_denoising < 0:
-            raise ValueError(
-                f"model.rtdetr_queries={self.rtdetr_queries} and rtdetr_layers={self.rtdetr_layers} must be at least "
-                f"1, rtdetr_denoising={self.rtdetr_denoising} at least 0"
+                f"model.dim_multiplier={self.dim_multiplier} must be at least 1, model.num_blocks={self.num_blocks} "
+                "at least 0"
             )
         if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
             raise ValueError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
-        if not 0 <= self.layer_scale < inf:
-            raise ValueError(f"model.layer_scale={self.layer_scale:g} must be at least 0, and finite")
-        if not 0 <= self.drop_path < 1:
-            raise ValueError(f"model.drop_path={self.drop_path:g} must be at least 0 and less than 1")
-        if self.memory not in ("carried", "chunk"):
-            raise ValueError(f"model.memory={self.memory!r}; choose from carried, chunk")
-        if (self.memory == "chunk") != (self.memory_chunk is not None) or (self.memory_chunk or 1) < 1:
+        if self.drop_path >= 1:
+            raise ValueError(f"model.drop_path={self.drop_path:g} must be less than 1")
+        if (self.memory == "chunk") != (self.memory_chunk is not None):
             raise ValueError(
                 f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
                 "give a length in steps with `chunk` and none with `carried`"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
-
+from rvtssm.limits import check_choice
 from rvtssm.models.contracts import Backbone, Head, Neck
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
@@ -18,20 +16,20 @@ BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
 HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
 
-Part = TypeVar("Part")
-
 
 def head_class(model: ModelConfig) -> type[Head]:
     """Return the class of the head; ValueError lists the names."""
-    return _chosen(HEADS, "model.head", model.head)
+    check_choice("model.head", model.head, HEADS)
+    return HEADS[model.head]
 
 
 def build_parts(
     model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], num_classes: int, in_channels: int
 ) -> tuple[Backbone, Neck, Head]:
     """Build the parts of a detector, each for what the one before it gives; ValueError if they do not fit."""
-    neck_class = _chosen(NECKS, "model.neck", model.neck)
-    backbone = _chosen(BACKBONES, "model.backbone", model.backbone)(model, temporal, frame_hw, in_channels)
+    check_choice("model.backbone", model.backbone, BACKBONES)
+    check_choice("model.neck", model.neck, NECKS)
+    backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise ValueError(
             f"model.neck={model.neck} needs maps of the strides {list(neck_class.strides)}, and model.backbone="
@@ -39,9 +37,3 @@ def build_parts(
         )
     neck = neck_class(model, backbone.channels)
     return backbone, neck, head_class(model)(model, neck.channels, num_classes, backbone.padded_hw)
-
-
-def _chosen(table: Mapping[str, Part], key: str, name: str) -> Part:
-    if name not in table:
-        raise ValueError(f"{key}={name!r}; choose from {', '.join(table)}")
-    return table[name]

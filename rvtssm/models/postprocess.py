@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.ops import batched_nms
 
-from rvtssm.boxes import cxcywh_to_xyxy, nms_by_class
+from rvtssm.boxes import cxcywh_to_xyxy
+from rvtssm.limits import check_at_least, check_choice, check_share
 from rvtssm.records import Detections
 
 SCORES = ("objectness_times_class", "class_only")
@@ -26,17 +28,12 @@ class PostprocessConfig:
     min_score: float = 0.001  # objectness times class probability
     nms_iou: float = 0.45
     score: str = "objectness_times_class"  # or class_only: what detections are ranked by
-    max_detections: int | None = None  # per frame, the best ones
+    max_detections: int | None = None  # per frame, the best ones; None: all
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise ValueError(f"postprocess.score={self.score!r}; choose from {', '.join(SCORES)}")
-        if not (0 <= self.min_score <= 1 and 0 <= self.nms_iou <= 1):
-            raise ValueError(
-                f"postprocess.min_score={self.min_score:g} and nms_iou={self.nms_iou:g} must lie between 0 and 1"
-            )
-        if self.max_detections is not None and self.max_detections < 1:
-            raise ValueError(f"postprocess.max_detections={self.max_detections}; use at least 1, or null for all")
+        check_choice("postprocess.score", self.score, SCORES)
+        check_share("postprocess", self, "min_score", "nms_iou")
+        check_at_least("postprocess", self, 1, "max_detections")
 
 
 def to_probabilities(predictions: Tensor) -> Tensor:
@@ -62,7 +59,7 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
     )
     above = score >= min_score
     rows, score, class_id = rows[above], score[above], class_id[above]
-    return rows[nms_by_class(rows[:, :4], score, class_id, nms_iou)]
+    return rows[batched_nms(rows[:, :4], score, class_id, nms_iou)]
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Camer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar
 
@@ -24,34 +23,15 @@ _FACTORS = (4, 2, 2, 2)
 _STRIDES = (4, 8, 16, 32)
 
 
-@dataclass(frozen=True)
-class InputGeometry:
-    """The sizes that follow from a frame, which is padded at the right and the bottom to multiples of 32 * split."""
+def derive_partition(height: int, width: int) -> tuple[tuple[int, int], int]:
+    """Return height and width of an attention window in pixels of a map, and the windows per side of the coarsest map.
 
-    height: int  # frame, pixels
-    width: int
-    split: int  # attention windows of the coarsest map, per side
-
-    @property
-    def padded_height(self) -> int:
-        return 32 * self.split * self.partition[0]
-
-    @property
-    def padded_width(self) -> int:
-        return 32 * self.split * self.partition[1]
-
-    @property
-    def partition(self) -> tuple[int, int]:
-        """Height and width of an attention window, in pixels of a feature map."""
-        return ceil(self.height / (32 * self.split)), ceil(self.width / (32 * self.split))
-
-
-def derive_geometry(height: int, width: int) -> InputGeometry:
-    """Return the coarsest split in 1, 2, 4, ... whose attention windows are at most 10 x 10."""
+    The latter is the first of 1, 2, 4, ... whose windows are at most 10 x 10.
+    """
     split = 1
     while ceil(max(height, width) / (32 * split)) > LARGEST_PARTITION:
         split *= 2
-    return InputGeometry(height, width, split)
+    return (ceil(height / (32 * split)), ceil(width / (32 * split))), split
 
 
 class RvtBackbone(Backbone):
@@ -63,15 +43,15 @@ class RvtBackbone(Backbone):
         self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
     ) -> None:
         super().__init__(model, temporal, frame_hw, in_channels)
-        self.geometry = derive_geometry(*frame_hw)
+        self.partition, split = derive_partition(*frame_hw)
         self.mixer = model.mixer
-        self.padded_hw = self.geometry.padded_height, self.geometry.padded_width
+        self.padded_hw = 32 * split * self.partition[0], 32 * split * self.partition[1]
         dims = [model.embed_dim * m for m in model.dim_multiplier]
         self.channels = dict(zip(_STRIDES, dims, strict=True))
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         layers = [build_temporal_layer(temporal, dim) for dim in dims]
         self.stages: Sequence[Stage] = nn.ModuleList(  # type: ignore[assignment]
-            Stage(before, dim, factor, blocks, self.geometry.partition, layer, model, stride in self.memory_strides)
+            Stage(before, dim, factor, blocks, self.partition, layer, model, stride in self.memory_strides)
             for before, (stride, dim), factor, blocks, layer in zip(
                 (in_channels, *dims[:-1]), self.channels.items(), _FACTORS, model.num_blocks, layers, strict=True
             )
@@ -98,4 +78,4 @@ class RvtBackbone(Backbone):
             take_real_forms(stage, self.padded_hw[0] // stride, self.padded_hw[1] // stride)
 
     def facts(self) -> dict[str, Any]:
-        return {"mixer": self.mixer, "partition_hw": list(self.geometry.partition)}
+        return {"mixer": self.mixer, "partition_hw": list(self.partition)}

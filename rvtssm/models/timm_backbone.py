@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 
 _STRIDES = (4, 8, 16, 32)
@@ -143,6 +143,6 @@ def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise ValueError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
     try:
-        return load_state_dict(path)
+        return load_state_dict(path, weights_only=True)
     except Exception as error:  # of whatever kind another file leads torch to
         raise ValueError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error

@@ -1,6 +1,8 @@
-"""The detection loss: overlap of boxes, objectness everywhere, class where there is an object.
+"""The loss of YOLOX: overlap of boxes, objectness everywhere, class where there is an object.
 
-Source: YOLOX (Ge et al., 2021) without its L1 term, as RVT trains it.
+Objects are assigned to the locations that must predict them by SimOTA, for all frames and objects at once; the
+candidates are the locations whose cell centre lies within 1.5 strides of an object's centre.
+Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without its L1 term, as RVT trains it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,66 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rvtssm.models.contracts import at_least_one
-from rvtssm.models.simota import assign_targets, overlap_cxcywh
 
 IOU_WEIGHT = 5.0
+CENTER_RADIUS = 1.5  # strides
+IOU_COST = 3.0
+OUTSIDE_COST = 1e6  # of a location that is near another object only: it is chosen last
+NUM_CANDIDATES = 10  # the sum of the ten best overlaps of an object is its number of locations
+
+
+def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
+    """Return the intersection over union of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast.
+
+    Areas are computed from the sizes, because the corners of a small box far from the origin lose digits.
+    """
+    far = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
+    near = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
+    side = (far - near).clamp(min=0)
+    common = side[..., 0] * side[..., 1]
+    return common / (a[..., 2] * a[..., 3] + b[..., 2] * b[..., 3] - common + 1e-16)
+
+
+@torch.no_grad()
+def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
+    """Return the target of every location as an index into the N targets of its frame, -1 for background: (M, A) int64.
+
+    predictions (M, A, 5 + K) as the head gives them; targets (M, N, 5) [class, cx, cy, w, h], the first
+    num_targets (M,) of a frame are real; locations (A, 3) [x, y, stride].
+    """
+    if targets.shape[1] == 0:
+        return torch.full(predictions.shape[:2], -1, device=predictions.device)
+    is_real = torch.arange(targets.shape[1], device=targets.device) < num_targets[:, None]  # (M, N)
+    reach = CENTER_RADIUS * locations[:, 2]
+    distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
+    is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
+    is_candidate = is_near.any(dim=1, keepdim=True) & is_real[..., None]
+
+    iou = overlap_cxcywh(targets[:, :, None, 1:], predictions[:, None, :, :4])
+    iou = iou.masked_fill(~is_candidate, 0)
+    cost = _class_cost(predictions, targets[..., 0].long()) - IOU_COST * (iou + 1e-8).log()
+    cost = (cost + OUTSIDE_COST * ~is_near).masked_fill(~is_candidate, torch.inf)
+
+    num_best = min(NUM_CANDIDATES, iou.shape[-1])
+    num_matches = iou.topk(num_best).values.sum(-1).int().clamp(min=1)  # (M, N)
+    best = cost.topk(num_best, largest=False)
+    is_taken = (torch.arange(num_best, device=cost.device) < num_matches[..., None]) & best.values.isfinite()
+    is_match = torch.zeros_like(is_candidate).scatter_(-1, best.indices, is_taken)
+
+    num_claims = is_match.sum(dim=1)  # (M, A)
+    # a location that several objects want goes to the object with the lowest cost
+    matched = torch.where(num_claims > 1, cost.argmin(dim=1), is_match.int().argmax(dim=1))
+    return matched.masked_fill(num_claims == 0, -1)
+
+
+def _class_cost(predictions: Tensor, class_id: Tensor) -> Tensor:
+    """Cross-entropy of sqrt(objectness * class) against the one-hot class: (M, A, 5 + K), (M, N) -> (M, N, A)."""
+    probability = (predictions[..., 4:5].sigmoid() * predictions[..., 5:].sigmoid()).sqrt()
+    is_class = -probability.log().clamp(min=-100)
+    is_not = -torch.log1p(-probability).clamp(min=-100)
+    others = 1 - torch.eye(probability.shape[-1], dtype=probability.dtype, device=probability.device)
+    by_class = (is_class + is_not @ others).transpose(1, 2)  # (M, K, A)
+    return by_class.gather(1, class_id[..., None].expand(-1, -1, by_class.shape[-1]))
 
 
 def yolox_loss(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ from rich.filesize import decimal
 from rvtssm.atomic_files import remove_abandoned
 from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.preparation import sections
-from rvtssm.preparation.preparation_bar import PreparationBar
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
@@ -31,8 +31,8 @@ from rvtssm.preparation.prepare_recording import (
     plan_recording,
     prepare_recording,
 )
-from rvtssm.preparation.preprocess_config import PreprocessConfig
 from rvtssm.preparation.sections import Job, SectionedRecording
+from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.workers import (
     DaskCluster,
@@ -52,6 +52,28 @@ _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 _STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
+
+
+@dataclass
+class PreprocessConfig:
+    """Which recordings are prepared, with or without their labels, and by which processes."""
+
+    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
+    splits: tuple[str, ...] = ("train", "val", "test")
+    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
+    workers: int | None = None  # None: one per core
+    overwrite: bool = False  # replace what was made with other settings
+    check_disk: bool = True  # refuse to begin where the disk seems too small
+
+    def __post_init__(self) -> None:
+        check_choice("preprocess.labels", self.labels, ("required", "none"))
+        check_at_least("preprocess", self, 1, "workers")
+        if not self.splits:
+            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.labels == "required"
 
 
 @dataclass
@@ -111,8 +133,9 @@ def preprocess_dataset(
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
-            bar = stack.enter_context(PreparationBar(jobs, progress))
-            for job, outcome in _Run(jobs, workers, bar).outcomes():
+            num_bytes = sum(job.num_bytes for job in jobs)
+            advance = stack.enter_context(progress_bar("preparing" if progress else None, num_bytes, of_bytes=True))
+            for job, outcome in _Run(jobs, workers, advance).outcomes():
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:
@@ -177,10 +200,12 @@ def _failure(error: BaseException) -> Outcome:
 class _Run:
     """Gives jobs to the workers: the longest first, sections of recordings that were begun before other recordings."""
 
-    def __init__(self, jobs: list[Job], workers: Workers, bar: PreparationBar) -> None:
+    def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
+        """`advance` shows a number of bytes more and a description."""
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._workers = workers
-        self._bar = bar
+        self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
+        self._shown = {job: (0.0, 0) for job in jobs}  # share of its windows that is done, and number of events
         # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
         self._longest_whole = (
@@ -195,11 +220,19 @@ class _Run:
                 job: Job = done.key[0]
                 outcome = self._advanced(job, done)
                 if outcome is not None:
-                    self._bar.finish(job, outcome)
+                    self._num_finished += 1
+                    self._show(job, 1.0, outcome.num_events)
                     yield job, outcome
         finally:
             for cut in self._cut.values():
                 cut.abandon()
+
+    def _show(self, job: Job, share: float, num_events: int) -> None:
+        before, _ = self._shown[job]
+        self._shown[job] = share, num_events
+        events = sum(count for _, count in self._shown.values()) / 1e6
+        text = f"{self._num_finished}/{self._num_jobs} recordings, {events:.1f} M events, {job.name}"
+        self._advance((share - before) * job.num_bytes, text)
 
     def _next_task(self) -> Task | None:
         for job, cut in self._cut.items():
@@ -211,7 +244,7 @@ class _Run:
         job = self._jobs.popleft()
         if job.num_bytes > self._longest_whole:
             return (job,), plan_recording, (job.recording, job.recipe, True)
-        report = partial(self._bar.advance, job) if isinstance(self._workers, SameProcess) else None
+        report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
         return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
@@ -226,7 +259,7 @@ class _Run:
                 self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
             elif is_section:
                 cut = self._cut[job]
-                self._bar.advance(job, cut.take(done.key[1], *done.result), cut.num_events)
+                self._show(job, cut.take(done.key[1], *done.result), cut.num_events)
                 if cut.is_written:
                     del self._cut[job]
                     return cut.finish()

@@ -15,7 +15,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,31 +39,22 @@ _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
 
+@dataclass(eq=False)
 class StoredSequence:
     """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
 
     It can be pickled; every process opens the file for itself when it first reads.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        windows: Windows,
-        labels: Labels,
-        meta: Meta,
-        offsets: npt.NDArray[np.int64] | None = None,
-        frames_crc: int | None = None,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.windows = windows
-        self.labels = labels
-        self.meta = meta
-        self._offsets = offsets  # None: RVT's `data` (T, C, h, w)
-        self._frames_crc = frames_crc  # None: the file has no digest
-        self._file: h5py.File | None = None
-        self._file_owner = 0
+    name: str
+    path: Path
+    windows: Windows
+    labels: Labels
+    meta: Meta
+    offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
+    frames_crc: int | None = None  # None: the file has no digest
+    _file: h5py.File | None = None
+    _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
@@ -74,21 +65,21 @@ class StoredSequence:
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
         file = self._opened()
         try:
-            if self._offsets is None:
+            if self.offsets is None:
                 dense: npt.NDArray[Any] = file["data"][start:stop]
                 return dense
-            return _decompressed(file["frames"], self._offsets[start : stop + 1])
+            return _decompressed(file["frames"], self.offsets[start : stop + 1])
         except (OSError, KeyError, ValueError) as error:
             raise _damaged(self.path, error) from None
 
     @property
     def has_digest(self) -> bool:
         """Return whether the file can be checked completely; files of RVT and of earlier versions cannot."""
-        return self._frames_crc is not None
+        return self.frames_crc is not None
 
     def check_frames(self) -> None:
         """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
-        if self._frames_crc is None:
+        if self.frames_crc is None:
             return
         crc = 0
         try:
@@ -97,7 +88,7 @@ class StoredSequence:
                 crc = zlib.crc32(stored[start : start + _CHECK_BYTES], crc)
         except (OSError, KeyError, ValueError) as error:
             raise _damaged(self.path, error) from None
-        if crc != self._frames_crc:
+        if crc != self.frames_crc:
             raise _damaged(self.path, "its frames are not those of its digest")
 
     @property
@@ -199,6 +190,11 @@ def _memory_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):  # Linux
         return open(os.memfd_create("abandoned"), "r+b")
     return tempfile.TemporaryFile()
+
+
+def shared_settings(meta: Meta) -> Meta:
+    """Return what all prepared files of a dataset have in common, from the metadata of one."""
+    return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
 
 
 def read_meta(path: Path | str) -> Meta:

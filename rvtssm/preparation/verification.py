@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
+from rvtssm.preparation.prepare_dataset import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_complete, plan_recording
-from rvtssm.preparation.preprocess_config import PreprocessConfig
-from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta
+from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
+from rvtssm.progress import run_all
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.workers import Processes, SameProcess, Task, finished, num_usable_cores
+from rvtssm.workers import Task
 
 _FRAMES_AT_ONCE = 16
-# metadata that differs between the prepared files of a dataset
-_NOT_SHARED = ("source", "num_events", "faults", "is_train", "format_version")
 _NO_DIGEST = "no digest"  # not a fault
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
@@ -59,20 +56,11 @@ def verify_dataset(
         tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
     if not tasks and not found.faults:
         raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
-    remaining = iter(tasks)
-    num_workers = min(config.workers or num_usable_cores(), max(len(tasks), 1))
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with (
-        closing(SameProcess() if num_workers == 1 else Processes(num_workers)) as workers,
-        Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
-    ):
-        bar_id = bar.add_task("checking", total=len(tasks))
-        for done in finished(workers, lambda: next(remaining, None)):
-            found.num_checked += 1
-            messages = [_one_line(done.error)] if done.error is not None else done.result
-            found.num_without_digest += messages.count(_NO_DIGEST)
-            found.faults += [(done.key, message) for message in messages if message != _NO_DIGEST]
-            bar.update(bar_id, advance=1, description=done.key)
+    for done in run_all(tasks, config.workers, "checking" if progress else None):
+        found.num_checked += 1
+        messages = [_one_line(done.error)] if done.error is not None else done.result
+        found.num_without_digest += messages.count(_NO_DIGEST)
+        found.faults += [(done.key, message) for message in messages if message != _NO_DIGEST]
     found.faults.sort()
     return found
 
@@ -114,7 +102,7 @@ def _prepared_tasks(
                 found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
             if shared is None and raw_dir is None and path.is_file():
                 with suppress(ValueError):  # a file that cannot be read is reported when its turn comes
-                    shared = _own_settings(read_meta(path))
+                    shared = shared_settings(read_meta(path))
             yield key, _verify_prepared, (path, recording, recipe, shared)
 
 
@@ -152,7 +140,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
-    mine = _own_settings(sequence.meta)
+    mine = shared_settings(sequence.meta)
     if shared is not None and mine != shared:
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
         found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
@@ -274,10 +262,6 @@ def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
 
 def _stem(path: Path, folder: Path) -> str:
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
-
-
-def _own_settings(meta: Meta) -> Meta:
-    return {name: value for name, value in meta.items() if name not in _NOT_SHARED}
 
 
 def _one_line(error: BaseException) -> str:

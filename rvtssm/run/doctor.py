@@ -67,11 +67,13 @@ def _video() -> str:
     import cv2
     import numpy as np
 
-    from rvtssm.inference.draw import write_video
+    from rvtssm.inference.draw import open_video
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"
-        write_video(path, [np.zeros((64, 96, 3), np.uint8)] * 3, fps=20)
+        with open_video(path, fps=20) as write:
+            for _ in range(3):
+                write(np.zeros((64, 96, 3), np.uint8))
         num_read = int(cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FRAME_COUNT))
     if num_read != 3:
         raise RuntimeError(f"wrote 3 frames and read {num_read}; install opencv-python-headless again")

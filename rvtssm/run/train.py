@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import lightning as L
@@ -22,12 +22,14 @@ from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.pace import pace_of
-from rvtssm.training.speed import check_compiler, speed_up
+from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 
 
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or "outputs/train")
+    precision = choose_precision(config.training.precision, config.training.accelerator)
+    config = replace(config, training=replace(config.training, precision=precision))
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     check(config)  # like all that can fail without data, before any data are read
@@ -92,7 +94,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         waited = pace_of(trainer).mean_data_wait
         say(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
-            f"in {module.train_seconds:.0f} s"
+            f"in {module.train_seconds:.0f} s in {config.training.precision}"
             f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
             f"weights: {best}, logs: {out}"
         )

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.limits import check_at_least, check_share
+from rvtssm.progress import run_all
 from rvtssm.records import Events
 from rvtssm.simulation.actors import SceneConfig
 from rvtssm.simulation.camera import CameraConfig, simulate_events
 from rvtssm.simulation.scene import build_scene
-from rvtssm.workers import Processes, SameProcess, WorkerDied, finished, num_usable_cores
+from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPE = 1  # raise it if a change makes the same settings give other recordings
@@ -62,78 +61,48 @@ class SyntheticConfig:
                 "the time of the first label"
             )
         camera, scene = self.camera, self.scene
-        _check_values("synthetic", self, 0, math.inf, "seed", "num_train", "num_val", "num_test")
-        _check_values("synthetic", self, 1, math.inf, "label_interval_us", "height", "width", "workers")
-        _check_values("synthetic", self, 0, 1, "ego_motion_share")
-        _check_values("synthetic.camera", camera, 1e-3, math.inf, "threshold", "dark_intensity")
-        _check_values("synthetic.camera", camera, 0, math.inf, "threshold_mismatch", "refractory_us")
-        _check_values("synthetic.camera", camera, 0, math.inf, "background_rate_hz", "hot_pixel_rate_hz")
-        _check_values("synthetic.camera", camera, 0, 1, "hot_pixel_share")
-        _check_values("synthetic.scene", scene, 0, math.inf, "min_actors")
-        _check_values("synthetic.scene", scene, scene.min_actors, math.inf, "max_actors")
-        _check_values("synthetic.scene", scene, 0, 1, "car_share", "stopping_share")
+        check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
+        check_at_least("synthetic", self, 1, "label_interval_us", "height", "width", "workers")
+        check_share("synthetic", self, "ego_motion_share")
+        check_at_least("synthetic.camera", camera, 1e-3, "threshold", "dark_intensity")
+        check_at_least("synthetic.camera", camera, 0, "threshold_mismatch", "refractory_us")
+        check_at_least("synthetic.camera", camera, 0, "background_rate_hz", "hot_pixel_rate_hz")
+        check_share("synthetic.camera", camera, "hot_pixel_share")
+        check_at_least("synthetic.scene", scene, 0, "min_actors")
+        check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
+        check_share("synthetic.scene", scene, "car_share", "stopping_share")
 
 
-def _check_values(section: str, config: object, least: float, most: float, *names: str) -> None:
-    """Raise ValueError for the first of the keys whose value is outside [least, most] or infinite."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (least <= value <= most and value < math.inf):
-            wanted = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
-            raise ValueError(f"{section}.{name}={value:g} must be {wanted}")
-
-
-@dataclass
-class SyntheticSummary:
-    """Names `split/name` of the recordings that were written now and of those that existed."""
-
-    written: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-
-def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> SyntheticSummary:
+def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> list[str]:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    Complete recordings are skipped. Raise ValueError if the folder holds recordings of other settings. If a worker
-    process was killed, raise it after all other recordings are written.
+    Complete recordings are skipped. Return the names `split/name` of the others. Raise ValueError if the folder holds
+    recordings of other settings. If a worker process was killed, raise it after all other recordings are written.
     """
     config.check()
     raw_dir = Path(raw_dir)
     _check_folder(raw_dir, config)
     remove_abandoned(raw_dir)
-    summary, tasks = SyntheticSummary(), []
+    written, tasks = [], []
     for split in SPLITS:
         (raw_dir / split).mkdir(exist_ok=True)
         for index in range(config.num_recordings(split)):
-            if _boxes_path(raw_dir, split, index).exists():  # boxes are written last
-                summary.skipped.append(f"{split}/{_name(split, index)}")
-            else:
-                tasks.append((split, index))
-    num_workers = min(config.workers or num_usable_cores(), len(tasks))
-    todo = iter([(task, _write, (config, raw_dir, *task)) for task in tasks])
+            if not _boxes_path(raw_dir, split, index).exists():  # boxes are written last
+                tasks.append((f"{split}/{_name(split, index)}", _write, (config, raw_dir, split, index)))
     failed = []
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     try:
-        with (
-            closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
-            Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
-        ):
-            bar_id = bar.add_task("generating", total=len(tasks))
-            for done in finished(workers, lambda: next(todo, None)):
-                name = f"{done.key[0]}/{_name(*done.key)}"
-                bar.update(bar_id, advance=1, description=name)
-                if isinstance(done.error, WorkerDied):
-                    failed.append(f"{name}: {done.error}")
-                elif done.error is not None:
-                    raise done.error
-                else:
-                    summary.written.append(name)
+        for done in run_all(tasks, config.workers, "generating" if progress else None):
+            if isinstance(done.error, WorkerDied):
+                failed.append(f"{done.key}: {done.error}")
+            elif done.error is not None:
+                raise done.error
+            else:
+                written.append(done.key)
     finally:
         remove_abandoned(raw_dir)  # files of workers that were killed
-    summary.written.sort()
     if failed:
         raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not written; {'; '.join(sorted(failed))}")
-    return summary
+    return sorted(written)
 
 
 def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:

@@ -22,11 +22,7 @@ class Pedestrian:
     stride_m: float  # length of two steps
     facing: int  # 1 walks to the right, -1 to the left, 0 along the line of sight
     girth: float  # 1 = slim
-    shirt: float  # grey, as the next three
-    trousers: float
-    skin: float
-    hair: float
-    bag: float  # grey of a backpack; below 0 means no backpack
+    greys: tuple[float, float, float, float, float]  # of shirt, trousers, skin, hair, and backpack, below 0: none
     phase: float
 
     def extent_m(self, gait_m: float) -> Extent:
@@ -47,9 +43,8 @@ class Pedestrian:
 
     def _capsules_m(self, gait_m: float) -> np.ndarray:
         """Return (15, 7): x0, y0, x1, y1, radius in metres, grey, opacity; far parts first, the lowest at y = 0."""
-        greys = (self.shirt, self.trousers, self.skin, self.hair, self.bag)
         angle = self.phase + 2 * math.pi * gait_m / self.stride_m
-        parts: np.ndarray = _walking_capsules(angle, self.facing, self.girth, greys, self.height_m / WALKER_M)
+        parts: np.ndarray = _walking_capsules(angle, self.facing, self.girth, self.greys, self.height_m / WALKER_M)
         return parts
 
 
@@ -62,11 +57,13 @@ def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
         stride_m=0.8 * height_m,
         facing=facing,
         girth=rng.uniform(1.0, 1.35),
-        shirt=rng.uniform(0.05, 0.2) if dark_top else rng.uniform(0.6, 0.95),
-        trousers=rng.uniform(0.05, 0.25) if rng.random() < 0.6 else rng.uniform(0.5, 0.85),
-        skin=rng.uniform(0.25, 0.8),
-        hair=rng.uniform(0.03, 0.5),
-        bag=rng.uniform(0.05, 0.9) if rng.random() < 0.35 else -1.0,
+        greys=(
+            rng.uniform(0.05, 0.2) if dark_top else rng.uniform(0.6, 0.95),
+            rng.uniform(0.05, 0.25) if rng.random() < 0.6 else rng.uniform(0.5, 0.85),
+            rng.uniform(0.25, 0.8),
+            rng.uniform(0.03, 0.5),
+            rng.uniform(0.05, 0.9) if rng.random() < 0.35 else -1.0,
+        ),
         phase=rng.uniform(0, 2 * math.pi),
     )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant
+from rvtssm.limits import check_choice
+from rvtssm.ssm.layer import TemporalConfig, TemporalLayer
 from rvtssm.ssm.lstm import LSTM
-from rvtssm.ssm.s4 import S4, S4SSM
-from rvtssm.ssm.s4d import S4D, S4DSSM
-from rvtssm.ssm.s5 import S5, S5SSM
-from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
+from rvtssm.ssm.s4 import S4
+from rvtssm.ssm.s4d import S4D
+from rvtssm.ssm.s5 import S5
+from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.spectrum import Spectrum
+
+__all__ = ["TEMPORAL_LAYERS", "Spectrum", "TemporalConfig", "TemporalLayer", "build_temporal_layer"]
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
@@ -23,28 +26,5 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """Build the layer `config.name` over `dim` features. Raises a ValueError that lists the names if it is unknown."""
-    if config.name not in TEMPORAL_LAYERS:
-        raise ValueError(f"temporal.name={config.name!r}; choose from {', '.join(TEMPORAL_LAYERS)}")
+    check_choice("temporal.name", config.name, TEMPORAL_LAYERS)
     return TEMPORAL_LAYERS[config.name](dim, config)
-
-
-__all__ = [
-    "LSTM",
-    "S4",
-    "S4D",
-    "S4DSSM",
-    "S4SSM",
-    "S5",
-    "S5SSM",
-    "S7",
-    "TEMPORAL_LAYERS",
-    "Eq4SSM",
-    "SelectiveSSM",
-    "Spectrum",
-    "State",
-    "StepScale",
-    "TemporalConfig",
-    "TemporalLayer",
-    "build_temporal_layer",
-    "to_constant",
-]

@@ -48,8 +48,8 @@ class _Block(TemporalLayer):
     def spectrum(self) -> Spectrum | str:
         return self.ssm.spectrum()
 
-    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
-        return self.ssm.band_energy(omega_min, omega_max, num_points)
+    def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
+        return self.ssm.band_energy(omega_min, omega_max)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the input of `ssm`."""

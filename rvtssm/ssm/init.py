@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rvtssm.limits import check_choice
+
 Modes = tuple[np.ndarray, np.ndarray]
 
 
@@ -65,8 +67,7 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
 
     With `half`, only the mode with Im >= 0 of each conjugate pair is kept, P = size / 2.
     """
-    if name not in INITIAL_MODES:
-        raise ValueError(f"temporal.init={name!r}; choose from {', '.join(INITIAL_MODES)}")
+    check_choice("temporal.init", name, INITIAL_MODES)
     if size < 1 or num_blocks < 1 or size % num_blocks:
         raise ValueError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
     block = size // num_blocks

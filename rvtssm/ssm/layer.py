@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from rvtssm.limits import check_at_least, check_choice
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.spectrum import Spectrum
 
@@ -57,17 +58,12 @@ class TemporalConfig:
                     f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
                     "[16,32], or null for all strides of the backbone"
                 )
-        if self.bandlimit is not None and not 0 <= self.bandlimit < math.inf:
-            raise ValueError(f"temporal.bandlimit={self.bandlimit} must be 0 (off) or positive")
+        check_at_least("temporal", self, 0, "bandlimit")
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
-        for key, choices in (
-            ("discretization", DISCRETIZATIONS),
-            ("bandlimit_at", ("train_step", "current_step")),
-            ("s7_mode", ("selective_dt", "eq4")),
-        ):
-            if getattr(self, key) not in choices:
-                raise ValueError(f"temporal.{key}={getattr(self, key)!r}; choose from {', '.join(choices)}")
+        check_choice("temporal.discretization", self.discretization, DISCRETIZATIONS)
+        check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
+        check_choice("temporal.s7_mode", self.s7_mode, ("selective_dt", "eq4"))
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
                 raise ValueError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")
@@ -91,7 +87,7 @@ class TemporalLayer(nn.Module, ABC):
 
     name: ClassVar[str] = ""  # in TEMPORAL_LAYERS, of the layer itself, not of the block around it
     is_causal: bool = True  # False: an output depends on later inputs of its chunk, so there is no single step
-    takes_grid: bool = False  # True: `forward` and `step` need grid=(H, W), and the sequences are the pixels of frames
+    takes_grid: bool = False  # True: `forward` needs grid=(H, W), and the sequences are the pixels of frames
 
     @abstractmethod
     def init_state(self, num_sequences: int) -> State:
@@ -113,19 +109,6 @@ class TemporalLayer(nn.Module, ABC):
         tensor (G,), one value per group of N / G consecutive sequences (G = B for the pixels of B streams); or a
         tensor (L, G), one value per step and group; or the result of `prepare`.
         """
-
-    def step(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """Run one step: x (N, D) -> y (N, D) and the next state. `step_scale` is a number, (G,), or prepared.
-
-        Raises a ValueError if the layer is not causal.
-        """
-        if not self.is_causal:
-            raise ValueError(
-                "temporal.bidirectional=true reads its chunks from their end as well, so it cannot go step by step; "
-                "give it whole chunks, or train with temporal.bidirectional=false"
-            )
-        y, after = self(x[None], state, step_scale)
-        return y[0], after
 
     def forward_without_memory(self, x: Tensor, step_scale: Any = 1.0, **where: Any) -> Tensor:
         """Run every step from the zero state: x (L, N, D) -> y (L, N, D).
@@ -154,17 +137,16 @@ class TemporalLayer(nn.Module, ABC):
         """Return the modes of the layer at its training step, or a sentence that says why it has none."""
         return f"{type(self).__name__} has no eigenvalues: its factors follow the input"
 
-    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX, num_points: int = 0) -> Tensor:
+    def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
         """Return the H2 norm of the layer between two angular frequencies in radians per training step, as ().
 
-        See `rvtssm.ssm.spectrum`. `num_points` > 0 asks for quadrature even if a closed form exists. Raises a
-        ValueError if the layer has no transfer function.
+        See `rvtssm.ssm.spectrum`. Raises a ValueError if the layer has no transfer function.
         """
-        energy = self.band_energy(omega_min, omega_max, num_points)
+        energy = self.band_energy(omega_min, omega_max)
         total = energy.sum().clamp_min(torch.finfo(energy.dtype).tiny)  # so that the gradient at zero energy is 0
         return total.sqrt().to(next(self.parameters()).dtype)
 
-    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+    def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """Return the squares of `h2_norm`, one for each independent system of the layer."""
         raise ValueError(
             f"temporal.name={self.name} has no H2 norm: what it does to a frequency depends on the input; "

@@ -62,13 +62,6 @@ class LSTM(TemporalLayer):
             outputs.append(hidden)
         return torch.stack(outputs), (hidden, cell)
 
-    def step(
-        self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run one step: x (N, D) -> the hidden state (N, D), and the state (hidden, cell). See `forward`."""
-        y, after = self(x[None], state, step_scale, grid)
-        return y[0], after
-
     def real_step(self) -> TemporalLayer:
         return self
 

@@ -15,7 +15,7 @@ from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
 
-_NUM_POINTS = 128
+_NUM_POINTS = 128  # of the quadrature of the energy
 
 
 class S4SSM(PerFeatureLayer):
@@ -84,8 +84,8 @@ class S4SSM(PerFeatureLayer):
         modes = torch.linalg.eigvals(self.continuous()[0].double())
         return mode_spectrum(modes, self.log_step.exp()[:, None], note="eigenvalues of the whole matrix, no mask")
 
-    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
-        """See `TemporalLayer.band_energy`; always by quadrature, with 128 points if `num_points` is 0.
+    def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
+        """See `TemporalLayer.band_energy`; by quadrature.
 
         Its root is right to 1e-10 at the start and, with noise of 0.5 on all parameters, to 1 %.
         """
@@ -95,7 +95,7 @@ class S4SSM(PerFeatureLayer):
             response = dt * self._resolvent(c, 1j * omega, dt.to(c.dtype))
             return response.real.square() + response.imag.square()
 
-        return energy_quadrature(power, omega_min, omega_max, num_points or _NUM_POINTS, dt)
+        return energy_quadrature(power, omega_min, omega_max, _NUM_POINTS, dt)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return lambda, P, B and C of the modes kept, (H, n) complex."""

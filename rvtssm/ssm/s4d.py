@@ -67,7 +67,7 @@ class S4DSSM(PerFeatureLayer):
     def spectrum(self) -> Spectrum:
         return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
 
-    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+    def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
         lambda_, dt = self.modes()
         residue = torch.view_as_complex(self.C) * torch.view_as_complex(self.B) * dt
@@ -76,7 +76,7 @@ class S4DSSM(PerFeatureLayer):
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()], -1)
         residue = torch.cat([residue, residue.conj()], -1)
         weights = residue[:, :, None] * residue.conj()[:, None]
-        return energy_diagonal(lambda_, weights, omega_min, omega_max, num_points)
+        return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
 
 class _RealS4D(RealStep):

@@ -35,7 +35,7 @@ class S5SSM(TemporalLayer):
     `bidirectional` (offline use) adds a scan of the chunk from its end, with the same modes and its own half of C,
     (H, 2P, 2): y = Re(C_forward x) + Re(C_backward x_backward) + D u. The state is that of the forward scan and carried
     exactly; the backward scan starts from zero at the end of every chunk. So an output depends on where its chunk ends,
-    cutting a sequence changes the outputs, and `step` raises a ValueError.
+    cutting a sequence changes the outputs.
     """
 
     name: ClassVar[str] = "s5"
@@ -123,7 +123,7 @@ class S5SSM(TemporalLayer):
     def spectrum(self) -> Spectrum:
         return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
 
-    def band_energy(self, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+    def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
         lambda_, dt = self.modes()
         b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
@@ -136,7 +136,7 @@ class S5SSM(TemporalLayer):
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()])
         b, c = torch.cat([b, b.conj()]), factor * torch.cat([c, c.conj()], dim=1)
         weights = (c.mH @ c).mT * (b @ b.mH)
-        return energy_diagonal(lambda_, weights, omega_min, omega_max, num_points)
+        return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
     def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         forward_out, backward_out = system.w_out.chunk(2, dim=1)

@@ -1,7 +1,7 @@
-"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l]: a loop that reads like the formula, and a fast twin.
+"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l], as an operator that `torch.compile` accepts unchanged.
 
-The fast twin is an operator of PyTorch, which `torch.compile` accepts unchanged. It uses two sweeps, one forward and
-one from the end, of the module for the device: `scan_cpu`, `scan_triton` if Triton is installed, else `scan_loop`.
+It uses two sweeps, one forward and one from the end, of the module for the device: `scan_cpu`, `scan_triton` if Triton
+is installed, else `scan_loop`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,8 @@ def sweeps(device_type: str) -> Sweeps:
     return scan_loop
 
 
-def scan_reference(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all states and the last one, by plain differentiable steps.
-
-    drive (L, *S, P), state (*S, P), decay (P,) or anything that broadcasts to (L, *S, P) with as many axes
-    -> (L, *S, P), (*S, P).
-    """
-    decays = decay.expand(drive.shape[0], *decay.shape[1:]) if decay.ndim == drive.ndim else [decay] * len(drive)
-    steps = []
-    for decay_l, drive_l in zip(decays, drive.unbind(0), strict=True):
-        state = decay_l * state + drive_l
-        steps.append(state)
-    return torch.stack(steps), state
-
-
 def scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same numbers as `scan_reference`, in the type of the state, with one buffer per direction.
+    """Return all states and the last one, in the type of the state, with one buffer per direction.
 
     decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
     (N, P) -> all states (L, N, P), the last (N, P).

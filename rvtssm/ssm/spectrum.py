@@ -63,25 +63,13 @@ def bandlimit_mask(
         return frequencies(lambda_, step) < bandlimit / 2
 
 
-def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float, num_points: int) -> Tensor:
+def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float) -> Tensor:
     """Return the energy of diagonal systems G(s) = sum over p of R_p / (s - lambda_p) between two angular frequencies.
 
     It is 1 / pi times the integral of ||G(i omega)||^2, Frobenius, and its root is the H2 norm. lambda (..., P) complex
-    with negative real parts, weights (..., P, P) with weights[p, q] = trace(R_p R_q^H) -> (...), one value per system;
-    in closed form if num_points is 0, else by quadrature.
+    with negative real parts, weights (..., P, P) with weights[p, q] = trace(R_p R_q^H) -> (...) float64, one value per
+    system, in closed form; omega_min may be 0 and omega_max infinite.
     """
-    if num_points == 0:
-        return energy_closed(lambda_, weights, omega_min, omega_max)
-
-    def power(omega: Tensor) -> Tensor:
-        fractions = 1 / (1j * omega[:, None] - lambda_[..., None, :])
-        return ((fractions @ weights) * fractions.conj()).real.sum(-1)
-
-    return energy_quadrature(power, omega_min, omega_max, num_points, lambda_.real)
-
-
-def energy_closed(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float) -> Tensor:
-    """Return `energy_diagonal` in closed form, (...) float64; omega_min may be 0 and omega_max infinite."""
     _check_band(0 <= omega_min < omega_max, omega_min, omega_max)
     # A slow mode outside of the band contributes the difference of two angles that agree in most digits.
     lambda_ = lambda_.to(torch.complex128)

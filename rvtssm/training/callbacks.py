@@ -1,4 +1,4 @@
-"""What a person watches while a model trains: a progress bar with losses, the validations, and drawn detections."""
+"""What a person watches while a model trains: a progress bar with losses, validations, gradients, drawn detections."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from rvtssm.inference.draw import draw_frame
+from rvtssm.models.detector import parameters_by_room
 from rvtssm.records import SequenceBatch
 from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
@@ -105,6 +107,22 @@ class FinalValidation(L.Callback):
     ) -> None:
         if trainer.global_step >= trainer.max_steps:
             trainer.val_check_batch = 1
+
+
+class GradientNorms(L.Callback):
+    """Logs the Euclidean norms `grad_norm/ROOM` at logged steps, over all processes and batches of a step."""
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if (trainer.global_step + 1) % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return
+        assert isinstance(pl_module, DetectionModule)
+        norms = {}
+        for room, parameters in parameters_by_room(pl_module.detector).items():
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            norms[f"grad_norm/{room}"] = torch.nn.utils.get_total_norm(gradients)
+        pl_module.log_dict(norms, batch_size=1)
 
 
 class DetectionImages(L.Callback):

@@ -12,10 +12,10 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training.callbacks import DetectionImages, FinalValidation, TrainingProgress
+from rvtssm.training.callbacks import DetectionImages, FinalValidation, GradientNorms, TrainingProgress
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
-from rvtssm.training.gradients import GradientNorms
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers, check_loggers
 from rvtssm.training.non_finite import NonFiniteStop
@@ -45,11 +45,11 @@ class TrainingConfig:
     devices: int = 1
     num_nodes: int = 1
     accelerator: str = "auto"
-    precision: str = "32-true"  # one of PRECISIONS; bf16-mixed: products in 16 bits, states and steps in 32
+    precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
     compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
     recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
     channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
-    fused: bool = True  # the optimiser updates all weights at once; not used in mixed precision, where it cannot clip
+    fused: bool = True  # the optimiser updates all weights at once; not used in 16-mixed, where it cannot clip
     accumulate: int = 1  # batches per optimiser step
     sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
     freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
@@ -62,18 +62,14 @@ class TrainingConfig:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("steps", "validate_every", "checkpoint_every", "log_every", "devices", "num_nodes", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
-        for name, choices in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"training.{name}={getattr(self, name)!r}; choose from {', '.join(choices)}")
-        if self.num_images < 0:
-            raise ValueError(f"training.num_images={self.num_images} must be at least 0 (no images)")
+        check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
+        check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
+        check_at_least("training", self, 0, "num_images")
+        check_positive("training", self, "checkpoint_minutes")
+        check_choice("training.precision", self.precision, PRECISIONS)
+        check_choice("training.accelerator", self.accelerator, ACCELERATORS)
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
-        if not self.checkpoint_minutes > 0:
-            raise ValueError(f"training.checkpoint_minutes={self.checkpoint_minutes:g} must be positive")
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise ValueError(
                 "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"

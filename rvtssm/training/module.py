@@ -165,12 +165,17 @@ class DetectionModule(L.LightningModule):
         return parts
 
     def configure_optimizers(self) -> Any:
-        # in mixed precision a fused optimiser unscales the gradients itself, too late to clip them
-        fused = self.settings.fused and "mixed" not in self.trainer.precision
+        # with scaled gradients a fused optimiser undoes the scale itself, too late to clip them
+        fused = self.settings.fused and self.trainer.precision != "16-mixed"
         optimizer, schedule = build_optimizer(
             self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, *_: Any, **__: Any) -> None:
+        """Clip gradients by value. Lightning refuses to in bf16-mixed if the optimiser is fused, without need."""
+        if gradient_clip_val:
+            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._count_time()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rvtssm.limits import check_at_least, check_positive
+
 
 @dataclass
 class OptimConfig:
@@ -25,14 +27,10 @@ class OptimConfig:
     h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "start_divisor", "end_divisor"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"optim.{name}={getattr(self, name):g} must be positive")
-        for name in ("weight_decay", "clip_value", "h2_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"optim.{name}={getattr(self, name):g} must be at least 0, which turns it off")
-        if not 0 <= self.warmup_fraction < 1:
-            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be at least 0 and less than 1")
+        check_positive("optim", self, "learning_rate", "start_divisor", "end_divisor")
+        check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
+        if self.warmup_fraction >= 1:
+            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
         self.h2_band = tuple(self.h2_band)
         if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
             raise ValueError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")

@@ -10,9 +10,10 @@ from shutil import which
 import torch
 
 from rvtssm.models.detector import Detector
+from rvtssm.models.low_precision import has_bf16_units
 
 # Weights stay in full precision, since there are no complex numbers of 16 bits.
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -40,6 +41,14 @@ def speed_up(
         check_compiler(torch.device(device).type)
         for part in (detector.backbone, detector.neck, detector.head):
             part.compile(fullgraph=True, backend=backend)
+
+
+def choose_precision(precision: str, accelerator: str) -> str:
+    """Return the precision of a training: `auto` is bf16-mixed if the device has units for it, and 32-true if not."""
+    if precision != "auto":
+        return precision
+    device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
+    return "bf16-mixed" if has_bf16_units(device_type) else "32-true"
 
 
 def check_compiler(device_type: str) -> None:

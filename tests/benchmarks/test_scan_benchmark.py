@@ -10,8 +10,9 @@ import torch
 
 from benchmarks import scan
 from benchmarks.textbook import TextbookS5, associative_scan
-from rvtssm.ssm import S5SSM, TemporalConfig
-from rvtssm.ssm.scan import scan_reference
+from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.scan import scan as fast_scan
 
 STAGES = ((6, 4), (3, 8))
 
@@ -21,7 +22,7 @@ def test_the_textbook_scan_is_the_recurrence(length):
     torch.manual_seed(length)
     decay, driven = torch.randn(2, length, 3, dtype=torch.complex128)
     products, states = associative_scan(decay, driven)
-    wanted, _ = scan_reference(decay[:, None], driven[:, None], torch.zeros(1, 3, dtype=torch.complex128))
+    wanted, _ = fast_scan(decay[:, None], driven[:, None], torch.zeros(1, 3, dtype=torch.complex128))
     torch.testing.assert_close(states, wanted[:, 0])
     torch.testing.assert_close(products, decay.cumprod(0))
 

@@ -170,6 +170,6 @@ def test_impossible_choices_are_refused():
         FlipZoomConfig(zoom_out_min=0.9),
     ):
         with pytest.raises(ValueError):
-            bad.check()
+            bad.check("augment.random")
     with pytest.raises(ValueError, match="cannot stay the same over a stream"):
         AugmentConfig(stream=RANDOM).check()

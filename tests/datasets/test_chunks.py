@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
-from rvtssm.datasets.chunks import ChunkDataset, spread_to_the_last
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
 from rvtssm.datasets.sampling import ChunkRequest
 
 
-def request(recording: int, start: int, stop: int, kind: str = "stream", slot: int = 0, seed: int = 0) -> ChunkRequest:
-    return ChunkRequest(recording, start, stop, start == 0, slot, seed, kind)
+def request(recording: int, start: int, stop: int, slot: int = 0, seed: int = 0) -> ChunkRequest:
+    return ChunkRequest(recording, start, stop, start == 0, slot, seed)
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_o
     never = FlipZoomConfig(flip_prob=0, zoom_prob=0, zoom_in_weight=0)
     dataset = ChunkDataset(sequences, AugmentConfig(random=always, stream=never))
     assert dataset[request(0, 0, 4)].labels.boxes_ltwh[0, 0] == 2
-    assert dataset[request(0, 0, 4, kind="random")].labels.boxes_ltwh[0, 0] == 16 - 1 - 2 - 5
+    assert dataset[request(0, 0, 4, slot=-1)].labels.boxes_ltwh[0, 0] == 16 - 1 - 2 - 5
     dataset = ChunkDataset(sequences, AugmentConfig())
     for seed in range(5):
         first = dataset[request(0, 0, 4, seed=seed)].labels.boxes_ltwh[0]
@@ -76,7 +75,7 @@ def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_o
 
 def test_a_batch_is_stacked_in_time_and_padded(sequences):
     dataset = ChunkDataset(sequences)
-    requests = [request(0, 3, 8, "random", -1), request(1, 0, 5, slot=0), request(2, 6, 9, slot=1), request(-1, 0, 0)]
+    requests = [request(0, 3, 8, slot=-1), request(1, 0, 5, slot=0), request(2, 6, 9, slot=1), request(-1, 0, 0)]
     batch = Collate(6, 40_000)([dataset[r] for r in requests]).counted()
     assert batch.hist.shape == (6, 4, 2, 12, 16) and batch.hist.dtype == torch.uint8
     np.testing.assert_array_equal(

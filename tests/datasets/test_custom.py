@@ -19,8 +19,7 @@ from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run.preprocess import preprocess
 

@@ -19,8 +19,7 @@ from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 

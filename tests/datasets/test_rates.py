@@ -173,8 +173,8 @@ def test_only_one_file_is_open_for_all_rates_of_a_recording(numbered_sequence):
     sequences = [numbered_sequence(recording, 4, [3]) for _ in range(2) for recording in range(2)]
     dataset = ChunkDataset(sequences, max_open=1, num_rates=2)
     assert len(dataset) == 2
-    dataset[ChunkRequest(0, 0, 2, True, 0, 0, "stream", rate=1)]
-    dataset[ChunkRequest(1, 0, 2, True, 0, 0, "stream", rate=0)]
+    dataset[ChunkRequest(0, 0, 2, True, 0, 0, rate=1)]
+    dataset[ChunkRequest(1, 0, 2, True, 0, 0, rate=0)]
     assert [sequence.source.is_open for sequence in sequences] == [False, True, False, False]
 
 

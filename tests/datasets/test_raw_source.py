@@ -12,8 +12,7 @@ from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
 from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.preprocess_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
 from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)

@@ -33,7 +33,7 @@ def by_slot(batches):
     slots = defaultdict(list)
     for batch in batches:
         for request in batch:
-            if request.kind == "stream":
+            if request.slot >= 0:
                 slots[request.slot].append(request)
     return slots
 
@@ -104,7 +104,7 @@ def test_a_mixed_batch_holds_random_chunks_and_streams():
         num_random = 5 - num_streams
         for batch in sampler([30, 20], batch_size=5, stream_share=share):
             assert [r.slot for r in batch] == [-1] * num_random + list(range(num_streams))
-            assert [r.kind for r in batch] == ["random"] * num_random + ["stream"] * num_streams
+            assert [r.slot < 0 for r in batch] == [True] * num_random + [False] * num_streams
 
 
 @settings(max_examples=30)
@@ -191,7 +191,7 @@ def test_processes_share_the_random_chunks_without_overlap():
         ({"mode": "mix"}, "mixed, random, stream"),
         ({"mode": "mixed", "batch_size": 1}, "batch_size=1"),
         ({"batches_per_epoch": 3}, "mode=random"),
-        ({"frames_per_chunk": 0}, "null for all"),
+        ({"frames_per_chunk": 0}, "frames_per_chunk=0"),
         ({"length": 0}, "chunk_length=0"),
         ({"stream_share": 0}, "stream_share=0 .*use sampling.mode=random"),
         ({"stream_share": 1}, "stream_share=1 .*use sampling.mode=stream"),

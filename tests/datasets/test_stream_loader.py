@@ -11,8 +11,7 @@ from collections import Counter
 import pytest
 import torch
 
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.datamodule import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import MixedBatchSampler, SamplingConfig
 

@@ -20,7 +20,8 @@ from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
-from rvtssm.ssm import S5SSM, Spectrum, TemporalConfig
+from rvtssm.ssm import Spectrum, TemporalConfig
+from rvtssm.ssm.s5 import S5SSM
 
 SMALL_AUDIT = AuditConfig(frequencies_hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
 

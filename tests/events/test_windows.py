@@ -103,7 +103,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride_ms": 0.0}, "windows.stride_ms=0 must be at least 0.001"),
+        ({"stride_ms": 0.0}, "windows.stride_ms=0.0 must be at least 0.001"),
         ({"length_ms": float("nan")}, "windows.length_ms=nan must be"),
         ({"convention": "RVT"}, "windows: convention='RVT'; choose from exact, rvt"),
         ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from rvtssm.inference import draw
-from rvtssm.inference.draw import draw_frame, events_image, open_video, write_png, write_video
+from rvtssm.inference.draw import draw_frame, events_image, open_video, write_png
 from rvtssm.records import Detections, Labels
 
 NAMES = ("car", "pedestrian")
@@ -123,6 +123,12 @@ def read_video(path):
         if not ok:
             return frames, capture.get(cv2.CAP_PROP_FPS)
         frames.append(frame[..., ::-1])
+
+
+def write_video(path, frames, fps):
+    with open_video(path, fps) as write:
+        for frame in frames:
+            write(frame)
 
 
 def test_a_video_holds_its_frames_in_their_colours(tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
+import re
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.detector import build_detector
+from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.step import DetectorStep
@@ -87,7 +91,9 @@ def test_an_exported_file_equals_pytorch(exported, suffix):
     checkpoint, folder = exported(suffix)
     assert {path.name for path in folder.iterdir()} == {"model.ckpt", f"model{suffix}", "told.txt"}
     assert "frames of 64 x 48" in (folder / "told.txt").read_text()
-    assert_equal_steps(checkpoint, read_exported(folder / f"model{suffix}"), 200 if suffix == ".onnx" else 20)
+    assert_equal_steps(
+        checkpoint, read_exported(folder / f"model{suffix}", trust=True), 200 if suffix == ".onnx" else 20
+    )
 
 
 OTHER_LAYERS = [name for name in TEMPORAL_LAYERS if name != EXPORTED[".onnx"]["temporal"]]
@@ -113,6 +119,22 @@ def test_a_head_with_queries_is_exported(live_checkpoint, tmp_path):
     exported = read_exported(path)
     assert_equal_steps(checkpoint, exported, 20)
     assert exported.detector.empty().boxes.shape == (0, 12, 4)
+
+
+def test_a_flipped_bit_of_an_exported_file_is_found(exported, tmp_path):
+    _, folder = exported(".onnx")
+    path, whole = tmp_path / "model.onnx", (folder / "model.onnx").read_bytes()
+    path.write_bytes(whole)
+    assert check_digest(path)
+    for position in range(100, len(whole), len(whole) // 20):
+        flipped = bytearray(whole)
+        flipped[position] ^= 4
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"model\.onnx is damaged: it differs from its digest"):
+            read_exported(path)
+    path.write_bytes(re.sub(rb"sha256:[0-9a-f]{6}", b"no digest now", whole))  # as a file of another program
+    assert not check_digest(path)
+    read_exported(path)
 
 
 def test_a_file_says_what_it_is(exported):
@@ -159,7 +181,7 @@ def test_every_representation_is_exported_with_its_numbers(live_checkpoint):
 def test_a_model_of_timm_is_exported_with_its_numbers(live_checkpoint, tmp_path):
     checkpoint = live_checkpoint(backbone="timm", timm_name="test_convnext")
     export_detector(checkpoint, tmp_path / "model.pt2", 32, 32)
-    boxes, scores = largest_difference(checkpoint, read_exported(tmp_path / "model.pt2"), 5)
+    boxes, scores = largest_difference(checkpoint, read_exported(tmp_path / "model.pt2", trust=True), 5)
     assert 0 < boxes <= 1e-4 and scores <= 1e-4
 
 
@@ -172,7 +194,7 @@ def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path, 
     scores = []
     for name in ("model.ckpt", f"model{suffix}"):
         arguments = [f"checkpoint={folder / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
-        options = ["formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
+        options = ["trust=true", "formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
         assert cli.main(["predict", *arguments, *options]) == 0
         lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
         scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])
@@ -215,7 +237,7 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("difference", [0.1, float("nan")])
 def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
-    monkeypatch.setattr("rvtssm.run.export.read_exported", lambda path: None)
+    monkeypatch.setattr("rvtssm.run.export.read_exported", lambda path, trust: None)
     monkeypatch.setattr("rvtssm.run.export.largest_difference", lambda *arguments: (1e-6, difference))
     assert "differs from the weights" in refused("model.pt2")
 
@@ -225,7 +247,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
     earlier.parent.mkdir()
     earlier.write_bytes(b"good")
 
-    def unreadable(path):
+    def unreadable(path, trust):
         assert path.read_bytes() == b"model"
         raise ValueError("cannot be read")
 
@@ -279,6 +301,45 @@ def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["a.pt2", "a.aot.pt2"])
+def test_a_program_is_not_opened_without_trust(tmp_path, capsys, monkeypatch, name):
+    def opened(*arguments, **options):
+        raise AssertionError("opened")
+
+    monkeypatch.setattr("torch.export.load", opened)
+    monkeypatch.setattr("torch._inductor.aoti_load_package", opened)
+    (tmp_path / name).write_bytes(b"program")
+    for verb in ("predict", "evaluate", "audit", "info", "export"):
+        out = tmp_path / ("b.onnx" if verb == "export" else "out")
+        assert cli.main([verb, f"checkpoint={tmp_path / name}", "recording=x", f"out={out}"]) == 2, verb
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name} is a program: reading it can run any code. If you trust its source, give trust=true" in line
+
+
+class _Command:
+    """Creates the file `ran` when it is unpickled."""
+
+    def __reduce__(self):
+        return open, ("ran", "w")
+
+
+def test_even_a_trusted_program_has_only_tensors_for_weights(live_checkpoint, tmp_path, monkeypatch):
+    """torch reads some parts of such a file with pickle: a command there is refused, not run."""
+    monkeypatch.chdir(tmp_path)
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    torch.export.save(program, tmp_path / "whole.pt2")
+    hostile = io.BytesIO()
+    torch.save(_Command(), hostile)
+    with zipfile.ZipFile(tmp_path / "whole.pt2") as whole, zipfile.ZipFile(tmp_path / "a.pt2", "w") as archive:
+        names = [entry.filename for entry in whole.infolist()]
+        assert any("sample_inputs" in name for name in names), names
+        for name in names:
+            archive.writestr(name, hostile.getvalue() if "sample_inputs" in name else whole.read(name))
+    with pytest.raises(ValueError, match=r"not a whole torch\.export file"):
+        read_exported(tmp_path / "a.pt2", trust=True)
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.aot.pt2"])
 def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
     path = tmp_path / name
@@ -286,7 +347,8 @@ def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
     for content in (None, b"", b"not a model" * 100):
         if content is not None:
             path.write_bytes(content)
-        assert cli.main(["predict", f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]) == 2
+        arguments = [f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]
+        assert cli.main(["predict", "trust=true", *arguments]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

@@ -424,7 +424,7 @@ def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, cap
         ("images/timestamps.txt", "1\n2\nthree", "not one time in microseconds per line"),
         ("images/timestamps.txt", "1\n3\n2", "do not increase"),
         ("images/timestamps.txt", "1\n2", "holds 4 images"),
-        ("images/left/distorted/000001.png", "no picture", "no picture that can be read"),
+        ("images/left/distorted/000001.png", "no picture", "cannot be read as a picture"),
         ("events/left/events.h5", "", "is empty"),
         ("events/left/events.h5", "\x89HDF", "events.h5"),
     ],

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.collate import Collate
+from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence

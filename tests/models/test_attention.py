@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rvtssm.models.attention import PartitionAttention, ScaledLinear, SelfAttention
+from rvtssm.models.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
 
 HEIGHT, WIDTH, DIM = 8, 12, 8
 PARTITION = (4, 3)
@@ -57,3 +57,34 @@ def test_a_scale_folded_into_the_weight_is_a_scale_of_the_output():
     layer.gamma.copy_(torch.tensor([1.0, 2, 3, 4]))
     x = torch.randn(7, 6)
     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias) * layer.gamma)
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "num_tokens", "num_heads", "head_dim"), [(3, 5, 2, 4), (1, 1, 1, 3), (2, 80, 4, 32)]
+)
+def test_written_out_is_the_call_of_pytorch_forward_and_backward(
+    monkeypatch, num_groups, num_tokens, num_heads, head_dim
+):
+    torch.manual_seed(0)
+    qkv = torch.randn(num_groups, num_tokens, 3 * num_heads * head_dim, dtype=torch.float64)
+    weight = torch.randn(num_groups, num_tokens, num_heads * head_dim, dtype=torch.float64)
+    found = []
+    for chosen in (frozenset(), frozenset({("cpu", torch.float64)})):
+        monkeypatch.setattr("rvtssm.models.attention.WRITTEN_OUT", chosen)
+        inputs = qkv.clone().requires_grad_()
+        mixed = attend(inputs, head_dim)
+        assert ("WrittenOut" in type(mixed.grad_fn).__name__) == bool(chosen)
+        (mixed * weight).sum().backward()
+        found.append((mixed.detach(), inputs.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_bfloat16_on_a_cpu_is_written_out_for_training_only():
+    torch.manual_seed(0)
+    assert ("cpu", torch.bfloat16) in WRITTEN_OUT
+    qkv = torch.randn(2, 6, 24)
+    for requires_grad in (True, False):
+        low = qkv.bfloat16().requires_grad_(requires_grad)
+        mixed = attend(low, 4)
+        assert ("WrittenOut" in type(mixed.grad_fn).__name__) == requires_grad
+        torch.testing.assert_close(mixed.float(), attend(qkv, 4), rtol=0.03, atol=0.03)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room
+from rvtssm.models.low_precision import set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
 from rvtssm.models.step import DetectorStep
 from rvtssm.ssm import TEMPORAL_LAYERS
@@ -268,3 +269,40 @@ def test_all_parts_learn_where_only_memory_is_trained(detector_of_parts, draw_co
     assert not [p for p in rooms["spatial"] if p.grad is not None]
     assert rooms["temporal"] and all(p.grad is not None and p.grad.any() for p in rooms["temporal"] if p.numel() > 1)
     assert all(p.grad is not None for room in ("neck", "head") for p in rooms[room])
+
+
+@torch.no_grad()
+def test_low_precision_is_near_and_carries_its_state(detector_of_parts, draw_counts):
+    hist = draw_counts(L, B)
+    wanted, after = detector_of_parts(hist)
+    set_precision(detector_of_parts, "bf16")
+    assert any(weight.dtype == torch.bfloat16 for weight in detector_of_parts.parameters())
+    whole, low_after = detector_of_parts(hist)
+    for low, exact in zip(leaves(low_after), leaves(after), strict=True):
+        assert low.dtype == exact.dtype
+        assert_near(low, exact, 0.05)
+    state, parts = None, []
+    for step in hist.split(1):
+        found, state = detector_of_parts(step, state)
+        parts.append(found)
+    for low, exact in zip(leaves(state), leaves(low_after), strict=True):
+        assert_near(low, exact, 0.02)
+    frames = [detector_of_parts.head.decode(found, list(range(L * B))) for found in (wanted, whole)]
+    assert len(frames[0]) == len(frames[1]) == L * B
+
+
+@every_layer
+@torch.no_grad()
+def test_every_layer_computes_in_low_precision(build_small, draw_counts, name):
+    detector, hist = build_small(name), draw_counts(L, B)
+    (wanted,), after = detector(hist)
+    set_precision(detector, "bf16")
+    (found,), low_after = detector(hist)
+    assert_near(found, wanted, 0.05)
+    for low, exact in zip(leaves(low_after), leaves(after), strict=True):
+        assert low.dtype == exact.dtype
+        assert_near(low, exact, 0.05)
+    prepared, state = detector.prepare(1.0), None
+    for step in hist.split(1):
+        (last,), state = detector(step, state, prepared)
+    assert_near(last, found[-B:], 0.02)

@@ -12,13 +12,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.deformable import NUM_POINTS, DeformableAttention
 from rvtssm.models.denoising import build_attention_mask, draw_noisy_queries
-from rvtssm.models.matching import match_cheapest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.models.rtdetr_decoder import refine_boxes
+from rvtssm.models.rtdetr_decoder import NUM_POINTS, DeformableAttention, refine_boxes
 from rvtssm.models.rtdetr_head import RtdetrHead, RtdetrPredictions
+from rvtssm.models.rtdetr_loss import match_cheapest
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
 HEIGHT, WIDTH = 64, 96

@@ -75,7 +75,7 @@ def test_the_same_model_is_taken_whole(start, name):
 def test_another_resolution_takes_all(start):
     _, target, report = start(META, replace(META, spec=replace(SPEC, height=360, width=640)))
     assert outcomes(report, "taken") == set(report)
-    assert target.backbone.geometry.partition == (6, 10)
+    assert target.backbone.partition == (6, 10)
 
 
 def test_classes_are_known_by_their_names(start):

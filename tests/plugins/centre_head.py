@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.ops import batched_nms
 
-from rvtssm.boxes import cxcywh_to_xyxy, nms_by_class
+from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
 from rvtssm.models.parts import HEADS
 from rvtssm.records import Detections
@@ -48,7 +49,7 @@ class CentreHead(Head):
     def decode(predictions, t_us: Sequence[int] | Tensor, config=None) -> list[Detections]:
         found, best = [], predictions.logits.sigmoid().max(-1)
         for xyxy, score, class_id, time in zip(cxcywh_to_xyxy(predictions.boxes), *best, t_us, strict=True):
-            kept = nms_by_class(xyxy, score, class_id, 0.5)
+            kept = batched_nms(xyxy, score, class_id, 0.5)
             found.append(Detections(*(part[kept].cpu().numpy() for part in (xyxy, score, class_id)), int(time)))
         return found
 

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.mix_in_time import mix_in_time
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES
+from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 
 

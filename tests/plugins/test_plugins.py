@@ -83,7 +83,7 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     for model in (weights, f"checkpoint={tmp_path / 'model.pt2'}"):
         out = tmp_path / f"out{len(found)}"
         options = ("formats=[jsonl]", "predict.postprocess.max_detections=20", f"recording={recording}", f"out={out}")
-        assert cli.main(["predict", plugins, model, *options]) == 0
+        assert cli.main(["predict", "trust=true", plugins, model, *options]) == 0
         lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
         found.append([box["score"] for line in lines for box in line["detections"]])
     assert found[0] and found[0] == pytest.approx(found[1], abs=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import S4SSM
+from rvtssm.ssm.s4 import S4SSM
 
 
 def cauchy_kernel(layer: S4SSM, length: int, step_scale: float = 1.0) -> Tensor:

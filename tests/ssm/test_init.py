@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rvtssm.ssm import Eq4SSM, SelectiveSSM, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
+from rvtssm.ssm.s7 import Eq4SSM, SelectiveSSM
 
 DIM, SIZE, NUM_BLOCKS = 48, 16, 2
 

@@ -50,8 +50,8 @@ def assert_cuts_change_nothing(
     prepared = scale if isinstance(scale, Tensor) else layer.prepare(scale)
     for index, x_l in enumerate(x):
         scale_l = scale[index] if isinstance(scale, Tensor) and scale.ndim == 2 else prepared
-        y, current = layer.step(x_l, current, scale_l)
-        stepped.append(y)
+        y, current = layer(x_l[None], current, scale_l)
+        stepped.append(y[0])
     assert_near(torch.stack(stepped), whole, tolerance)
     assert_near(current, end, tolerance)
 

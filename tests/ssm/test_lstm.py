@@ -17,7 +17,8 @@ from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.stage import Stage
-from rvtssm.ssm import LSTM, TemporalConfig
+from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.lstm import LSTM
 
 DIM, HEIGHT, WIDTH, STREAMS = 5, 4, 3, 2
 N = STREAMS * HEIGHT * WIDTH
@@ -93,8 +94,8 @@ def test_cut_anywhere_is_whole_is_step_by_step_with_the_convolution(only_hidden,
         torch.testing.assert_close(torch.cat([head, tail]), whole)
         torch.testing.assert_close(last, end)
     for x_l, y_l in zip(x, whole, strict=True):
-        y, state = layer.step(x_l, state, 1.0, GRID)
-        torch.testing.assert_close(y, y_l)
+        y, state = layer(x_l[None], state, 1.0, GRID)
+        torch.testing.assert_close(y[0], y_l)
     torch.testing.assert_close(state, end)
 
 

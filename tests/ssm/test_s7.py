@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rvtssm.ssm import S7, Eq4SSM, SelectiveSSM, TemporalConfig, build_temporal_layer
+from rvtssm.ssm import TemporalConfig, build_temporal_layer
+from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
 
 DIM, SIZE = 4, 6
 

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from scan_reference import scan_reference
 from torch import Tensor
 
 from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
-from rvtssm.ssm.scan import scan, scan_reference, sweeps
+from rvtssm.ssm.scan import scan, sweeps
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
@@ -147,7 +148,8 @@ def test_the_package_works_without_triton():
 import sys
 sys.modules["triton"] = None
 import torch
-from rvtssm.ssm import S5SSM, TemporalConfig
+from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.s5 import S5SSM
 layer = S5SSM(4, TemporalConfig())
 layer(torch.randn(3, 2, 4), layer.init_state(2))[0].sum().backward()
 assert "rvtssm.ssm.scan_triton" not in sys.modules

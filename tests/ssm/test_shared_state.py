@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from scan_reference import scan_reference
 from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.ssm import shared_state
-from rvtssm.ssm.scan import scan_reference
 from rvtssm.ssm.shared_state import SharedSystem, as_complex, as_pairs, run_shared
 
 DIM, NUM_MODES, GROUPS = 2, 3, 2

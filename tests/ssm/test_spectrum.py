@@ -9,8 +9,11 @@ import pytest
 import torch
 from scipy.linalg import solve_continuous_lyapunov
 
-from rvtssm.ssm import S4DSSM, S4SSM, S5SSM, TemporalConfig, TemporalLayer, build_temporal_layer
-from rvtssm.ssm.spectrum import bandlimit_mask, energy_closed, frequencies, timescales
+from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.s4 import S4SSM
+from rvtssm.ssm.s4d import S4DSSM
+from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.spectrum import bandlimit_mask, energy_diagonal, frequencies, timescales
 
 LAMBDA = torch.tensor([-0.5 + 0j, -0.5 + 2j, -0.25 - 8j, 0 + 1j])
 DT = torch.tensor([1.0, math.pi / 4, math.pi / 16, 2.0])
@@ -87,7 +90,7 @@ def real_system(layer: TemporalLayer) -> list[tuple[np.ndarray, np.ndarray, np.n
 @torch.no_grad()
 @pytest.mark.parametrize("name", H2_LAYERS)
 def test_the_h2_norm_is_that_of_the_transfer_function(name):
-    """By a plain sum over frequencies of C (i omega - A)^-1 B; quadrature and closed form agree with it."""
+    """By a plain sum over frequencies of C (i omega - A)^-1 B."""
     layer, (lowest, highest) = h2_layer(name), (math.pi / 2, 10 * math.pi)
     omega = np.linspace(lowest, highest, 20001)
     total = 0.0
@@ -96,19 +99,18 @@ def test_the_h2_norm_is_that_of_the_transfer_function(name):
         total += np.trapezoid((np.abs(c @ inverse @ b) ** 2).sum((1, 2)), omega) / math.pi
     wanted = math.sqrt(total)
     assert float(layer.h2_norm()) == pytest.approx(wanted, rel=1e-5)
-    assert float(layer.h2_norm(num_points=2048)) == pytest.approx(wanted, rel=1e-5)
-    assert float(layer.h2_norm(lowest, highest, 4096)) == pytest.approx(float(layer.h2_norm()), rel=1e-9)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", H2_LAYERS)
-def test_over_all_frequencies_it_is_the_h2_norm_of_textbooks(name):
+def test_over_all_frequencies_it_is_the_h2_norm_of_textbooks(name, monkeypatch):
     """trace(C X C^T) where A X + X A^T + B B^T = 0."""
+    monkeypatch.setattr("rvtssm.ssm.s4._NUM_POINTS", 8192)  # enough for a band of twelve decades
     layer = h2_layer(name)
     wanted = 0.0
     for a, b, c in real_system(layer):
         wanted += np.trace(c @ solve_continuous_lyapunov(a, -b @ b.T) @ c.T)
-    band = (1e-6, 1e6, 8192) if name == "s4" else (0, math.inf)
+    band = (1e-6, 1e6) if name == "s4" else (0, math.inf)
     assert float(layer.h2_norm(*band)) == pytest.approx(math.sqrt(wanted), rel=1e-5)
 
 
@@ -130,9 +132,9 @@ def test_descending_its_gradient_takes_high_frequencies_out(name):
 def test_a_narrow_resonance_counts_where_it_is(real):
     """1 / (s + a - i w) has 1 / (2 a) in all, nearly all of it around w; the closed form needs no fine grid."""
     lambda_, weights = torch.tensor([complex(-real, 3.0)]), torch.ones(1, 1)
-    around = float(energy_closed(lambda_, weights, 2.0, 4.0))
+    around = float(energy_diagonal(lambda_, weights, 2.0, 4.0))
     assert around == pytest.approx((math.atan(1 / real) * 2) / (math.pi * real), rel=1e-6)
-    beyond = float(energy_closed(lambda_, weights, 5.0, 7.0))
+    beyond = float(energy_diagonal(lambda_, weights, 5.0, 7.0))
     assert beyond == pytest.approx((math.atan(4 / real) - math.atan(2 / real)) / (math.pi * real), rel=1e-6)
 
 
@@ -162,4 +164,4 @@ def test_a_band_must_have_a_beginning_and_an_end():
             layer.h2_norm(*band)
     for band in ((0.0, 1.0), (1.0, math.inf)):
         with pytest.raises(ValueError, match="empty or endless"):
-            layer.h2_norm(*band, num_points=64)
+            h2_layer("s4").h2_norm(*band)

@@ -20,7 +20,7 @@ from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import TrainingConfig
 from rvtssm.training.optim import OptimConfig, build_optimizer
-from rvtssm.training.speed import PRECISIONS, check_compiler, speed_up
+from rvtssm.training.speed import PRECISIONS, check_compiler, choose_precision, speed_up
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2
@@ -342,3 +342,35 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
         train(toy_config(tmp_path / name, "training.steps=2", *overrides))
     assert set(met) == {torch.uint8}
     assert logged(tmp_path / "none") == logged(tmp_path / "ahead")
+
+
+@pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16", "bf16", None])
+def test_auto_is_bf16_where_the_processor_has_units(monkeypatch, flag):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, flag: True})
+    assert choose_precision("auto", "cpu") == ("bf16-mixed" if flag else "32-true")
+    assert choose_precision("64-true", "cpu") == "64-true"
+    assert choose_precision("auto", "mps") == "32-true"
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+@pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
+def test_auto_on_a_gpu_asks_the_gpu(monkeypatch, has_units, accelerator):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_units)
+    assert choose_precision("auto", accelerator) == ("bf16-mixed" if has_units else "32-true")
+
+
+def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
+    largest, steps = [], []
+    original = torch.optim.AdamW.step
+
+    def step(self, *arguments, **keywords):
+        found = original(self, *arguments, **keywords)  # computes the gradients first
+        largest.append(max(float(w.grad.abs().max()) for g in self.param_groups for w in g["params"]))
+        steps.append(self.defaults["fused"])
+        return found
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed", "optim.clip_value=1e-4"))
+    assert steps == [True, True]
+    assert largest == pytest.approx([1e-4] * 2)

@@ -33,10 +33,10 @@ def decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
         return ~0
     position = _decode_times(data, in_chunk, t)
     if head & _PACKED_ROWS:
-        return _decode_packed(data, position, in_chunk, y, x, p)
+        return _decode_packed(data, position, in_chunk, 4, y, x, p)
     position = _decode_rows(data, position, in_chunk, y)
     if head & _PACKED_COLUMNS:
-        return _decode_packed_columns(data, position, in_chunk, x, p)
+        return _decode_packed(data, position, in_chunk, 2, y, x, p)
     position = _decode_columns(data, position, in_chunk, x)
     return _decode_polarities(data, position, in_chunk, p)
 
@@ -157,39 +157,27 @@ def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-
 
 
 @jit
-def _decode_packed_columns(data, position, in_chunk, x, p):  # type: ignore[no-untyped-def]
-    """Decode four events from three numbers of 16 bits: 11 bits of column and one of polarity each."""
-    end = position + (in_chunk + 3) // 4 * 6
+def _decode_packed(data, position, in_chunk, num_bytes, y, x, p):  # type: ignore[no-untyped-def]
+    """Decode four events from three numbers of 2 or 4 bytes: 11 bits of column and one of polarity each.
+
+    With 4 bytes, 11 bits of row come before the column.
+    """
+    end = position + (in_chunk + 3) // 4 * 3 * num_bytes
     if position < 0:
         return position
     if end > len(data):
         return ~len(data)
+    part = 2 * num_bytes  # a number holds three quarters of one event and one quarter of another
     for i in range(0, in_chunk, 4):
-        a, b = _number(data, position, 2), _number(data, position + 2, 2)
-        c = _number(data, position + 4, 2)
-        position += 6
-        values = (a >> 4, (a & 0xF) | (b >> 8) << 4, (b & 0xFF) | (c >> 12) << 8, c & 0xFFF)
+        a, b = _number(data, position, num_bytes), _number(data, position + num_bytes, num_bytes)
+        c = _number(data, position + 2 * num_bytes, num_bytes)
+        position += 3 * num_bytes
+        second = (a & ((1 << part) - 1)) | (b >> 2 * part) << part
+        third = (b & ((1 << 2 * part) - 1)) | (c >> 3 * part) << 2 * part
+        values = (a >> part, second, third, c & ((1 << 3 * part) - 1))
         for j in range(4):
-            x[i + j] = values[j] >> 1
-            p[i + j] = values[j] & 1
-    return end
-
-
-@jit
-def _decode_packed(data, position, in_chunk, y, x, p):  # type: ignore[no-untyped-def]
-    """Decode four events from three numbers of 32 bits: 11 bits of row, 11 of column and one of polarity each."""
-    end = position + (in_chunk + 3) // 4 * 12
-    if position < 0:
-        return position
-    if end > len(data):
-        return ~len(data)
-    for i in range(0, in_chunk, 4):
-        a, b = _number(data, position, 4), _number(data, position + 4, 4)
-        c = _number(data, position + 8, 4)
-        position += 12
-        values = (a >> 8, (a & 0xFF) | (b >> 16) << 8, (b & 0xFFFF) | (c >> 24) << 16, c & 0xFFFFFF)
-        for j in range(4):
-            y[i + j] = (values[j] >> 12) & 0x7FF
             x[i + j] = (values[j] >> 1) & 0x7FF
             p[i + j] = values[j] & 1
+            if num_bytes == 4:
+                y[i + j] = (values[j] >> 12) & 0x7FF
     return end
