@@ -23,7 +23,7 @@ from rvtssm.inference.exported import is_exported, largest_difference, read_expo
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
-from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import build_detector
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
@@ -152,6 +152,16 @@ def test_a_file_says_what_it_is(exported):
     assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
     read = read_exported(path)
     assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
+
+
+def test_weights_are_exported_alone(exported, tmp_path):
+    checkpoint, folder = exported(".onnx")
+    path = tmp_path / "model.safetensors"
+    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
+    found = read_checkpoint(path)
+    assert found.spec == checkpoint.spec and found.raw_dir is None
+    weights = found.detector.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in checkpoint.detector.state_dict().items())
 
 
 def test_an_exported_detector_streams(exported, draw_events):
