@@ -17,7 +17,7 @@ from rvtssm import __version__, cli
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
@@ -187,7 +187,10 @@ def test_info_describes_weights(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
     assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
-    assert told["classes"] == ["car", "pedestrian"]
+    assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
+    torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
+    assert "the file has no digest" in capsys.readouterr().out
 
 
 # preparing, with recordings of every kind of fault

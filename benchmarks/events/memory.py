@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,7 @@ _READ_AND_SAY_PEAK = """
 import json, sys, time
 from pathlib import Path
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.index import index_path
 def peak_mb():  # not ru_maxrss, which begins with that of the process it was forked from
     (peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return int(peak) * 1024 // 10**6
@@ -62,7 +64,7 @@ for place in range(20):
 clock.append(time.process_time())
 num_events = sum(map(len, recording.iterate()))
 clock.append(time.process_time())
-index, faults = Path(sys.argv[1]).with_name(f".{Path(sys.argv[1]).name}.index"), recording.faults
+index, faults = index_path(Path(sys.argv[1])), recording.faults
 print(json.dumps({
     "read": [num_events, recording.num_events, begin_us, last_us],
     "faults": [faults.backward_steps, faults.out_of_frame, faults.truncated_bytes],
@@ -107,7 +109,9 @@ def memory_row(kind: str, num_bytes: int, folder: Path) -> dict[str, Any]:
         written = write_recording(path, kind, num_bytes)
         size = path.stat().st_size
         child = [sys.executable, "-c", _READ_AND_SAY_PEAK, str(path)]
-        found = json.loads(subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        environment = {**os.environ, "RVTSSM_CACHE_DIR": own}  # for the index
+        told = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+        found = json.loads(told)
     num_events, last_us = written
     read, faults = found.pop("read"), found.pop("faults")
     if read != [num_events, num_events, 0, last_us] or any(faults):

@@ -25,6 +25,7 @@ from rvtssm.atomic_files import atomic_file
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import WindowSettings
 
@@ -113,20 +114,12 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
     """Read the description that `export_detector` stored: that of a checkpoint, and names and shapes of the tensors."""
     try:
         description = json.loads(text)
-        stored = description["checkpoint"]
-        meta = CheckpointMeta.from_dict({**stored, "spec": {name: _tuples(v) for name, v in stored["spec"].items()}})
+        meta = CheckpointMeta.from_dict(description["checkpoint"])
         if missing := {"frame_hw", "state", "predictions"} - description.keys():
             raise KeyError(*missing)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
     return meta, description
-
-
-def _tuples(value: Any) -> Any:
-    """Turn the lists of JSON into the tuples of records."""
-    if isinstance(value, dict):
-        return {name: _tuples(each) for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
@@ -160,7 +153,9 @@ def _write_onnx(
     )
     assert program is not None
     program.model.metadata_props[METADATA_KEY] = json.dumps(description)
+    program.model.metadata_props[DIGEST_KEY] = NO_DIGEST_YET
     program.save(path, external_data=False)
+    add_digest(path)
 
 
 def _compiled(program: Any, text: str, folder: Path) -> Path:

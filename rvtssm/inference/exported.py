@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.file_digest import check_digest
 from rvtssm.models.parts import head_class
 
 # a step: counts, step scale, states -> tensors of the predictions, states
@@ -70,6 +71,7 @@ def read_exported(path: Path | str, trust: bool = False) -> LoadedCheckpoint:
             f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
             "from others ask for .onnx, which is data"
         )
+    check_digest(path)
     with quiet():
         run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
     meta, description = read_description(text, path)

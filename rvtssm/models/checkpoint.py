@@ -1,8 +1,12 @@
-"""Checkpoints in our own format: weights, and a description from which the detector can be built again."""
+"""Checkpoints in our own format: weights, and a description from which the detector can be built again.
+
+A file of torch.save, or one of safetensors with the description as JSON in its metadata.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -10,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.file_errors import file_errors
 from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TemporalConfig
 
 FORMAT_VERSION = 1
+SAFETENSORS = ".safetensors"
+_META_KEY = "rvtssm"
 DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # numbers up to here are cheap to try
 _LARGEST_FRAME = 1 << 14  # pixels of a side
@@ -60,7 +69,7 @@ class CheckpointMeta:
             stages = temporal.pop("stages")
             temporal["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
         return cls(
-            DatasetSpec(**meta["spec"]),
+            DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
             ModelConfig(**meta["model"]),
             TemporalConfig(**temporal),
             WindowSettings(**meta["windows"]),
@@ -89,8 +98,18 @@ class LoadedCheckpoint(CheckpointMeta):
 
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
-    """Write a checkpoint of the detector through a temporary file, so that `path` is complete at any time."""
-    save_file(path, {"rvtssm": meta.to_dict(), "state_dict": detector.state_dict()})
+    """Write a checkpoint of the detector through a temporary file, so that `path` is complete at any time.
+
+    The suffix `.safetensors` chooses that format.
+    """
+    if Path(path).suffix != SAFETENSORS:
+        save_file(path, {_META_KEY: meta.to_dict(), "state_dict": detector.state_dict()})
+        return
+    weights = {name: weight.detach().clone().contiguous() for name, weight in detector.state_dict().items()}
+    packed = save(weights, {_META_KEY: json.dumps(meta.to_dict()), DIGEST_KEY: NO_DIGEST_YET})
+    with atomic_file(path) as staged:
+        staged.write_bytes(packed)
+        add_digest(staged)
 
 
 def save_file(path: str | Path, content: dict[str, Any]) -> None:
@@ -124,9 +143,15 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
 
 
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
-    """Return the dict in a file of torch.save. Reads plain data only, unless `trust_pickle` lets the file run code."""
+    """Return the dict in a file of torch.save or safetensors. Raise ValueError if the file differs from its digest.
+
+    It reads plain data only, unless `trust_pickle` lets the file run code.
+    """
     if not Path(path).is_file():
         raise ValueError(f"there is no checkpoint at {path}")
+    check_digest(path)
+    if Path(path).suffix == SAFETENSORS:
+        return _load_safetensors(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
@@ -162,6 +187,23 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, (int, float)) and not number <= limit:
                 raise ValueError(f"the weights do not fit the model they claim to be: {name}={number:g} is too large")
+
+
+def _load_safetensors(path: str | Path) -> dict[str, Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            description = (file.metadata() or {}).get(_META_KEY)
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
+        return {"state_dict": weights, **({_META_KEY: json.loads(description)} if description else {})}
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"{path} is not a checkpoint: safetensors cannot read it ({error})") from None
+
+
+def _tuples(value: Any) -> Any:
+    """Turn the lists of JSON into the tuples of records."""
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:

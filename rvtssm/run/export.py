@@ -9,6 +9,8 @@ from rvtssm.atomic_files import staging_folder
 from rvtssm.config import Config
 from rvtssm.inference.export_detector import export_detector, format_of
 from rvtssm.inference.exported import largest_difference, read_exported
+from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint, write_checkpoint
+from rvtssm.models.detector import Detector
 from rvtssm.run.console import say
 from rvtssm.run.inputs import needed, writable
 from rvtssm.run.weights import read_weights
@@ -21,10 +23,13 @@ def export(config: Config) -> None:
 
     Raise ValueError if they differ too much; `out` is then left as it was.
     """
-    formats = "model.onnx (ONNX), model.pt2 (torch.export) or model.aot.pt2 (compiled)"
+    formats = "model.onnx (ONNX), model.pt2 (torch.export), model.aot.pt2 (compiled) or model.safetensors (weights)"
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
+    if out.suffix == SAFETENSORS:
+        _export_weights(read_weights(config), writable(out.parent) / out.name)
+        return
     format_of(out)  # raises ValueError before the work, which takes long
     checkpoint = read_weights(config)
     with staging_folder(writable(out.parent), "export") as folder:
@@ -43,3 +48,12 @@ def export(config: Config) -> None:
         f"{config.export.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} of the "
         f"largest, scores by {scores:.1e}"
     )
+
+
+def _export_weights(checkpoint: LoadedCheckpoint, out: Path) -> None:
+    """Write the weights and their description; it names no folders, because such a file goes to other machines."""
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError("this model is an exported file; give the checkpoint it is from")
+    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
+    write_checkpoint(out, checkpoint.detector, meta)
+    say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

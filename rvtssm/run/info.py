@@ -11,6 +11,7 @@ from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.models.file_digest import check_digest
 from rvtssm.run.console import console
 from rvtssm.run.weights import read_weights
 
@@ -22,6 +23,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     with torch.device("meta"):
         detector = described.build()
     counts, facts = count_parameters(detector), detector.backbone.facts()
+    has_digest = check_digest(config.checkpoint) if config.checkpoint else None
     if as_json:
         values = {
             "model": model.size,
@@ -35,6 +37,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "parameters": counts,
             "frame_hw": [spec.frame_height, spec.frame_width],
             "padded_hw": list(detector.backbone.padded_hw),
+            "has_digest": has_digest,
             **facts,
         }
         console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
@@ -53,7 +56,8 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
         f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
         f"neck {model.neck}, head {model.head}; "
-        f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}",
+        f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}"
+        + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest],
         soft_wrap=True,
         highlight=False,
         markup=False,

@@ -28,7 +28,7 @@ def example(tmp_path, monkeypatch):
     (tmp_path / "raw").mkdir()
     write_dat(tmp_path / "raw" / "a_td.dat", EVENTS, HEIGHT, WIDTH)
     path = tmp_path / "raw" / "a_td.dat"
-    return path, index._location(path)
+    return path, index.index_path(path)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,9 @@ from rvtssm.inference.exported import is_exported, largest_difference, read_expo
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
-from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import build_detector
+from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import PostprocessConfig
 from rvtssm.models.step import DetectorStep
@@ -120,6 +122,22 @@ def test_a_head_with_queries_on_a_model_of_timm_is_exported(live_checkpoint, tmp
     assert exported.detector.empty().boxes.shape == (0, 12, 4)
 
 
+def test_a_flipped_bit_of_an_exported_file_is_found(exported, tmp_path):
+    _, folder = exported(".onnx")
+    path, whole = tmp_path / "model.onnx", (folder / "model.onnx").read_bytes()
+    path.write_bytes(whole)
+    assert check_digest(path)
+    for position in range(100, len(whole), len(whole) // 20):
+        flipped = bytearray(whole)
+        flipped[position] ^= 4
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"model\.onnx is damaged: it differs from its digest"):
+            read_exported(path)
+    path.write_bytes(re.sub(rb"sha256:[0-9a-f]{6}", b"no digest now", whole))  # as a file of another program
+    assert not check_digest(path)
+    read_exported(path)
+
+
 def test_a_file_says_what_it_is(exported):
     onnxruntime = pytest.importorskip("onnxruntime")
     checkpoint, folder = exported(".onnx")
@@ -135,6 +153,16 @@ def test_a_file_says_what_it_is(exported):
     assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
     read = read_exported(path)
     assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
+
+
+def test_weights_are_exported_alone(exported, tmp_path):
+    checkpoint, folder = exported(".onnx")
+    path = tmp_path / "model.safetensors"
+    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
+    found = read_checkpoint(path)
+    assert found.spec == checkpoint.spec and found.raw_dir is None
+    weights = found.detector.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in checkpoint.detector.state_dict().items())
 
 
 def test_an_exported_detector_streams(exported, draw_events):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file as save_safetensors
 
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint, write_checkpoint
+from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
@@ -43,12 +46,14 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
 @torch.no_grad()
-def test_what_is_read_is_what_was_written(tmp_path, name):
+def test_what_is_read_is_what_was_written(tmp_path, name, suffix):
     meta = describe(name, memory="chunk", memory_chunk=7)
     detector = meta.build().eval()
-    write_checkpoint(tmp_path / "model.ckpt", detector, meta)
-    loaded = read_checkpoint(tmp_path / "model.ckpt")
+    write_checkpoint(tmp_path / f"model{suffix}", detector, meta)
+    assert check_digest(tmp_path / f"model{suffix}")
+    loaded = read_checkpoint(tmp_path / f"model{suffix}")
     assert (loaded.spec, loaded.model_config, loaded.temporal_config, loaded.windows) == (
         meta.spec,
         meta.model_config,
@@ -58,6 +63,50 @@ def test_what_is_read_is_what_was_written(tmp_path, name):
     hist = torch.randint(0, 11, (2, 1, 20, SPEC.frame_height, SPEC.frame_width), dtype=torch.uint8)
     assert torch.equal(loaded.detector(hist)[0].rows, detector(hist)[0].rows)
     assert not loaded.detector.training
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, suffix):
+    path = tmp_path / f"model{suffix}"
+    weights = {"weight": torch.arange(64.0).reshape(8, 8), "bias": torch.zeros(3)}
+
+    class Small:
+        state_dict = staticmethod(lambda: weights)
+
+    write_checkpoint(path, Small, describe())
+    whole, wanted = path.read_bytes(), load_file(path)
+    num_found, positions = 0, range(0, len(whole), 11)
+    for position in positions:
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            found = load_file(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+            num_found += 1
+            continue
+        assert found["rvtssm"] == wanted["rvtssm"], position
+        assert all(torch.equal(found["state_dict"][name], weight) for name, weight in weights.items()), position
+    assert num_found > len(positions) / 2
+
+
+def test_weights_without_a_digest_are_read(tmp_path, written):
+    path, detector, meta = written
+    content = load_file(path)
+    torch.save(content, tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
+    metadata = {"rvtssm": json.dumps(meta.to_dict())}
+    save_safetensors(content["state_dict"], tmp_path / "foreign.safetensors", metadata)
+    for name in ("old.ckpt", "foreign.safetensors"):
+        assert not check_digest(tmp_path / name)
+        found = read_checkpoint(tmp_path / name).detector.state_dict()
+        assert all(torch.equal(found[key], value) for key, value in detector.state_dict().items())
+    save_safetensors(content["state_dict"], tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match="does not say which model it holds"):
+        read_checkpoint(tmp_path / "plain.safetensors")
+    (tmp_path / "text.safetensors").write_text("not weights")
+    with pytest.raises(ValueError, match="safetensors cannot read it"):
+        read_checkpoint(tmp_path / "text.safetensors")
 
 
 def test_a_checkpoint_of_training_is_read_by_its_prefix(tmp_path):

@@ -67,7 +67,7 @@ def identity_of(path: Path, settings: bytes) -> bytes:
 def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
     """Return the saved index of a recording with this identity, or None if there is no valid one."""
     try:
-        content = _location(path).read_bytes()
+        content = index_path(path).read_bytes()
     except OSError:
         return None
     head = _MAGIC + identity
@@ -79,7 +79,7 @@ def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
 def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
     """Save an index if it is possible."""
     data = _to_bytes(index)
-    with contextlib.suppress(OSError), atomic_file(_location(path)) as staged:  # or another thread was faster
+    with contextlib.suppress(OSError), atomic_file(index_path(path)) as staged:  # or another thread was faster
         staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
 
 
@@ -89,7 +89,8 @@ def index_folder() -> Path:
     return Path(cache) / "rvtssm" / "indexes"
 
 
-def _location(path: Path) -> Path:
+def index_path(path: Path) -> Path:
+    """Return where the index of a recording is kept."""
     return index_folder() / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.index"
 
 
