@@ -1,0 +1,39 @@
+"""The benchmarks of precision at toy size: every form of attention is measured, and a drift is that of the states."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks import attention, precision
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.records import Events
+from tests.live_examples import live_checkpoint  # noqa: F401, a fixture
+
+
+def test_every_form_of_attention_is_measured(tmp_path):
+    attention.main(["--json", str(tmp_path / "a.json")], shapes=[(3, 64)])
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["call"] / row["written out"])
+
+
+def test_the_drift_is_that_of_the_carried_state(live_checkpoint, tmp_path, monkeypatch):  # noqa: F811
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "weights.ckpt", checkpoint.detector, checkpoint)
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.integers(0, 200_000, 5000))
+    x, y, p = (rng.integers(0, top, 5000) for top in (64, 48, 2))
+    events = Events(t, x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8))
+    monkeypatch.setattr(precision, "find_recordings", lambda *_: [SimpleNamespace(events_path="a")])
+    monkeypatch.setattr(precision, "open_recording", lambda *_: SimpleNamespace(between=lambda *_: events))
+    found = precision.measure_drift(tmp_path / "weights.ckpt", tmp_path, 12)
+    assert list(found) == ["10", "12"]
+    stages = len(checkpoint.detector.backbone.channels)
+    assert all(len(differences) == stages and 0 < max(differences) < 0.1 for differences in found.values())
+    monkeypatch.setattr(precision, "PRECISIONS", ("float32", "float32"))
+    assert precision.measure_drift(tmp_path / "weights.ckpt", tmp_path, 10) == {"10": [0.0] * stages}
