@@ -5,7 +5,8 @@ logits of fractions of the frame, so that the same weights serve frames of any s
 
 The decoder of the package `transformers` (5.23) takes our maps as well and has as many parameters. It is not used: it
 brings neither the selection of queries nor the denoising without a whole image model, and its loss needs scipy. 256
-channels, 3 layers and 100 queries on maps of 256 x 320 pixels, processor time of one core, median of nine:
+channels, 3 layers and 100 queries on maps of 256 x 320 pixels, processor time of one core, median of nine (of the
+exported files the least of eight):
 
     |                                   | ours   | transformers             |
     | forward, one frame                | 45 ms  | 48 ms                    |
