@@ -1,7 +1,5 @@
 """Files that are either complete or absent: they are written under a temporary name and then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob

@@ -1,7 +1,5 @@
 """Turns what libraries raise for a damaged or hostile file into one line that names the file."""
 
-from __future__ import annotations
-
 import contextlib
 import tokenize
 import zipfile

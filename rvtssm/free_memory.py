@@ -1,7 +1,5 @@
 """Refuses work that does not fit in memory before it fills the machine."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ while all files of one set are complete. Other files in the folder are never rep
 `.rvtssm.lock`; the system frees it when its process ends, even if that is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -5,8 +5,6 @@ run. Therefore a small process of its own watches. This file is also the program
 of ours.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import mmap

@@ -5,8 +5,6 @@ the parent ends, even if it is killed. If a worker is killed, only its current t
 place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import multiprocessing.connection

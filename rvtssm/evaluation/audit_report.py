@@ -1,7 +1,5 @@
 """An audit for people and machines: one page of Markdown with a plot, JSON, and a table for the terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

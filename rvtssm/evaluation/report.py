@@ -1,7 +1,5 @@
 """Writes the result of an evaluation: console table, JSON, CSV, Markdown, plot, HTML page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled for this machine by AOTInductor).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Windows end at a fixed stride, or in a DSEC sequence at the times of its images and labels.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

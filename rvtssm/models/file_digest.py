@@ -4,8 +4,6 @@ Checkpoints and exported programs are archives with a CRC-32 of each record, whi
 and safetensors have a SHA-256 of all their bytes in their metadata.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import zipfile

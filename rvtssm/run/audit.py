@@ -1,7 +1,5 @@
 """`rvtssm audit`: measures what the memory and the time step of a detector do, on simulated traffic or a recording."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Finds mistakes in a training configuration that show without data, so that a run fails before it reads them."""
 
-from __future__ import annotations
-
 import torch
 
 from rvtssm.config import Config

@@ -1,7 +1,5 @@
 """What the verbs print: results on standard output, errors on standard error."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 console = Console(markup=False, highlight=False)  # names of files may hold brackets

@@ -1,7 +1,5 @@
 """`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

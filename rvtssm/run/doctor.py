@@ -1,7 +1,5 @@
 """`rvtssm doctor`: what of this installation works. Nothing is imported before the check that needs it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

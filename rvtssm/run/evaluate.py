@@ -1,7 +1,5 @@
 """`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

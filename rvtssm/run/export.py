@@ -1,7 +1,5 @@
 """`rvtssm export`: writes a detector as one file for other programs, and compares it with the original."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`rvtssm generate`: writes the recordings of the synthetic dataset."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rvtssm.config import Config

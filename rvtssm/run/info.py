@@ -1,7 +1,5 @@
 """`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
 
-from __future__ import annotations
-
 import json
 
 import torch

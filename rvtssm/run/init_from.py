@@ -1,7 +1,5 @@
 """Fills a detector with the weights that `training.init_from` names, and says which tensors were used."""
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Sequence

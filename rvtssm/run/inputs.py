@@ -1,7 +1,5 @@
 """What several verbs read from the configuration: required values, a folder to write to, the folders of the data."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`rvtssm inspect PATH`: what a recording, a prepared file or a dataset contains, as text, picture and JSON."""
 
-from __future__ import annotations
-
 import glob
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`rvtssm predict`: boxes and pictures of recordings, folders of them, DSEC sequences, or a stream of events."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rvtssm.config import Config

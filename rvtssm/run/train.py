@@ -1,7 +1,5 @@
 """`rvtssm train`: trains a detector on raw or prepared recordings; writes its best and last checkpoint and logs."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rvtssm verify`: checks a raw or prepared dataset completely and says what is wrong in which file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rvtssm.config import Config

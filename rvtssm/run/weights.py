@@ -1,7 +1,5 @@
 """Reads the weights that `checkpoint=FILE` names."""
 
-from __future__ import annotations
-
 import torch
 
 from rvtssm.config import Config

@@ -4,8 +4,6 @@ To add a format, write one file with a class derived from `Recording` (its docst
 and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

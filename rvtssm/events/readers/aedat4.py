@@ -6,8 +6,6 @@ library `aedat` reads such files as well, but it cannot seek and is not faster.
 Source: the schemas of dv-processing; the byte layout as described by faery and the `aedat` package.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ unless the caller gives another order. Only the rows in use are read: from any p
 `.npz`. Source: numpy.lib.format.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import math

@@ -4,8 +4,6 @@ Integer times are microseconds. Times with decimals need a unit, in the name of 
 from the caller. The unit is never guessed from the numbers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and give the sensor (`# height=260 width=346`). numpy's loadtxt parses the lines
 the row of an error. pandas is 1.4 times as fast.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import dataclass

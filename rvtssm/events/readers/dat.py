@@ -5,8 +5,6 @@ microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all li
 Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ the sensor (the distorted frame), which the labels of DSEC-Det use too.
 Source: Gehrig et al., DSEC: A Stereo Event Camera Dataset for Driving Scenarios, 2021, and the code beside it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ No package contains the filter of this codec, so the stored chunks are read and 
 another way are read through h5py. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

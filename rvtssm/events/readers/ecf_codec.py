@@ -5,8 +5,6 @@ columns and polarities are packed together.
 Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rvtssm.events.jit import jit

@@ -4,8 +4,6 @@ The upper four bits are the type. Time has 34 bits, wraps every 4 h 46 min, and 
 Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rvtssm.events.jit import jit

@@ -4,8 +4,6 @@ The lower half of a word is a mask: bit i is the pixel at x + i. Early cameras w
 Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt21.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

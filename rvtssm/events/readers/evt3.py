@@ -4,8 +4,6 @@ The upper four bits are the type. Time has 24 bits in two words and wraps every 
 pixels of a row (vectors). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt3.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rvtssm.events.jit import jit

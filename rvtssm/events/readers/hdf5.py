@@ -1,7 +1,5 @@
 """Shared parts of the readers of HDF5 files: errors, checks of damaged files, the columns of a group `events`."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Iterator

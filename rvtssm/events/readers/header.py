@@ -3,8 +3,6 @@
 Source: OpenEB 0499c95, hal_psee_plugins (keys and sizes of cameras).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The formats are those that can be read in order without knowing the end: RAW (EV
 text header, and bare words of DAT (see `rvtssm/events/readers/dat.py`), for which the caller gives the sensor's size.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

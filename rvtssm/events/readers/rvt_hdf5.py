@@ -3,8 +3,6 @@
 Source: RVT scripts/genx/preprocess_dataset.py (H5Reader).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 All 12 places of the output are written, those of the set bits first. The next events overwrite the surplus.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
