@@ -1,6 +1,7 @@
 """Files that are either complete or absent: they are written under a temporary name and then renamed."""
 
 import contextlib
+import errno
 import functools
 import glob
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
 _TEMPORARY = re.compile(r"\.[^.]+\.\d+-\d+\.tmp$")  # how the names of `_writer` end
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HOST = socket.gethostname().replace(".", "-")
 
 
@@ -28,12 +30,24 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{_writer()}")
     try:
-        yield staged
-        with open(staged, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(staged, path)
+        with named_if_full(path):
+            yield staged
+            with open(staged, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def named_if_full(path: Path | str) -> Iterator[None]:
+    """Name `path` in the OSError of a full disk, which does not say where it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager

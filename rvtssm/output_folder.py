@@ -19,14 +19,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rvtssm.atomic_files import staging_folder
+from rvtssm.atomic_files import named_if_full, staging_folder
 
 log = logging.getLogger(__name__)
 
 _LOCK = ".rvtssm.lock"
 _WAIT_S = 1.0  # for a lock; workers of a killed process may need a moment to end
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # what file systems without locks answer
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _held: set[tuple[Path, int, int]] = set()  # locked folders with the process and the thread that locked them
 
 
@@ -88,7 +87,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         _complete(folder, name)
         _check_nothing_foreign(folder, name, patterns)
         with staging_folder(folder, name) as staged:
-            try:
+            with named_if_full(folder):
                 yield staged
                 sizes = {path.name: path.stat().st_size for path in sorted(staged.iterdir())}
                 assert all(_matches(file, patterns) for file in sizes), (sizes, patterns)
@@ -98,10 +97,6 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
                 for path in staged.iterdir():
                     with open(path, "rb+") as file:
                         os.fsync(file.fileno())
-            except OSError as error:
-                if error.errno in _DISK_FULL and error.filename is None:
-                    error.filename = str(folder)  # a full disk does not say where it is
-                raise
             _check_nothing_foreign(folder, name, patterns)
             os.rename(staged, _coming(folder, name))  # from here on the new set counts
             _complete(folder, name)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
+from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -34,7 +35,8 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
         raise ValueError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; label files are needed, put one in its place")
-    boxes = LABEL_READERS[path.suffix](path, spec, end_us)
+    with file_errors(path):
+        boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 

@@ -128,6 +128,7 @@ def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
         ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "lines with a time and lines without"),
         ("a.txt", "0 40 20 10 10", "divide by its width and height"),
         ("a.txt", b"\xff\xfe\x00", "cannot be read as text"),
+        ("a.txt", "0 .5 .5 .1 .1\n0 .5 .5 .1 nan", "a.txt is damaged .a box is not finite"),
         ("a.txt", "-1 .5 .5 .1 .1", "line 1: class -1"),
         ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "line 1: time 1208"),
         ("a.json", "[" * 100_000, "cannot be read as COCO JSON"),
