@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install if needed, check style and types, and run all tests. Arguments go to pytest.
+# Install if needed, check style and types, run all tests, and read random mutants of files for a minute.
+# Arguments go to pytest; with arguments the mutants are left out.
 #
 #   bash scripts/test.sh
 #   bash scripts/test.sh -n 0 -x tests/ssm        # one process, stop at the first failure, one room
@@ -12,4 +13,7 @@ export OMP_NUM_THREADS=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-exec .venv/bin/python -m pytest -n 2 --dist worksteal "$@"
+.venv/bin/python -m pytest -n 2 --dist worksteal "$@"
+if [ $# -eq 0 ]; then
+    bash scripts/fuzz.sh 60
+fi

@@ -5,12 +5,12 @@ Sources: prophesee-automotive-dataset-toolbox (the files), RVT scripts/genx/prep
 
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec, Labels, Windows
 
 BOX_DTYPE = np.dtype(
@@ -43,12 +43,13 @@ def read_boxes(path: Path | str) -> Boxes:
 
     Fields are found by name, old names included; a missing `still_us` is -1. Raise ValueError for any other file.
     """
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
-    except (ValueError, EOFError, BadZipFile, OverflowError) as error:
-        is_code = "pickle" in str(error) or "objects" in str(error)  # numpy would advise to run its code
-        reason = "no numpy array of numbers" if is_code else error
-        raise ValueError(f"{path} is not a file of boxes ({reason}); copy it again") from None
+    with file_errors(path, " is not a file of boxes"):
+        try:
+            found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
+        except ValueError as error:
+            if "pickle" in str(error) or "objects" in str(error):  # numpy would advise to run its code
+                raise ValueError("no numpy array of numbers") from None
+            raise
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 

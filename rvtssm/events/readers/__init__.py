@@ -21,6 +21,7 @@ from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
+from rvtssm.file_errors import file_errors
 
 __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
 
@@ -53,7 +54,8 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
         raise ValueError(f"{path} is not a file; give an event recording")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty (0 bytes); copy it again")
-    return READERS[recording_format(path)](path, height, width)
+    with file_errors(path):
+        return READERS[recording_format(path)](path, height, width)
 
 
 def recording_format(path: Path) -> str:

@@ -1,0 +1,256 @@
+"""What the fuzz attacks: a small valid file of every kind that is read, and a function that reads all of it."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_hdf5
+
+from rvtssm.datasets import custom
+from rvtssm.events.label_files import read_label_file
+from rvtssm.events.labels import clean_boxes, unusable_boxes, write_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.readers.piped import PipedRecording
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.preparation.compress import FrameCompressor
+from rvtssm.preparation.store import open_sequence, sequence_writer
+from rvtssm.records import Labels, Windows, WindowSettings
+from rvtssm.ssm import TemporalConfig
+from tests.events import ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
+
+EVENTS = random_events(300)
+LABELS_US = (250_000, 500_000)
+STREAM = "the sender"  # stands for a stream in messages
+_FRAME = (20, 6, 8)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of file: its name, how a valid file is written, how all of it is read, and how content becomes a file."""
+
+    file: str
+    write: Callable[[Path], object]
+    read: Callable[[Path], object]
+    packed: Callable[[bytes], bytes] = bytes  # for what lies inside an archive, whose check sums would tell
+
+
+def _read_events(path: Path) -> None:
+    size = () if "dsec" in path.name else (HEIGHT, WIDTH)  # that sensor has another size
+    recording = open_recording(path, *size)
+    try:
+        for events in recording.iterate(1 << 8):
+            assert np.all(np.diff(events.t) >= 0) and np.isin(events.p, (0, 1)).all()
+            assert not len(events) or (events.x.max() < recording.width and events.y.max() < recording.height)
+        first_us, last_us = recording.time_range_us
+        middle_us = (first_us + last_us) // 2
+        assert (recording.between(middle_us, middle_us + 100_000).t >= middle_us).all()
+    finally:
+        recording.close()
+
+
+def _read_stream(path: Path) -> None:
+    piped = PipedRecording(io.BufferedReader(io.BytesIO(path.read_bytes())), STREAM, HEIGHT, WIDTH)
+    for events in piped.iterate():
+        assert np.all(np.diff(events.t) >= 0)
+    if piped.broke_off:
+        raise ValueError(piped.broke_off)
+
+
+def _write_prepared(path: Path) -> None:
+    ends = 50_000 * np.arange(1, 5)
+    windows = Windows(np.stack([ends - 50_000, ends], axis=1), np.full(4, 50_000))
+    ones = np.ones(2, np.int64)
+    labels = Labels(np.full((2, 4), 5, np.float32), 0 * ones, ends[:2], np.arange(2), 0 * ones)
+    compressor = FrameCompressor(int(np.prod(_FRAME)))
+    with sequence_writer(path, windows, labels, _FRAME, np.uint8) as writer:
+        frames = np.random.default_rng(0).integers(0, 3, (4, *_FRAME), np.uint8)
+        writer.append([compressor.compress(frame) for frame in frames])
+        writer.meta = {"dataset": "tiny", "stride_us": 50_000, "num_bins": 10, "count_cutoff": 10, "height": 12}
+
+
+def _write_prepared_without_digest(path: Path) -> None:
+    _write_prepared(path)
+    with h5py.File(path, "r+") as file:
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]
+        file.attrs["meta"] = json.dumps(meta)
+
+
+def _read_prepared(path: Path) -> None:
+    sequence = open_sequence(path)
+    try:
+        sequence.settings  # noqa: B018
+        sequence.check_frames()
+        sequence.histograms(0, len(sequence.windows))
+    finally:
+        sequence.close()
+
+
+def _write_weights(path: Path) -> None:
+    torch.manual_seed(0)
+    model = ModelConfig(size="custom", embed_dim=4, head_dim=4, num_blocks=(0, 0, 0, 0), fpn_blocks=0)
+    windows = WindowSettings(50_000, None, "exact", 1, 10)
+    meta = CheckpointMeta(SPEC, model, TemporalConfig(name="s4d", state_size=4), windows)
+    write_checkpoint(path, meta.build(), meta)
+
+
+def _write_weights_without_digest(path: Path) -> None:
+    _write_weights(path)
+    path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha255:"))
+
+
+@functools.cache
+def _records() -> dict[str, bytes]:
+    """Return the content of a checkpoint by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.ckpt"
+        _write_weights(path)
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _is_pickle(name: str) -> bool:
+    return name.endswith("/data.pkl")
+
+
+def _write_pickle(path: Path) -> None:
+    path.write_bytes(next(content for name, content in _records().items() if _is_pickle(name)))
+
+
+def _packed_pickle(data: bytes) -> bytes:
+    """Return a checkpoint whose check sums are right and whose description is `data`."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in _records().items():
+            archive.writestr(name, data if _is_pickle(name) else content)
+    return file.getvalue()
+
+
+def _packed_npz(data: bytes) -> bytes:
+    """Return an archive of events whose check sums are right and whose times are `data`."""
+    file = io.BytesIO()
+    np.savez(file, x=EVENTS.x, y=EVENTS.y, p=EVENTS.p, height=HEIGHT, width=WIDTH)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("t.npy", data)
+    return file.getvalue()
+
+
+def _write_times(path: Path) -> None:
+    with open(path, "wb") as file:
+        np.save(file, EVENTS.t)
+
+
+def _write_boxes(path: Path) -> None:
+    rows = [(t_us, 8, 6, 20, 30) for t_us in LABELS_US]
+    write_boxes(path, boxes_of(*rows, class_id=1, still_us=-1))
+
+
+def _write_coco(path: Path) -> None:
+    content = {
+        "images": [{"id": i, "t_us": t_us, "width": WIDTH, "height": HEIGHT} for i, t_us in enumerate(LABELS_US)],
+        "annotations": [{"image_id": i, "category_id": 4, "bbox": [8, 6, 20, 30]} for i in range(2)],
+        "categories": [{"id": 4, "name": "pedestrian"}],
+    }
+    path.write_text(json.dumps(content))
+
+
+def _write_yolo(path: Path) -> None:
+    path.write_text("\n".join(f"{t_us} 1 0.35 0.35 0.5 0.5" for t_us in LABELS_US))
+
+
+def _write_voc(path: Path) -> None:
+    edges = "".join(
+        f"<{edge}>{v}</{edge}>" for edge, v in zip(("xmin", "ymin", "xmax", "ymax"), (8, 6, 28, 36), strict=True)
+    )
+    size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
+    path.write_text(f"<annotation>{size}<object><name>car</name><bndbox>{edges}</bndbox></object></annotation>")
+
+
+def _read_labels(path: Path) -> None:
+    boxes = read_label_file(path, SPEC, 1_000_000)
+    unusable_boxes(boxes, SPEC, is_train=True)
+    for convention in ("rvt", "exact"):
+        clean_boxes(boxes, SPEC, convention, is_train=True)
+
+
+def _write_description(path: Path) -> None:
+    path.write_text(
+        "classes: [cat, dog]\nheight: 60\nwidth: 80\nclass_ids: [3, 1]\nmin_side_px: 2.5\nskip_us: 10\ndownsample: 2\n"
+        "event_suffixes: [.raw]\nlabels: .json\nsplit_sources: {val: [train/x*]}\nevents_dir: e\nboxes_dir: b\n"
+    )
+
+
+def _write_evt2(path: Path) -> None:
+    evt2_encoder.write_evt2(path, evt2_encoder.encode_evt2(EVENTS), HEIGHT, WIDTH)
+
+
+def _write_evt21(path: Path) -> None:
+    evt2_encoder.write_evt21(path, evt2_encoder.encode_evt21(EVENTS), HEIGHT, WIDTH)
+
+
+def _write_evt3(path: Path) -> None:
+    evt3_encoder.write_words(path, evt3_encoder.encode(EVENTS), HEIGHT, WIDTH)
+
+
+def _write_dat(path: Path) -> None:
+    write_dat(path, EVENTS, HEIGHT, WIDTH)
+
+
+def _write_ecf(path: Path) -> None:
+    ecf_encoder.write_ecf(path, EVENTS, HEIGHT, WIDTH, chunk=100)
+
+
+def _with_events(write: Callable[..., object], **settings: object) -> Callable[[Path], object]:
+    return lambda path: write(path, EVENTS, **settings)
+
+
+_FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "dat": ("a_td.dat", _write_dat),
+    "evt2": ("a.raw", _write_evt2),
+    "evt21": ("a.raw", _write_evt21),
+    "evt3": ("a.raw", _write_evt3),
+    "ecf": ("a.hdf5", _write_ecf),
+    "rvt_hdf5": ("a.h5", _with_events(write_hdf5)),
+    "dsec": ("dsec.h5", _with_events(format_encoders.write_dsec)),
+    "aedat4": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=0)),
+    "aedat4 lz4": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=1)),
+    "aedat4 zstd": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=3)),
+    "npy": ("a.npy", _with_events(format_encoders.write_npy)),
+    "npz": ("a.npz", _with_events(format_encoders.write_npz)),
+    "csv": ("a.csv", _with_events(format_encoders.write_csv)),
+}
+TARGETS: dict[str, Target] = {
+    **{name: Target(file, write, _read_events) for name, (file, write) in _FORMATS.items()},
+    "npz member": Target("a.npz", _write_times, _read_events, _packed_npz),
+    **{f"stream {name}": Target(*_FORMATS[name], _read_stream) for name in ("dat", "evt2", "evt21", "evt3")},
+    "prepared": Target("a.h5", _write_prepared, _read_prepared),
+    "prepared without digest": Target("a.h5", _write_prepared_without_digest, _read_prepared),
+    "ckpt": Target("a.ckpt", _write_weights, read_checkpoint),
+    "ckpt member": Target("a.ckpt", _write_pickle, read_checkpoint, _packed_pickle),
+    "safetensors": Target("a.safetensors", _write_weights, read_checkpoint),
+    "safetensors without digest": Target("a.safetensors", _write_weights_without_digest, read_checkpoint),
+    "boxes npy": Target("a_bbox.npy", _write_boxes, _read_labels),
+    "coco": Target("a.json", _write_coco, _read_labels),
+    "yolo": Target("a.txt", _write_yolo, _read_labels),
+    "voc": Target("a.xml", _write_voc, _read_labels),
+    "dataset.yaml": Target(custom.FILE, _write_description, lambda path: custom.read_spec(path.parent)),
+}
+
+
+def valid_file(name: str, folder: Path) -> bytes:
+    """Write a valid file of a target into `folder`, and return the bytes that are mutated."""
+    path = folder / TARGETS[name].file
+    TARGETS[name].write(path)
+    return path.read_bytes()
