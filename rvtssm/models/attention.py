@@ -23,8 +23,8 @@ PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "grid": (grid_partition, grid_reverse),
 }
 
-# By device and precision: where training is faster with attention written out (`python -m benchmarks.attention`), because
-# the backward pass of PyTorch's call is slow. Elsewhere the call is as fast or faster, and so it is without gradients.
+# By device and precision: where training is faster with attention written out (`benchmarks.attention`), because the
+# backward pass of PyTorch's call is slow. Elsewhere the call is as fast or faster, and so it is without gradients.
 WRITTEN_OUT = frozenset({("cpu", torch.bfloat16), ("cpu", torch.float16)})
 
 
