@@ -21,9 +21,9 @@ def has_bf16_units(device_type: str) -> bool:
 def set_precision(detector: Detector, precision: str) -> None:
     """Let a detector compute its products in bfloat16 from now on if `precision` is `bf16`, one of PRECISIONS.
 
-    Weights of products are rounded once, in place, because rounding them at every step would cost as much as a small
-    step. The temporal layers keep their weights, states and discretisation in float32 and round inside. ValueError for
-    another precision.
+    The numbers are those of `torch.autocast`. Weights of products are rounded once, in place, because rounding them at
+    every step would cost as much as a small step. The temporal layers keep their weights, states and discretisation in
+    float32 and round inside. ValueError for another precision.
     """
     check_choice("precision", precision, PRECISIONS)
     if precision == "float32":
@@ -34,7 +34,7 @@ def set_precision(detector: Detector, precision: str) -> None:
 
 def _round_weights(module: nn.Module) -> None:
     for child in module.children():
-        if isinstance(child, (nn.Linear, nn.Conv2d)):
+        if type(child) in (nn.Linear, nn.Conv2d):  # one of another kind may compute with its weights before the product
             child.to(torch.bfloat16)
         elif not isinstance(child, TemporalLayer):
             _round_weights(child)

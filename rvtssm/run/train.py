@@ -26,12 +26,15 @@ from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or "outputs/train")
-    precision = choose_precision(config.training.precision, config.training.accelerator)
-    config = replace(config, training=replace(config.training, precision=precision))
+    chosen = choose_precision(config.training.precision, config.training.accelerator)
+    is_chosen = chosen != config.training.precision
+    config = replace(config, training=replace(config.training, precision=chosen))
     if config.dataset.name and not any(folders(config).values()):
         raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     check(config)  # like all that can fail without data, before any data are read
     trainer = build_trainer(config.training, out, config.optim.clip_value)
+    if is_chosen and trainer.is_global_zero:
+        say(f"training.precision=auto: {chosen}, by what this machine computes fastest")
     with locked(out) if trainer.is_global_zero else nullcontext():  # the first process of a run locks for all
         return _train(config, out, trainer)
 

@@ -275,9 +275,12 @@ def test_all_parts_learn_where_only_memory_is_trained(detector_of_parts, draw_co
 def test_low_precision_is_near_and_carries_its_state(detector_of_parts, draw_counts):
     hist = draw_counts(L, B)
     wanted, after = detector_of_parts(hist)
+    with torch.autocast("cpu", torch.bfloat16):  # as in training
+        cast, cast_after = detector_of_parts(hist)
     set_precision(detector_of_parts, "bf16")
     assert any(weight.dtype == torch.bfloat16 for weight in detector_of_parts.parameters())
     whole, low_after = detector_of_parts(hist)
+    torch.testing.assert_close([*whole, low_after], [*cast, cast_after], rtol=0, atol=0)
     for low, exact in zip(leaves(low_after), leaves(after), strict=True):
         assert low.dtype == exact.dtype
         assert_near(low, exact, 0.05)

@@ -110,21 +110,3 @@ if not IS_INTERPRETED:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "skipped" not in done.stdout
-
-    @pytest.mark.parametrize("low", ["fp32", "bf16"])
-    @pytest.mark.parametrize("name", ["_forward", "_backward"])
-    def test_the_kernels_compile_for_a_gpu_that_is_not_here(name, low):
-        """Down to machine code; the interpreter would run what no compiler takes."""
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
-
-        from rvtssm.ssm import scan_triton
-
-        kernel = getattr(scan_triton, name)
-        constants = {"IS_COMPLEX": True, "VARIES": False, "SEQUENCES": 8, "MODES": 64}
-        types = {"x": f"*{low}", "grad": f"*{low}", **dict.fromkeys(("before", "decay", "carried", "sums"), "*fp32")}
-        signature = {arg: "constexpr" if arg in constants else types.get(arg, "i32") for arg in kernel.arg_names}
-        places = {(kernel.arg_names.index(arg),): value for arg, value in constants.items()}
-        compiled = triton.compile(ASTSource(kernel, signature, places), target=GPUTarget("cuda", 80, 32))
-        assert compiled.asm["cubin"]

@@ -375,3 +375,14 @@ def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
     train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed", "optim.clip_value=1e-4"))
     assert steps == [True, True]
     assert largest == pytest.approx([1e-4] * 2)
+
+
+@pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16-mixed"), (False, "32-true")])
+def test_a_training_says_what_auto_is_and_goes_on_with_it(
+    toy_config, tmp_path, monkeypatch, capsys, has_units, precision
+):
+    monkeypatch.setattr("rvtssm.training.speed.has_bf16_units", lambda _: has_units)
+    train(toy_config(tmp_path, "training.steps=1", "training.precision=auto"))
+    said = capsys.readouterr().out
+    assert f"training.precision=auto: {precision}" in said and f"s in {precision}" in " ".join(said.split())
+    assert load_file(last_checkpoint(tmp_path))["decisive"]["training.precision"] == precision
