@@ -183,6 +183,7 @@ def _read_mutants(folder: Path, seed: int, valid: dict[str, bytes], orders: int,
             name, number = line.rstrip("\n").split("\t")
             path = folder / TARGETS[name].file
             path.write_bytes(mutant(name, int(number), seed, valid[name]))
+            _forget_peak()
             before = _peak_bytes()
             signal.setitimer(signal.ITIMER_PROF, _MOST_S)
             try:
@@ -196,7 +197,15 @@ def _read_mutants(folder: Path, seed: int, valid: dict[str, bytes], orders: int,
 
 
 def _peak_bytes() -> int:
+    """Return the most memory that was resident since `_forget_peak`; elsewhere than on Linux since the start."""
+    with suppress(OSError):
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) << 10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _forget_peak() -> None:
+    with suppress(OSError):  # a forked process begins with the peak of its parent
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def attack(folder: Path, seed: int, numbers: Iterable[Number], num_processes: int, report_s: float = 1e9) -> Tally:
