@@ -124,10 +124,11 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     """Read a checkpoint of `write_checkpoint` or of our training. ValueError if the file is something else."""
     content = load_file(path)
     weights = content.get("state_dict")
-    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+    items = weights.items() if isinstance(weights, dict) else [(None, None)]
+    if not all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in items):
         raise ValueError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
     if "rvtssm" not in content:
-        if any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
+        if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
             raise ValueError(
                 f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
                 f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"

@@ -249,3 +249,10 @@ def test_on_the_meta_device_a_layer_has_its_shapes_at_once(name):
         if name != "lstm":
             config = replace(describe(name), temporal_config=TemporalConfig(name, state_size=10_000))
             assert any(10_000 in value.shape or 5_000 in value.shape for value in config.build().state_dict().values())
+
+
+@pytest.mark.parametrize("weights", [None, [1], {"a": 1}, {("detector", "a"): torch.zeros(1)}, {3: torch.zeros(1)}])
+def test_weights_that_are_no_named_tensors_are_refused(tmp_path, weights):
+    torch.save({"rvtssm": {}, "state_dict": weights}, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint of rvtssm: it holds no weights"):
+        read_checkpoint(tmp_path / "a.ckpt")
