@@ -124,8 +124,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     """Read a checkpoint of `write_checkpoint` or of our training. ValueError if the file is something else."""
     content = load_file(path)
     weights = content.get("state_dict")
-    items = weights.items() if isinstance(weights, dict) else [(None, None)]
-    if not all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in items):
+    if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
         raise ValueError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
     if "rvtssm" not in content:
         if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
@@ -141,6 +140,10 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
         weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
     with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again"):
         return fill_detector(meta, weights, device)
+
+
+def _is_named_tensor(item: tuple[object, object]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], Tensor)
 
 
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
