@@ -79,12 +79,13 @@ def test_written_out_is_the_call_of_pytorch_forward_and_backward(
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_bfloat16_on_a_cpu_is_written_out_for_training_only():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_on_a_cpu_is_written_out_for_training_only(dtype):
     torch.manual_seed(0)
-    assert ("cpu", torch.bfloat16) in WRITTEN_OUT
+    assert ("cpu", dtype) in WRITTEN_OUT
     qkv = torch.randn(2, 6, 24)
     for requires_grad in (True, False):
-        low = qkv.bfloat16().requires_grad_(requires_grad)
+        low = qkv.to(dtype).requires_grad_(requires_grad)
         mixed = attend(low, 4)
         assert ("WrittenOut" in type(mixed.grad_fn).__name__) == requires_grad
         torch.testing.assert_close(mixed.float(), attend(qkv, 4), rtol=0.03, atol=0.03)

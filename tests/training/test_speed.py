@@ -70,6 +70,14 @@ def test_what_is_computed_again_is_the_same(name):
     assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
 
 
+@pytest.mark.parametrize("options", [{"recompute_strides": (4, 8)}, {"compile_parts": True, "backend": "aot_eager"}])
+def test_a_step_in_bf16_is_the_same_with_each_option(options):
+    plain, faster = build(), build()
+    speed_up(faster, "cpu", **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same_step(losses_and_gradients(faster), losses_and_gradients(plain), 1e-6)
+
+
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 def test_a_mixer_can_be_computed_again(mixer):
     plain, recomputing = build(mixer=mixer), build(mixer=mixer)
