@@ -177,7 +177,8 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
 def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     """Raise ValueError if a number of the description is far beyond the weights, or these are not really there.
 
-    Every such number counts parts, each of which has weights, or sides of tensors, or half of one.
+    Every such number counts parts, each of which has weights, or sides of tensors, or half of one. Only the steps after
+    which a memory forgets may be any number.
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
         raise ValueError("the weights do not fit the model they claim to be: some are larger than what is stored")
@@ -185,7 +186,7 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
     numbers |= {"widest stage": model.embed_dim * max(model.dim_multiplier), "num_bins": meta.windows.num_bins}
-    numbers["frame"] = spec.frame_height, spec.frame_width
+    numbers |= {"frame": (spec.frame_height, spec.frame_width), "memory_chunk": None}
     for name, value in numbers.items():
         limit = _LARGEST_FRAME if name == "frame" else largest
         for number in value if isinstance(value, (tuple, list)) else [value]:

@@ -17,7 +17,7 @@ from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor
-from rvtssm.preparation.store import Meta, open_sequence, sequence_writer
+from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, sequence_writer
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
@@ -168,27 +168,13 @@ class EventBlocks:
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
     """Return whether `path` is what preparing gives; its digest is checked completely.
 
-    Raise ValueError if it is something that may not be replaced: a damaged file, or the file of a recording that is
-    shorter now.
+    Raise ValueError if it is something that may not be replaced: a damaged file, or see `is_made_from`.
     """
     if not path.exists():
         return False
     try:
         with closing(open_sequence(path)) as sequence:
-            found = sequence.meta
-            wanted = recipe.meta.items()
-            differences = [f"{key}={found.get(key)}, now {value}" for key, value in wanted if found.get(key) != value]
-            if differences:
-                raise ValueError(
-                    f"{path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder"
-                )
-            source = _source(recording, recipe.is_labelled)
-            if found["source"] != source:
-                if source["num_bytes"] < found["source"]["num_bytes"]:
-                    raise ValueError(
-                        f"{recording.events_path} has {source['num_bytes']} bytes, but {path} was made from "
-                        f"{found['source']['num_bytes']}; copy it again, or give overwrite=true if it should be shorter"
-                    )
+            if not is_made_from(recording, sequence, recipe):
                 return False
             sequence.check_frames()
             return True
@@ -196,6 +182,31 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
         if overwrite:
             return False
         raise
+
+
+def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Recipe) -> bool:
+    """Return whether a prepared sequence comes from the recording as it is now.
+
+    Raise ValueError if it was made with another recipe, or if the recording is shorter now.
+    """
+    found = sequence.meta
+    differences = [
+        f"{key}={found.get(key)}, now {value}" for key, value in recipe.meta.items() if found.get(key) != value
+    ]
+    if differences:
+        raise ValueError(
+            f"{sequence.path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder"
+        )
+    before, now = found.get("source"), _source(recording, recipe.is_labelled)
+    if before == now:
+        return True
+    num_bytes = before.get("num_bytes") if isinstance(before, dict) else None
+    if isinstance(num_bytes, int) and now["num_bytes"] < num_bytes:
+        raise ValueError(
+            f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
+            "copy it again, or give overwrite=true if it should be shorter"
+        )
+    return False
 
 
 def _source(recording: RawRecording, is_labelled: bool) -> Meta:

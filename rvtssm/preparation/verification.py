@@ -14,7 +14,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.preparation.prepare_dataset import PreprocessConfig
-from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_complete, plan_recording
+from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.progress import run_all
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -158,7 +158,7 @@ def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
 def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Recipe) -> list[str]:
     path = sequence.path
     try:
-        if not is_complete(recording, path, recipe):
+        if not is_made_from(recording, sequence, recipe):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except ValueError as error:
         return [_one_line(error)]

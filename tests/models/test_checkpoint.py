@@ -256,3 +256,10 @@ def test_weights_that_are_no_named_tensors_are_refused(tmp_path, weights):
     torch.save({"rvtssm": {}, "state_dict": weights}, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint of rvtssm: it holds no weights"):
         read_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_any_number_of_steps_may_pass_before_a_memory_forgets(tmp_path):
+    meta = describe()
+    meta = replace(meta, model_config=replace(meta.model_config, memory="chunk", memory_chunk=100_000))
+    write_checkpoint(tmp_path / "a.ckpt", meta.build(), meta)
+    assert read_checkpoint(tmp_path / "a.ckpt").model_config.memory_chunk == 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import re
@@ -136,6 +137,17 @@ def test_an_output_with_a_damaged_frame_is_not_complete(tmp_path):
     ((name, message),) = prepare(tmp_path).failed
     assert name == "train/a" and "a.h5 is damaged" in message
     assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
+
+
+@pytest.mark.parametrize("source", [None, 3, [], {}, {"num_bytes": "many"}])
+def test_an_output_that_does_not_say_its_source_is_made_again(tmp_path, source):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]
+        file.attrs["meta"] = json.dumps({**meta, "source": source})
+    assert prepare(tmp_path).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
 def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path):
