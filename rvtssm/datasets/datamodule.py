@@ -42,9 +42,6 @@ class DataConfig:
     max_open_recordings: int = 32  # files each worker keeps open
 
     def __post_init__(self) -> None:
-        check_at_least(
-            "data", self, 1, "prefetch_factor", "eval_batch_size", "eval_chunk_length", "max_open_recordings"
-        )
         check_at_least("data", self, 0, "num_workers")
         check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
         check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")
