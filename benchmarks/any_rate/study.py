@@ -54,6 +54,7 @@ class Study:
     steps: int = 1600
     overrides: tuple[str, ...] = ()
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: VARIANTS)
+    precision: str = "32-true"  # of training; the demo's own depends on the processor
 
     def words(self, variant: str, seed: int) -> list[str]:
         """Return the arguments of `rvtssm train` and `rvtssm evaluate`."""
@@ -63,6 +64,7 @@ class Study:
             f"dataset.prepared_dir={self.folder / 'prepared'}",
             f"training.steps={self.steps}",
             f"training.validate_every={max(1, self.steps // 2)}",
+            f"training.precision={self.precision}",
             "evaluation.ablate_memory=false",
             *self.overrides,
             *self.variants[variant],

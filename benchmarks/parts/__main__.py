@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.any_rate.__main__ import chosen_variants, machine_facts, study_parser
 from benchmarks.any_rate.study import Study
 from benchmarks.events.__main__ import cpu_extensions
-from benchmarks.parts.study import COMBINATIONS, run
+from benchmarks.parts.study import COMBINATIONS, PRECISION, run
 from benchmarks.parts.tables import markdown
 from rvtssm.atomic_files import atomic_file
 
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = study_parser("python -m benchmarks.parts", __doc__, COMBINATIONS)
     chosen = parser.parse_args(arguments)
     names = chosen_variants(parser, chosen.only, COMBINATIONS)
-    study = Study(chosen.folder.resolve(), chosen.steps, tuple(chosen.overrides), COMBINATIONS)
+    study = Study(chosen.folder.resolve(), chosen.steps, tuple(chosen.overrides), COMBINATIONS, PRECISION)
     try:
         result = run(study, names, chosen.json, {**machine_facts(), "cpu_extensions": cpu_extensions()})
     except ValueError as error:

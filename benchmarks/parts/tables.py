@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.any_rate.study import HZ
+from benchmarks.parts.study import PRECISION
 from rvtssm.evaluation.frequency import performance_drop
 
 _HEADER = "# Backbones and heads on the demo's data"
@@ -26,7 +27,8 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         "    " + " ".join([_COMMAND, *_given(settings)]),
         "",
-        f"Each combination is trained once, with one seed, {settings['steps']} steps. AP and AP50 are those of the "
+        f"Each combination is trained once, with one seed, {settings['steps']} steps in {PRECISION}. AP and AP50 are "
+        "those of the "
         f"test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} Hz minus the mean AP at "
         f"{', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes from the events of a "
         "window to its boxes, batch 1, on one thread; the number is a median. The training seconds include validation.",

@@ -109,3 +109,8 @@ def test_the_tables_of_the_pages_are_those_of_the_rows():
 def test_an_unknown_variant_is_named():
     with pytest.raises(SystemExit):
         main(["--json", "x.json", "--folder", "x", "--only", "s6"])
+
+
+def test_no_training_depends_on_the_processor(tmp_path):
+    for variant in study.VARIANTS:
+        assert compose(study.Study(tmp_path).words(variant, 0)).training.precision == "32-true"

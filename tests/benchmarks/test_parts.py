@@ -33,10 +33,10 @@ def make_row(name: str, *, ap: float = 0.3) -> dict:
 
 @pytest.mark.parametrize("name", study.COMBINATIONS)
 def test_every_combination_builds_the_parts_that_it_names(name, tmp_path):
-    config = compose(Study(tmp_path, variants=study.COMBINATIONS).words(name, study.SEED))
+    config = compose(Study(tmp_path, variants=study.COMBINATIONS, precision=study.PRECISION).words(name, study.SEED))
     check(config)
     assert "_".join((config.model.backbone, config.model.head)) == name
-    assert config.training.steps == 1600
+    assert (config.training.steps, config.training.precision) == (1600, "bf16-mixed")
     with torch.device("meta"):
         meta = CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)
         assert list(meta.build().backbone.temporal_layers()) == [4, 8, 16, 32]
