@@ -229,6 +229,20 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers():
     assert module.train_streams.states()["state"] is states[1] and torch.equal(module._random_state, randoms[1])
 
 
+def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
+    module = build_module()
+    module._trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0})()
+    module.defaults = {"model.new": 1, "model.old": 1}
+    own = {"streams": module.train_streams.state_dict(), "random": torch.get_rng_state()}
+    stored = {"decisive": {"model.old": 2}, "train_seconds": 60.0, "processes": [own]}
+    module.decisive = {"model.new": 1, "model.old": 2}
+    module.on_load_checkpoint(stored)
+    for changed in ({"model.new": 2, "model.old": 2}, {"model.new": 1, "model.old": 1}, {"model.new": 1}):
+        module.decisive = changed
+        with pytest.raises(ValueError, match="had other settings"):
+            module.on_load_checkpoint(stored)
+
+
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
 @pytest.mark.parametrize("strides", [(), (8, 32)], ids=str)
 def test_stages_that_forget_leave_no_process_waiting_for_a_gradient(temporal, strides):
