@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
 from rvtssm.models.denoising import build_attention_mask, draw_noisy_queries
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.rtdetr_decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
 from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses
 from rvtssm.models.yolox_head import locate
