@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms
 
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.model_config import PostprocessConfig
@@ -26,6 +25,8 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
 
     Rows are [left, top, right, bottom px, objectness, class probability, class index].
     """
+    from torchvision.ops import batched_nms  # imported here because it takes seconds
+
     class_probability, class_id = probabilities[:, 5:].max(dim=1)
     score = probabilities[:, 4] * class_probability
     rows = torch.cat(

@@ -53,6 +53,7 @@ class S5SSM(TemporalLayer):
         self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
+        self.scan = config.scan
         self.is_causal = not config.bidirectional
 
     def init_state(self, num_sequences: int) -> Tensor:
@@ -97,7 +98,7 @@ class S5SSM(TemporalLayer):
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
-            return run(system, x.to(dtype), state)
+            return run(system, x.to(dtype), state, self.scan)
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
         """See `TemporalLayer.forward_without_memory`. At one step scale this is one matrix from input to output."""
@@ -137,9 +138,9 @@ class S5SSM(TemporalLayer):
         weights = (c.mH @ c).mT * (b @ b.mH)
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
-    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
-        y, last = run_shared(replace(system, w_out=forward_out), x, state)
+        y, last = run_shared(replace(system, w_out=forward_out), x, state, method)
         back = replace(
             system,
             decay=system.decay.flip(0),
@@ -148,7 +149,7 @@ class S5SSM(TemporalLayer):
             w_out=backward_out,
             d=torch.zeros_like(system.d),
         )
-        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state))
+        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state), method)
         return y + y_back.flip(0), last
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from rvtssm.limits import check_at_least, check_choice
 
+SCANS = ("auto", "triton", "loop")
+
 
 @dataclass
 class TemporalConfig:
@@ -27,6 +29,7 @@ class TemporalConfig:
     half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do
     init: str = "legs"  # one of rvtssm.ssm.init.INITIAL_MODES; s4 has only this one
     num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 always has one
+    scan: str = "auto"  # s5, s7: one of SCANS; see rvtssm.ssm.scan.sweeps
     clip_real: bool = True  # s5: hold Re(lambda) <= -1e-4; the parameters of the others allow no unstable mode
     bidirectional: bool = False  # s5, offline use: a second scan from the end of the chunk
     s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7
@@ -46,6 +49,7 @@ class TemporalConfig:
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
         check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
+        check_choice("temporal.scan", self.scan, SCANS)
         check_choice("temporal.s7_mode", self.s7_mode, ("selective_dt", "eq4"))
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
