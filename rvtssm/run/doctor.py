@@ -51,7 +51,7 @@ def _device() -> str:
 def _forward_pass() -> str:
     from rvtssm.models.detector import build_detector, torch
     from rvtssm.models.model_config import MODEL_SIZES
-    from rvtssm.ssm import TemporalConfig
+    from rvtssm.ssm.temporal_config import TemporalConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 64, num_classes=2).to(device).eval()

@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _LARGEST_REAL = -1e-4
 

@@ -16,11 +16,12 @@ from torch.nn import functional as F
 from rvtssm.ssm.block import GatedBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs, truncated_normal
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, check_fit, to_constant, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
 _NO_MODES = "its modes follow the input, so they have no frequency of their own"

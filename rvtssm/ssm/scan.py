@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import scan_cpu, scan_loop
+from rvtssm.ssm import scan_loop
 
 
 class Sweeps(Protocol):
@@ -36,6 +36,8 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
     if method == "loop":
         return scan_loop
     if device_type == "cpu":
+        import rvtssm.ssm.scan_cpu as scan_cpu
+
         return scan_cpu
     if device_type == "cuda" and importlib.util.find_spec("triton") is not None:
         import rvtssm.ssm.scan_triton as scan_triton

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
-from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.optim import build_optimizer
 from rvtssm.training.regularize import h2_term
+from rvtssm.training.training_config import OptimConfig
 
 
 @dataclass(frozen=True)

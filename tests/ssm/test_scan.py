@@ -12,9 +12,11 @@ import torch
 from scan_reference import scan_reference
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
+from rvtssm.ssm import scan_cpu, scan_loop, shared_state
 from rvtssm.ssm.scan import scan, sweeps
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
@@ -227,7 +229,7 @@ def test_the_package_works_without_triton():
 import sys
 sys.modules["triton"] = None
 import torch
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
 layer = S5SSM(4, TemporalConfig())
 layer(torch.randn(3, 2, 4), layer.init_state(2))[0].sum().backward()

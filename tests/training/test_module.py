@@ -12,17 +12,18 @@ import torch
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.run.train import train
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.optim import OptimConfig
+from rvtssm.training.training_config import OptimConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = DatasetSpec(
