@@ -29,7 +29,7 @@ class EvaluationConfig:
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
-    split: str = "test"
+    split: str = "test"  # whose recordings are scored: train, val or test
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
@@ -69,7 +69,7 @@ class Config:
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
-    seed: int = 0
+    seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products

@@ -24,10 +24,10 @@ class WindowsConfig:
 
     stride_ms: float = _USUAL.stride_us / 1000  # distance of window ends
     length_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
-    num_bins: int = _USUAL.num_bins
-    count_cutoff: int = _USUAL.count_cutoff
-    convention: str = _USUAL.convention  # or "rvt", which reproduces RVT's files
-    representation: str = _USUAL.representation  # or another of events/representations.py
+    num_bins: int = _USUAL.num_bins  # time bins of a window, for each polarity
+    count_cutoff: int = _USUAL.count_cutoff  # the highest count of a cell; more events leave it there
+    convention: str = _USUAL.convention  # or rvt, which reproduces the files of RVT
+    representation: str = _USUAL.representation  # what a window becomes; or another of events/representations.py
 
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond

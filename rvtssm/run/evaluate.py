@@ -28,6 +28,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Labels
+from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
 from rvtssm.run.weights import read_weights
@@ -81,6 +82,15 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     rates = options.frequencies_hz or [trained_hz]
     steps_us = _usual_steps(config, checkpoint, data, [*rates, trained_hz] if options.ablate_memory else rates)
     broken_down_hz = nearest_reference(rates, trained_hz)
+    announce(
+        "evaluate",
+        weights=config.checkpoint,
+        source=f"{_source(config, data)} {spec.name} {options.split}",
+        stride=" and ".join(f"{steps_us[hz] / 1000:g}" for hz in rates) + " ms",
+        recordings=with_labels(_sequences(_loader(config, checkpoint, data, rates[0]))),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+    )
     for hz in rates:
         began = time.perf_counter()
         recordings, sequences = _stream_split(config, checkpoint, data, hz)
