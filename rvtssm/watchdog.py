@@ -33,20 +33,21 @@ class _Watcher:
         self.owner = os.getpid()
         self.lock = threading.RLock()
         self.depth = self.count = 0
-        with memory_file() as file:
-            file.write(bytes(_SIZE))
-            file.flush()
-            self.shared = mmap.mmap(file.fileno(), _SIZE)
-            reading, self.writing = os.pipe()  # closes when this process ends, which ends the watching process
-            try:
+        self.shared = mmap.mmap(-1, _SIZE)
+        reading, self.writing = os.pipe()  # closes when this process ends, which ends the watching process
+        try:
+            with memory_file() as file:
+                file.write(bytes(_SIZE))
+                file.flush()
+                self.shared = mmap.mmap(file.fileno(), _SIZE)
                 parent = _parent if _parent == os.getppid() else 0
                 argv = [sys.executable, "-I", "-S", __file__, *map(str, (self.owner, parent, LIMIT_S))]
                 actions = [(os.POSIX_SPAWN_DUP2, reading, 0), (os.POSIX_SPAWN_DUP2, file.fileno(), 1)]
                 pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setpgroup=0)
-            except OSError:  # no more processes are allowed: reading goes on without
-                return
-            finally:
-                os.close(reading)
+        except OSError:  # no process or no file can be made: reading goes on without
+            return
+        finally:
+            os.close(reading)
         atexit.register(self._end, pid)
 
     def _end(self, pid: int) -> None:
