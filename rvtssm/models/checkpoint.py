@@ -24,7 +24,7 @@ from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm import TemporalConfig, without_values
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
@@ -230,7 +230,8 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate"
         )
-    detector = meta.build()
+    with without_values():
+        detector = meta.build()
     detector.load_state_dict(weights)
     described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
     return LoadedCheckpoint(**described, detector=detector.to(device).eval())
