@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -74,7 +75,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels)
+    defaults = _flat(_deciding_sections(Config()))
+    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
         trainer.strategy.root_device,
@@ -110,10 +112,16 @@ def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
+    described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
+    return _flat({**_deciding_sections(config), **described})
+
+
+def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
-    return _flat({**sections, "dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed})
+    del sections["temporal"]["scan"]  # which code runs the recurrence
+    return sections
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:

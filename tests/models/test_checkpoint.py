@@ -16,7 +16,9 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint,
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer, build_temporal_layer, without_values
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, without_values
 
 SPEC = DatasetSpec(
     name="two",
