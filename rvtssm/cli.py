@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
 from rvtssm.run.console import console, say, say_error
+from rvtssm.watchdog import EXIT_CODE
 
 # The configuration imports torch, which takes seconds, so it is imported where it is needed and not for --help.
 if TYPE_CHECKING:
@@ -132,6 +133,13 @@ def main(argv: list[str] | None = None) -> int:
     except (MemoryError, RecursionError) as error:
         what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
         say_error(f"rvtssm {verb}: {what} ({_one_line(error)}); give it less at once")
+        return 2
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        reason = error.__cause__ or error  # which says how it ended
+        if f"exit code {EXIT_CODE}." not in str(reason):  # else a line has told why
+            say_error(f"rvtssm {verb}: {_one_line(reason)}")
         return 2
     except KeyboardInterrupt:
         again = "; resume=auto continues the run" if verb == "train" else ""

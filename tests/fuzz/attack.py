@@ -139,7 +139,7 @@ class _Lane:
         self._close()
         name, code = self.now[0], os.waitstatus_to_exitcode(status)
         path = self.folder / TARGETS[name].file
-        if code == -watchdog.STOP_SIGNAL and re.search(rf"^{re.escape(str(path))} is damaged: .*\n\Z", said, re.M):
+        if code == watchdog.EXIT_CODE and re.search(rf"^{re.escape(str(path))} is damaged: .*\n\Z", said, re.M):
             tally.stopped[name] += 1
             return
         causes = {
