@@ -26,7 +26,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
 from rvtssm.run.console import console, say, say_error
-from rvtssm.watchdog import EXIT_CODE
 
 # The configuration imports torch, which takes seconds, so it is imported where it is needed and not for --help.
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         if not str(error).startswith("DataLoader worker"):
             raise
         reason = error.__cause__ or error  # which says how it ended
-        if f"exit code {EXIT_CODE}." not in str(reason):  # else a line has told why
+        if "exit code 2." not in str(reason):  # else it has said why
             say_error(f"rvtssm {verb}: {_one_line(reason)}")
         return 2
     except KeyboardInterrupt:

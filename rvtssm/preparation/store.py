@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
-from rvtssm.events.readers.hdf5 import open_hdf5, read_array, reading
+from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, reading
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.file_errors import file_errors
 from rvtssm.free_memory import check_memory
@@ -200,7 +200,8 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     if path.is_dir():
         if spec is None:
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
-        return open_rvt_sequence(path, spec)
+        with file_errors(path, advice="copy the folder again"):
+            return open_rvt_sequence(path, spec)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
         tables = {name: read_array(file, name) for name in _TABLES}
@@ -223,6 +224,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        check_storage(path, file["data"])
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
@@ -230,7 +232,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
-    boxes = with_class_indices(to_boxes(_loaded(labels_path)["labels"], labels_path), spec)
+    boxes = with_class_indices(to_boxes(_loaded(labels_path, "labels"), labels_path), spec)
     meta = {
         "format_version": "rvt",
         "dataset": spec.name,
@@ -278,9 +280,10 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     return choices[name], length_ms * 1000, num_bins
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
     with file_errors(path, " cannot be read", "copy the folder again"):
-        return np.load(path, allow_pickle=False)
+        found: Any = np.load(path, allow_pickle=False)
+        return found[member] if member else found
 
 
 def _opened(path: Path | str) -> h5py.File:
