@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs, truncated_normal
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
@@ -59,7 +59,7 @@ class SelectiveSSM(TemporalLayer):
         self.imag = nn.Parameter(lambda_.imag.float())
         self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
         self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
         self.discretization, self.half_state, self.scan = config.discretization, config.half_state, config.scan
@@ -127,7 +127,7 @@ class Eq4SSM(TemporalLayer):
         self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
         self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         self.scan = config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
