@@ -10,7 +10,6 @@ machine code, because one in Python would wait for the interpreter lock.
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import mmap
 import os
@@ -103,6 +102,8 @@ def watched(path: Path | str) -> Iterator[None]:
 @functools.cache
 def _handle_stop_signal() -> Any:
     """Let the stop signal end this process with EXIT_CODE; return what must stay in memory. Forks inherit both."""
+    import ctypes  # here, because the watching process needs neither
+
     import numba
 
     end = numba.types.ExternalFunction("_exit", numba.types.void(numba.int32))
