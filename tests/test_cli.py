@@ -21,7 +21,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")

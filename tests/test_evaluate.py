@@ -22,7 +22,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.output_folder import write_files
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run import evaluate as evaluate_verb
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.killed import killed_at_each_call
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)

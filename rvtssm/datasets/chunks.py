@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from rvtssm.datasets.augment import AugmentConfig, draw_placement
+from rvtssm.datasets.augment import draw_placement
+from rvtssm.datasets.loading_config import AugmentConfig
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence

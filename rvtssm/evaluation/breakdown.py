@@ -10,7 +10,7 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
 MIN_IOU = 0.5

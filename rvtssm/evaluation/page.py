@@ -11,7 +11,7 @@ from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.result import EvaluationReport, percent, percents, to_json
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.inference.inference_config import SHOWN_SCORE
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }

@@ -24,7 +24,7 @@ from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
-from rvtssm.models.postprocess import PostprocessConfig, postprocess, to_probabilities
+from rvtssm.models.postprocess import postprocess, to_probabilities
 from rvtssm.models.yolox_loss import yolox_loss
 from rvtssm.records import Detections
 

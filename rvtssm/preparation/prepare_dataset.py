@@ -18,8 +18,8 @@ from rich.filesize import decimal
 from rvtssm.atomic_files import remove_abandoned
 from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.limits import check_at_least, check_choice
 from rvtssm.preparation import sections
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
@@ -56,28 +56,6 @@ _STORED_BYTES = {
 }  # bytes per event that a frame shows
 _SURFACES_SHOW_US = 50_000  # their frames take as much at any rate; at this stride that is what stands above
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
-
-
-@dataclass
-class PreprocessConfig:
-    """Which recordings are prepared, with or without their labels, and by which processes."""
-
-    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")
-    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
-    workers: int | None = None  # None: one per core
-    overwrite: bool = False  # replace what was made with other settings
-    check_disk: bool = True  # refuse to begin where the disk seems too small
-
-    def __post_init__(self) -> None:
-        check_choice("preprocess.labels", self.labels, ("required", "none"))
-        check_at_least("preprocess", self, 1, "workers")
-        if not self.splits:
-            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
-
-    @property
-    def is_labelled(self) -> bool:
-        return self.labels == "required"
 
 
 @dataclass

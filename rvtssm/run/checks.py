@@ -6,7 +6,7 @@ from rvtssm.config import Config
 from rvtssm.free_memory import check_memory
 from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
-from rvtssm.ssm import build_temporal_layer
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.regularize import h2_term
 
 _FRAME_HW = (32, 32)  # no weight depends on it

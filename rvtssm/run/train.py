@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -11,6 +12,7 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
+from rvtssm.records import WindowSettings
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
@@ -74,7 +76,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels)
+    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
+    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
         trainer.strategy.root_device,
@@ -110,10 +113,16 @@ def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
+    described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
+    return _flat({**_deciding_sections(config), **described})
+
+
+def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
-    return _flat({**sections, "dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed})
+    del sections["temporal"]["scan"]  # which code runs the recurrence
+    return sections
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:

@@ -8,10 +8,11 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs, wants_shapes_only
-from rvtssm.ssm.layer import StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _NUM_POINTS = 128  # of the quadrature of the energy
 

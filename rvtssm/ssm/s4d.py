@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import hippo_input, initial_modes, log_uniform_steps, to_pairs
-from rvtssm.ssm.layer import StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class S4DSSM(PerFeatureLayer):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig, Placement, Window, draw_placement
+from rvtssm.datasets.augment import Placement, Window, draw_placement
+from rvtssm.datasets.loading_config import AugmentConfig, FlipZoomConfig
 
 HEIGHT, WIDTH = 48, 64
 RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream
