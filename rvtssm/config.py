@@ -32,6 +32,7 @@ class EvaluationConfig:
     """One run of `rvtssm evaluate`."""
 
     frequencies_hz: list[float] | None = None  # inference rates, null: the rate of training
+    grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
@@ -41,6 +42,7 @@ class EvaluationConfig:
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
     def __post_init__(self) -> None:
+        check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.window", self.window, ("shrink", "slide"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.report import REPORT_FILES
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
@@ -195,13 +199,71 @@ def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_
     assert [set(each) for each in lengths] == [{50_000}, {length_us}]
 
 
-def test_steps_that_label_times_make_of_a_rate_are_named(weights, tmp_path):
-    """Between labels 50 ms apart there are two steps at 30 Hz and one at 5 Hz, whatever the rate is called."""
+def rates_of(out: Path) -> dict[str, dict[str, float]]:
+    return json.loads((out / "evaluation.json").read_text())["rates"]
+
+
+def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
+    """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,30,5,60]"]) == 0
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,41,60]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
+    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
+    assert windows.endswith("every label time ends a window; 40 Hz was run for 41 Hz")
+    assert (tmp_path / "out/evaluation.csv").read_text().splitlines()[2].startswith("40,")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("[20,30]", "30 Hz cannot be reached, .* labels are 50 ms apart, .* 40 Hz; ask for 20 or 40 Hz, the nearest"),
+        ("[5]", "5 Hz cannot be reached, .* which makes it 20 Hz; ask for 20 Hz, the nearest, or set .*grid=free"),
+        ("[40,41]", "40 and 41 Hz are the same steps of 25 ms between labels"),
+    ],
+)
+def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, answer):
+    assert re.search(answer, refused(f"checkpoint={weights()}", f"frequencies_hz={asked}"))
+
+
+def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
+    """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
+    raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
+    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,8]"]) == 0
+    assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
+    assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
+
+
+def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_window_end(
+    weights, raw, tmp_path, monkeypatch
+):
+    scored = []
+
+    def look(recordings, spec, **options):
+        scored.extend(recordings)
+        return evaluate_detections(recordings, spec, **options)
+
+    monkeypatch.setattr(evaluate_verb, "evaluate_detections", look)
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
+    assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     found = json.loads((tmp_path / "out/evaluation.json").read_text())
-    steps_ms = {hz: row["step_ms"] for hz, row in found["rates"].items()}
-    assert steps_ms == pytest.approx({"20": 50, "30": 25, "5": 50, "60": 50 / 3}, rel=1e-4)
-    windows = found["settings"]["windows"]
-    named = "every label time ends a window; at 30 Hz that makes steps of 25 ms; at 5 Hz that makes steps of 50 ms"
-    assert windows.endswith(named)
+    assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
+    for recording, stride_us in zip(scored, (1e6 / 30, 200_000), strict=True):
+        labels = recording.labels
+        first_us = int(open_recording(raw / "test/a_td.dat", 48, 64).time_range_us[0])
+        assert [frame.t_us for frame in recording.detections] == labels.t_us.tolist() == LABELS_US.tolist()
+        ends_us = np.rint(first_us + stride_us * np.arange(1, 200)).astype(int)
+        np.testing.assert_array_equal(labels.window_index, np.searchsorted(ends_us, labels.t_us))
+    late = scored[1].detections  # at 5 Hz four labels share a window, and so its detections
+    same = np.diff(scored[1].labels.window_index) == 0
+    assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
+
+
+def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, capsys):
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    answer = refused(f"checkpoint={weights()}", prepared, "grid=free")
+    assert "evaluation.grid=free with prepared recordings" in answer and "source=raw" in answer

@@ -166,15 +166,15 @@ class RawSplit:
             boxes = raw.read_boxes(spec)
             self._recordings.append((raw.name, open_recording(raw.events_path, spec.height, spec.width), boxes))
 
-    def sequences(self, settings: WindowSettings) -> list[FrameSequence]:
-        """Return the recordings on the label grid, by name, as `rvtssm preprocess` would make them.
+    def sequences(self, settings: WindowSettings, grid: str = "labels") -> list[FrameSequence]:
+        """Return the recordings, by name, on the label grid as `rvtssm preprocess` would make them, or on the free one.
 
         Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
         could not be prepared either.
         """
         sequences = []
         for name, recording, boxes in self._recordings:
-            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train")
+            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train", grid=grid)
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:
                 labels = to_frame_labels(plan.labels, self.spec)

@@ -128,10 +128,13 @@ def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
     return boxes
 
 
-def to_labels(boxes: Boxes, windows: Windows) -> Labels:
-    """Return cleaned boxes as labels of the windows that end at their times. Raise ValueError without such a window."""
+def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
+    """Return cleaned boxes as labels of the windows that end at their times, or unless `is_exact` at the next end.
+
+    Raise ValueError without such a window.
+    """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
-    if len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
+    if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
         raise ValueError("some boxes lie between the window ends; build the windows with label_grid from their times")
     return Labels(
         boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),

@@ -1,22 +1,21 @@
 """`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from rvtssm.config import Config
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
-from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
+from rvtssm.evaluation.frequency import RateRow, is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.page import Picture
+from rvtssm.evaluation.pairing import paired, requests
 from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
 from rvtssm.evaluation.result import EvaluationReport
@@ -31,8 +30,6 @@ from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
 from rvtssm.run.weights import read_weights
-
-_FAR_FROM_RATE = 0.05  # the report names the steps of a rate if they differ from it by more than this share
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -78,22 +75,17 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
     rows, still, without_memory = [], {}, {}
-    rates = options.frequencies_hz or [trained_hz]
-    steps_us = _usual_steps(config, checkpoint, data, [*rates, trained_hz] if options.ablate_memory else rates)
-    broken_down_hz = nearest_reference(rates, trained_hz)
-    for hz in rates:
+    rates, trained = _planned_rates(config, checkpoint, data)
+    broken_down = trained if trained in rates else rates[0]
+    for rate in rates:
         began = time.perf_counter()
-        recordings, sequences = _stream_split(config, checkpoint, data, hz)
-        seconds = time.perf_counter() - began
-        measured = {
-            "seconds": seconds,
-            "step_ms": steps_us[hz] / 1000,
-        }  # label times decide the steps
-        rows.append(RateRow(hz, evaluate_detections(recordings, spec), measured))
-        if hz == broken_down_hz:
+        recordings, sequences = _stream_split(config, checkpoint, data, rate.asked_hz)
+        measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
+        rows.append(RateRow(rate.hz, evaluate_detections(recordings, spec), measured))
+        if rate is broken_down:
             breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
-        if is_same_rate(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
+        if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory:
         recordings, _ = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
@@ -102,11 +94,12 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         if still:
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     report = EvaluationReport(
-        title=f"{spec.name} {options.split}, {checkpoint.model_config.size} {checkpoint.temporal_config.name}",
+        title=f"{spec.name} {options.split}, {checkpoint.model_config.size} {checkpoint.temporal_config.name}"
+        + (", free grid" if options.grid == "free" else ""),
         dataset=spec.name,
         rows=tuple(rows),
-        settings={**_conditions(config, checkpoint, data, steps_us), **without_memory},
-        reference_hz=trained_hz,
+        settings={**_conditions(config, checkpoint, data, rates), **without_memory},
+        reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
         breakdown=breakdown,
     )
@@ -140,40 +133,78 @@ def _source(config: Config, data: SequenceDataModule) -> str:
     return config.evaluation.source or config.dataset.source or ("raw" if data.config.raw_dir else "prepared")
 
 
-def _usual_steps(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: Sequence[float]
-) -> dict[float, float]:
-    """Return the median step (us) of each rate; raise ValueError, before hours of work, if a rate cannot be scored."""
-    found = {}
-    for hz in rates:
-        sequences = _sequences(_loader(config, checkpoint, data, hz))
-        if not any(len(scored_labels(sequence.labels, checkpoint.spec)) for sequence in sequences):
+@dataclass(frozen=True)
+class _PlannedRate:
+    asked_hz: float
+    hz: float  # of its steps
+    step_us: float  # median of its steps
+
+
+def _planned_rates(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule
+) -> tuple[list[_PlannedRate], _PlannedRate | None]:
+    """Return the rates to score, and the one of the training if it is among them or is run without memory.
+
+    Raise ValueError, before hours of work, if a rate cannot be scored.
+    """
+    options, trained_hz = config.evaluation, checkpoint.windows.hz
+    asked = options.frequencies_hz or [trained_hz]
+    rates = [_plan_rate(config, checkpoint, data, hz) for hz in asked]
+    by_hz: dict[float, _PlannedRate] = {}
+    for rate in rates:
+        if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
             raise ValueError(
-                f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
-                "choose another split, or prepare it with its labels"
+                f"evaluation.frequencies_hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
+                f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free"
             )
-        found[hz] = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
-        checkpoint.detector.prepare(config.evaluation.step_scale or found[hz] / checkpoint.windows.stride_us)
-    return found
+    trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
+    if options.ablate_memory and trained is None:
+        trained = _plan_rate(config, checkpoint, data, trained_hz)
+    return rates, trained
 
 
-def _sequences(loader: SequenceLoader) -> list[FrameSequence]:
-    return cast(ChunkDataset, loader.dataset).sequences
+def _plan_rate(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, asked_hz: float) -> _PlannedRate:
+    sequences = _sequences(config, checkpoint, data, asked_hz)
+    if not any(len(scored_labels(sequence.labels, checkpoint.spec)) for sequence in sequences):
+        raise ValueError(
+            f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
+            "choose another split, or prepare it with its labels"
+        )
+    step_us = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
+    checkpoint.detector.prepare(config.evaluation.step_scale or step_us / checkpoint.windows.stride_us)
+    hz = true_rate(asked_hz, step_us)
+    # the rate of training is run as in training, under its true name: prepared recordings have no other
+    if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, checkpoint.windows.hz):
+        intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
+        nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
+        raise ValueError(
+            f"evaluation.frequencies_hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label and "
+            f"labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
+            + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
+            + "set evaluation.grid=free"
+        )
+    return _PlannedRate(asked_hz, hz, step_us)
 
 
-def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float) -> SequenceLoader:
-    """The recordings of the split in windows at a rate."""
-    settings, window = checkpoint.windows, config.evaluation.window
-    if window == "slide" or not is_same_rate(hz, settings.hz):
-        settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
-    return data.eval_loader(config.evaluation.split, settings, _source(config, data))
+def _sequences(
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float
+) -> list[FrameSequence]:
+    """Return the recordings of the split in windows at a rate."""
+    settings, options = checkpoint.windows, config.evaluation
+    if options.window == "slide" or not is_same_rate(hz, settings.hz):
+        settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, options.window)
+    return data.eval_sequences(options.split, settings, _source(config, data), options.grid)
 
 
 def _stream_split(
     config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
 ) -> tuple[list[ScoredRecording], list[FrameSequence]]:
     """Run the detector over the split at a rate; return labels and detections of each recording, and its frames."""
-    loader = _loader(config, checkpoint, data, hz)
+    sequences = [sequence for sequence in _sequences(config, checkpoint, data, hz) if len(sequence.labels)]
+    asked = [requests(sequence.labels.window_index, sequence.windows) for sequence in sequences]
+    loader = data.eval_loader(
+        [replace(sequence, labels=labels) for sequence, labels in zip(sequences, asked, strict=True)]
+    )
     results = stream(
         checkpoint.detector,
         loader,
@@ -184,15 +215,12 @@ def _stream_split(
         config=config.postprocess,
         progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
     )
-    sequences = _sequences(loader)
-    for sequence in sequences:
+    scored = []
+    for sequence, labels, result in zip(sequences, asked, results, strict=True):
         sequence.close()
-    found = [sequences[result.recording] for result in results]
-    scored = [
-        ScoredRecording(sequence.name, sequence.labels, result.detections)
-        for sequence, result in zip(found, results, strict=True)
-    ]
-    return scored, found
+        outputs = dict(zip(labels.window_index.tolist(), result.detections, strict=True))
+        scored.append(ScoredRecording(sequence.name, sequence.labels, paired(sequence.labels, outputs)))
+    return scored, sequences
 
 
 def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
@@ -235,22 +263,21 @@ def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
 
 
 def _conditions(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, steps_us: Mapping[float, float]
+    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: Sequence[_PlannedRate]
 ) -> dict[str, str]:
-    """Describe what decides the numbers of an evaluation; `steps_us` comes from `_usual_steps`."""
+    """Describe what decides the numbers of an evaluation."""
     rules = config.evaluation
-    # The number of steps between two label times is a whole number and at least one.
-    apart = "".join(
-        f"; at {hz:g} Hz that makes steps of {step_us / 1000:g} ms"
-        for hz, step_us in steps_us.items()
-        if abs(hz * step_us / 1e6 - 1) > _FAR_FROM_RATE
+    grid = "every label time ends a window" + "".join(
+        f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
     )
+    if rules.grid == "free":
+        grid = "free grid: the exact rate from the first event on, each label scored at the next window end"
     return {
         "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
         "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
         "scored": scoring_rules(checkpoint.spec),
         "windows": f"{rules.window}, counted from {_source(config, data)} data, "
-        f"convention {checkpoint.windows.convention}, every label time ends a window{apart}",
+        f"convention {checkpoint.windows.convention}, {grid}",
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",

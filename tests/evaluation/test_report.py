@@ -11,10 +11,13 @@ from rvtssm.evaluation.frequency import (
     PUBLISHED,
     PUBLISHED_HZ,
     RateRow,
+    is_reached,
     is_same_rate,
+    nearest_rates,
     nearest_reference,
     performance_drop,
     published_rows,
+    true_rate,
 )
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.report import console_table, to_csv, to_markdown, write_report
@@ -123,3 +126,25 @@ def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
         assert performance_drop({30: 0.5, 60: 0.4}, reference_hz) == pytest.approx(0.1)
         assert nearest_reference([60.0, 30.0], reference_hz) == 30.0
     assert not is_same_rate(20, 20.1) and nearest_reference([60.0, 80.0], 30.0) == 60.0
+
+
+def test_the_rate_of_a_row_is_that_of_its_steps():
+    assert true_rate(60, 16_667) == 60 and true_rate(30, 25_000) == 40 and true_rate(41, 23_810) == 42
+    assert true_rate(33, 1e6 / 33.33333) == 33.33
+    assert is_reached(40, 41.9) and is_reached(40, 38.1) and not is_reached(40, 42.1) and not is_reached(30, 40)
+
+
+@pytest.mark.parametrize(
+    ("intervals_us", "asked_hz", "nearest"),
+    [
+        ([50_000] * 9, 30, [20, 40]),
+        ([50_000] * 9, 5, [20]),
+        ([250_000] * 9, 30, [28, 32]),
+        ([250_000, 250_000, 1_000_000], 30, [28, 32]),  # as on Gen1, where some labels are missing
+        ([125_000], 20, [16, 24]),
+        ([33_333, 33_334], 45, [30, 60]),
+        ([100_000, 39_000, 39_000, 39_000], 26, []),  # one half of the steps is of 39 ms, the other is not
+    ],
+)
+def test_the_nearest_rates_fit_a_whole_number_of_steps_between_labels(intervals_us, asked_hz, nearest):
+    assert nearest_rates(np.array(intervals_us), asked_hz) == nearest

@@ -103,6 +103,9 @@ def test_labels_belong_to_the_window_that_ends_at_their_time():
     boxes["t"][0] += 1
     with pytest.raises(ValueError, match="between the window ends"):
         to_labels(boxes, windows)
+    loose = to_labels(boxes, windows, is_exact=False)
+    assert loose.t_us[0] == 100_001 and windows.ends_us[loose.window_index[0]] == 150_000  # the next end
+    assert loose.window_index[1:].tolist() == labels.window_index[1:].tolist()
 
 
 def test_boxes_that_are_faults_are_counted_by_reason():
