@@ -38,6 +38,7 @@ class EvaluationConfig:
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
     split: str = "test"
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
+    bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
@@ -46,7 +47,7 @@ class EvaluationConfig:
         check_choice("evaluation.window", self.window, ("shrink", "slide"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale")
-        check_at_least("evaluation", self, 0, "still_ms")
+        check_at_least("evaluation", self, 0, "still_ms", "bootstrap")
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
             raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")

@@ -14,7 +14,7 @@ import pytest
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
-from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.report import REPORT_FILES
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers import open_recording
@@ -242,9 +242,9 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
 
     def look(recordings, spec, **options):
         scored.extend(recordings)
-        return evaluate_detections(recordings, spec, **options)
+        return match_detections(recordings, spec, **options)
 
-    monkeypatch.setattr(evaluate_verb, "evaluate_detections", look)
+    monkeypatch.setattr(evaluate_verb, "match_detections", look)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
     assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
+from rvtssm.evaluation.coco import ScoredRecording, match_detections
+from rvtssm.evaluation.matches import average_precisions, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.inference.draw import SHOWN_SCORE
 from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.evaluation.bootstrap import Interval, Resampled
+
 MAX_DEVIATION = 0.05  # of the rate that is run from the rate that was asked for
 REFERENCE_HZ = 20.0  # the rate at which the published models are trained
 
@@ -33,6 +35,14 @@ class RateRow:
     hz: float  # of the steps that were run
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
     extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
+    resampled: Resampled | None = None
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The metrics with their intervals, by name; empty without intervals."""
+        if self.resampled is None or not self.resampled.has_intervals:
+            return {}
+        return {name: self.resampled.interval(name) for name in self.metrics}
 
 
 def is_same_rate(hz: float, other_hz: float) -> bool:

@@ -10,15 +10,16 @@ import numpy as np
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.bootstrap import Resampled, resample
 from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow, is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.pairing import paired, requests
 from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
-from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.evaluation.result import EvaluationReport, percent_interval
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, to_png
 from rvtssm.inference.frame_size import detector_for_frame
@@ -74,6 +75,9 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
+    def scored(recordings: list[ScoredRecording]) -> Resampled:
+        return resample(match_detections(recordings, spec), spec, options.bootstrap, config.seed)
+
     rows, still, without_memory = [], {}, {}
     rates, trained = _planned_rates(config, checkpoint, data)
     broken_down = trained if trained in rates else rates[0]
@@ -81,7 +85,8 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         began = time.perf_counter()
         recordings, sequences = _stream_split(config, checkpoint, data, rate.asked_hz)
         measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
-        rows.append(RateRow(rate.hz, evaluate_detections(recordings, spec), measured))
+        resampled = scored(recordings)
+        rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
         if rate is broken_down:
             breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
@@ -89,8 +94,13 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory:
         recordings, _ = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
-        ap = evaluate_detections(recordings, spec)["AP"]
-        without_memory["AP without memory"] = f"{100 * ap:.1f} at {trained_hz:g} Hz, state reset at every step"
+        reset = scored(recordings)
+        without_memory["AP without memory"] = (
+            f"{percent_interval(reset.interval('AP'))} at {trained_hz:g} Hz, state reset at every step"
+        )
+        carried = next((row.resampled for row in rows if trained and row.hz == trained.hz), None)
+        if carried and (gain := carried.minus(reset, "AP")):
+            without_memory["AP gained by memory"] = percent_interval(gain)
         if still:
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     report = EvaluationReport(
@@ -98,7 +108,7 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         + (", free grid" if options.grid == "free" else ""),
         dataset=spec.name,
         rows=tuple(rows),
-        settings={**_conditions(config, checkpoint, data, rates), **without_memory},
+        settings={**_conditions(config, checkpoint, data, rates), **without_memory, "intervals": resampled.sentence()},
         reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
         breakdown=breakdown,
