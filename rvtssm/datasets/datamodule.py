@@ -174,19 +174,26 @@ class SequenceDataModule(L.LightningDataModule):
         return batch.to(device, non_blocking=True)
 
     def eval_sequences(
-        self, split: str, settings: WindowSettings, source: str | None = None, grid: str = "labels"
+        self,
+        split: str,
+        settings: WindowSettings,
+        source: str | None = None,
+        grid: str = "labels",
+        label_hz: float | None = None,
     ) -> list[FrameSequence]:
         """Return the sequences of a split at any rate.
 
         source="raw" counts the events of the recordings into windows of `settings`, on either grid; source="prepared"
-        reads stored frames, and raises ValueError if they have other settings. By default it is that of training.
+        reads stored frames, and raises ValueError if they have other settings. By default it is that of training. With
+        `label_hz` the labels are interpolated to this rate.
         """
         check_choice("source", source, (*SOURCES, None))
         if (source or self.source) == "raw":
-            return self._raw_split(split).sequences(settings, grid)
-        if grid == "free":
+            return self._raw_split(split).sequences(settings, grid, label_hz)
+        if grid == "free" or label_hz is not None:
+            key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
             raise ValueError(
-                "evaluation.grid=free with prepared recordings, whose windows end at the labels; "
+                f"evaluation.{key} with prepared recordings, whose windows end at the labels and which have no tracks; "
                 "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
             )
         sequences = self.sequences(split, source)

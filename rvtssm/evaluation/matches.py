@@ -140,6 +140,7 @@ def _curves(
     Precision at a recall is the best of all points at or above that recall. Between two hits it only falls, so that
     only hits are looked at.
     """
+    needed = _hits_for_recalls(totals)
     counted, running = np.zeros(0, np.int64), np.zeros((len(weights), 0), np.int64)
     for overlap in range(len(is_hit)):
         columns = np.flatnonzero(is_counted[overlap])
@@ -152,6 +153,17 @@ def _curves(
         precision = num_hits / (running[:, at] + np.spacing(1))
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         best = np.concatenate([best, np.zeros((len(weights), 1))], axis=1)  # recalls that are not reached
-        recall = num_hits / np.maximum(totals, 1)[:, None]
-        place = np.stack([np.searchsorted(row, RECALLS) for row in recall])
-        yield np.take_along_axis(best, place, axis=1)
+        # all rows in one search, which needs them one above the other
+        rows = np.arange(len(weights))[:, None]
+        above = rows * (int(totals.max()) + 2)
+        place = np.searchsorted((num_hits + above).ravel(), (needed + above).ravel()).reshape(needed.shape)
+        yield np.take_along_axis(best, place - rows * len(at), axis=1)
+
+
+def _hits_for_recalls(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the least numbers of hits (B, 101) whose share of the totals (B,) reaches each of RECALLS."""
+    whole = np.maximum(totals, 1)[:, None]
+    hits = np.maximum(np.ceil(RECALLS * whole) - 1, 0)
+    for _ in range(2):  # the product may have been rounded; the quotient decides, as in pycocotools
+        hits += hits / whole < RECALLS
+    return hits.astype(np.int64)

@@ -10,8 +10,17 @@ from typing import Any, NamedTuple
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown
 from rvtssm.evaluation.frequency import published_rows
-from rvtssm.evaluation.plots import precision_png, rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, percent_interval, percents, rate_table, to_json
+from rvtssm.evaluation.plots import precision_png, rates_png, shifts_png
+from rvtssm.evaluation.result import (
+    EvaluationReport,
+    citation,
+    percent,
+    percent_interval,
+    percents,
+    rate_table,
+    shift_sentence,
+    to_json,
+)
 from rvtssm.inference.draw import SHOWN_SCORE
 
 _STYLE = """
@@ -71,6 +80,12 @@ def _rates(report: EvaluationReport) -> list[str]:
         values = ", ".join(f"{escape(name)} {percent(ap)}" for name, ap in report.still_objects.items())
         parts.append(f"<p>AP in percent on objects that stand still, with the state: {values}.</p>")
     parts += _published(report)
+    parts.append(f"<p>To cite: {escape(citation(report))}.</p>")
+    if report.time_shifts:
+        parts += [
+            f"<p>{escape(shift_sentence(report))}</p>",
+            figure(shifts_png(report.time_shifts), "AP over the shift."),
+        ]
     return [*parts, figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
 
 

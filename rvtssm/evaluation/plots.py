@@ -45,6 +45,16 @@ def comparison_png(
     return _png(drawing, axes)
 
 
+def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
+    """Draw AP over the time in milliseconds between a label and the output that is scored."""
+    figure, axes = _figure((5.4, 4.0))
+    axes.plot(list(ap_by_shift), [100 * ap for ap in ap_by_shift.values()], "o-", linewidth=2)
+    axes.axvline(0, color="0.7", linewidth=1, zorder=1)
+    axes.set(xlabel="time of the output minus time of the label [ms]", ylabel="average precision [%]")
+    axes.set_ylim(bottom=0)
+    return _png(figure, axes)
+
+
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
     """Draw precision (101,) over recall, one line per class with ground truth."""
     figure, axes = _figure((5.4, 4.0))

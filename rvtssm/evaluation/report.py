@@ -12,7 +12,15 @@ from rich.table import Table
 from rvtssm.evaluation.frequency import RateRow, published_rows
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
-from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, rate_table, to_json
+from rvtssm.evaluation.result import (
+    EvaluationReport,
+    citation,
+    markdown_table,
+    percent,
+    rate_table,
+    shift_sentence,
+    to_json,
+)
 from rvtssm.output_folder import write_files
 
 REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluation.png", "report.html")
@@ -21,6 +29,7 @@ REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluatio
 def console_table(report: EvaluationReport) -> Table:
     """Return the report as a rich table with AP in percent; published rows and settings are below it."""
     lines = [*_published(report), *(f"{name}: {value}" for name, value in report.settings.items())]
+    lines += [shift_sentence(report)] if report.time_shifts else []
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     table = Table(title=report.title, caption="\n".join(lines), caption_justify="left", title_justify="left")
     head, *rows = rate_table(report)
@@ -55,6 +64,9 @@ def to_markdown(report: EvaluationReport) -> str:
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
     for sentence in _published(report):
         lines += ["", sentence]
+    lines += ["", f"To cite: {citation(report)}."]
+    if report.time_shifts:
+        lines += ["", shift_sentence(report)]
     if report.still_objects:
         values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
         lines += ["", f"AP on objects that stand still: {values}."]

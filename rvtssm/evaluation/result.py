@@ -24,6 +24,7 @@ class EvaluationReport:
     reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
     still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
     breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
+    time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -72,6 +73,7 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
         "reference_hz": report.reference_hz,
         "performance_drop": _json_number(report.performance_drop),
         "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
+        "time_shifts_ms": {f"{shift:g}": _json_number(ap) for shift, ap in report.time_shifts.items()},
         "breakdown": report.breakdown.to_json() if report.breakdown else None,
     }
 
@@ -85,6 +87,28 @@ def percent_interval(found: Interval) -> str:
     """Return a fraction as text in percent, with its interval if it has one."""
     interval = "" if math.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
     return percent(found.value) + interval
+
+
+def citation(report: EvaluationReport) -> str:
+    """Return one line for a paper: the number at the rate of training, how sure it is, the weights and the program."""
+    row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+    found = row.intervals.get("AP")
+    number = percent_interval(found) if found else percent(row.metrics["AP"])
+    sure = (
+        f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)" if found and row.resampled else ""
+    )
+    line = f"AP {number}{sure} at {row.hz:g} Hz on {report.title}"
+    if "made by" in report.settings:
+        line += f"; weights SHA-256 {report.settings['weights SHA-256'][:16]}, {report.settings['made by']}"
+    return line
+
+
+def shift_sentence(report: EvaluationReport) -> str:
+    """Say what AP is with the outputs of other times; empty if that was not measured."""
+    if not report.time_shifts:
+        return ""
+    values = ", ".join(f"{shift:+g} ms {percent(ap)}" for shift, ap in report.time_shifts.items())
+    return f"AP at {report.breakdown_hz:g} Hz with the newest output at the label time plus a shift: {values}."
 
 
 def json_interval(found: Interval) -> list[float | None]:
