@@ -46,7 +46,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES

@@ -8,23 +8,17 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.datamodule import DataConfig
-from rvtssm.datasets.sampling import SamplingConfig
-from rvtssm.evaluation.memory_audit import AuditConfig
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
+from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.export_detector import ExportConfig
-from rvtssm.inference.predict_recording import PredictConfig
+from rvtssm.inference.inference_config import ExportConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
-from rvtssm.models.low_precision import PRECISIONS
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig
+from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
-from rvtssm.simulation.generate_recordings import SyntheticConfig
-from rvtssm.ssm import TemporalConfig
-from rvtssm.training.fit import TrainingConfig
-from rvtssm.training.optim import OptimConfig
+from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 
 @dataclass

@@ -65,7 +65,7 @@ def test_an_optional_package_may_be_missing(monkeypatch, missing):
 def test_doctor_runs_the_detector_on_the_gpu(capsys):
     assert doctor.doctor() == 0
     found = rows(capsys.readouterr().out)
-    assert "runs on cuda" in found["forward pass"] and "scan_triton gives" in found["recurrence"]
+    assert "runs on cuda" in found["forward pass"] and "scan_triton and the loop give" in found["recurrence"]
 
 
 def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):

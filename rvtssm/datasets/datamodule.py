@@ -5,7 +5,6 @@ import math
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import lightning as L
@@ -14,13 +13,13 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
-from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import ChunkDataset, Collate
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
-from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
+from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.free_memory import check_memory
-from rvtssm.limits import check_at_least, check_choice
+from rvtssm.limits import check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.workers import end_with_parent
 
@@ -28,23 +27,6 @@ from rvtssm.workers import end_with_parent
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
-
-
-@dataclass
-class DataConfig:
-    """Loading; numbers are per process."""
-
-    num_workers: int = 2  # 0: this process loads
-    prefetch_factor: int = 2  # batches each worker keeps ready
-    pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
-    eval_batch_size: int = 8  # recordings side by side
-    eval_chunk_length: int = 21  # steps
-    max_open_recordings: int = 32  # files each worker keeps open
-
-    def __post_init__(self) -> None:
-        check_at_least("data", self, 0, "num_workers")
-        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
-        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):

@@ -57,7 +57,7 @@ class Resampled:
     def sentence(self) -> str:
         """Say for a report where the intervals come from, and whether they can be trusted."""
         if not self.has_intervals:
-            return f"none, from {len(self.recordings)} recordings"
+            return "none: they need evaluation.bootstrap above 0 and at least two recordings"
         few = len(self.recordings) < TRUSTED_RECORDINGS
         return (
             f"{LEVEL:.0%}, from {len(next(iter(self.replicates.values())))} replicates in which the "

@@ -21,7 +21,7 @@ from rvtssm.evaluation.result import (
     shift_sentence,
     to_json,
 )
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.inference.inference_config import SHOWN_SCORE
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }

@@ -15,12 +15,12 @@ import numpy as np
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.records import STILL_US, Detections, Labels
 
 Color = tuple[int, int, int]  # RGB
 Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
 
-SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 
 BACKGROUND: Color = (16, 19, 26)
 BAR: Color = (33, 38, 48)

@@ -11,7 +11,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,21 +30,6 @@ FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
 _OPSET = 18
 _MOST_STREAMS = 4096
-
-
-@dataclass
-class ExportConfig:
-    """One run of `rvtssm export`; the format follows from the name of the file."""
-
-    height: int | None = None  # frame, pixels; null: as in training
-    width: int | None = None
-    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
-
-    def __post_init__(self) -> None:
-        for name in ("height", "width", "check_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"export.{name}={value} must be at least 1")
 
 
 def format_of(path: Path | str) -> str:

@@ -10,7 +10,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import WindowSettings
 
 _WARM_UP = 5  # windows; the first ones compile and allocate

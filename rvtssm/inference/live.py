@@ -18,7 +18,8 @@ from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, ne
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
 

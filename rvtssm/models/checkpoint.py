@@ -26,7 +26,7 @@ from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, che
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"

@@ -16,7 +16,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 # what decides how the numbers of a temporal layer are laid out and what they mean
 _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")

@@ -18,8 +18,8 @@ from rich.filesize import decimal
 from rvtssm.atomic_files import remove_abandoned
 from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.limits import check_at_least, check_choice
 from rvtssm.preparation import sections
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
@@ -50,28 +50,6 @@ _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 _STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
-
-
-@dataclass
-class PreprocessConfig:
-    """Which recordings are prepared, with or without their labels, and by which processes."""
-
-    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")
-    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
-    workers: int | None = None  # None: one per core
-    overwrite: bool = False  # replace what was made with other settings
-    check_disk: bool = True  # refuse to begin where the disk seems too small
-
-    def __post_init__(self) -> None:
-        check_choice("preprocess.labels", self.labels, ("required", "none"))
-        check_at_least("preprocess", self, 1, "workers")
-        if not self.splits:
-            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
-
-    @property
-    def is_labelled(self) -> bool:
-        return self.labels == "required"
 
 
 @dataclass

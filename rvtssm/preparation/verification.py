@@ -13,7 +13,7 @@ from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.prepare_dataset import PreprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.progress import run_all

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)

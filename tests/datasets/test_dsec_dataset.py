@@ -8,20 +8,20 @@ import torch
 from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 # as in dsec-det, config/train_val_test_split.yaml
 PUBLISHED = {

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)

@@ -27,7 +27,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.events import ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
 
 EVENTS = random_events(300)

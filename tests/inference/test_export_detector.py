@@ -26,12 +26,12 @@ from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import build_detector
 from rvtssm.models.file_digest import check_digest
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import Events
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
 

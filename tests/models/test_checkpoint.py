@@ -15,7 +15,8 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint,
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 SPEC = DatasetSpec(
     name="two",

@@ -12,7 +12,8 @@ from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.transfer import read_source, transfer
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)
 META = CheckpointMeta(

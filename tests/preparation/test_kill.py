@@ -16,9 +16,11 @@ import pytest
 from event_examples import SPEC
 from test_prepare_dataset import contents, write_recording
 
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
+from rvtssm.simulation.generate_recordings import generate_synthetic
+from rvtssm.simulation.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 

@@ -22,7 +22,8 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.store import SequenceWriter, open_sequence
 from rvtssm.records import WindowSettings

@@ -17,7 +17,8 @@ from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.verification import verify_dataset
 from rvtssm.records import WindowSettings
 

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s7 import Eq4SSM, SelectiveSSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 DIM, SIZE, NUM_BLOCKS = 48, 16, 2
 

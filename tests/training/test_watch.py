@@ -20,13 +20,15 @@ from rvtssm.cli import compose
 from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.run.train import train
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import callbacks, spectrum_monitor
 from rvtssm.training.callbacks import GradientNorms
 from rvtssm.training.checkpoints import Checkpoints
-from rvtssm.training.fit import TrainingConfig, build_trainer
+from rvtssm.training.fit import build_trainer
 from rvtssm.training.loggers import build_loggers
+from rvtssm.training.training_config import TrainingConfig
 from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
 
 STRIDE_US = 50_000
