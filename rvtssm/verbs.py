@@ -60,7 +60,7 @@ VERBS = {
         "checkpoint=best.ckpt frequencies_hz=[20,40,200] out=results",
         ("evaluation",),
         ("dataset", "data", "postprocess"),
-        (*_WEIGHTS, "out"),
+        (*_WEIGHTS, "out", "seed"),
     ),
     "predict": Verb(
         "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",

@@ -12,11 +12,13 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
+from rvtssm.records import WindowSettings
 from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
-from rvtssm.run.inputs import folders
+from rvtssm.run.inputs import check_training, folders
+from rvtssm.run.run_files import write_run_files
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -31,8 +33,7 @@ def train(config: Config) -> Path:
     chosen = choose_precision(config.training.precision, config.training.accelerator)
     is_chosen = chosen != config.training.precision
     config = replace(config, training=replace(config.training, precision=chosen))
-    if config.dataset.name and not any(folders(config).values()):
-        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+    check_training(config)
     check(config)  # like all that can fail without data, before any data are read
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if is_chosen and trainer.is_global_zero:
@@ -76,7 +77,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = _flat(_deciding_sections(Config()))
+    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
     module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
@@ -99,6 +100,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
             precision=config.training.precision,
             output=out,
         )
+        write_run_files(out, "train", config)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
