@@ -12,10 +12,12 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
+from rvtssm.records import WindowSettings
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
 from rvtssm.run.inputs import check_training, folders
+from rvtssm.run.run_files import write_run_files
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -74,7 +76,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = _flat(_deciding_sections(Config()))
+    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
     module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
@@ -85,6 +87,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     )
     if config.optim.scale_with_batch and trainer.is_global_zero:
         say(learning_rate_rule(config.optim, settings.batch_size))
+    if trainer.is_global_zero:
+        write_run_files(out, "train", config)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
