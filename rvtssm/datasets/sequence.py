@@ -148,7 +148,11 @@ class StoredFrames:
 
 @dataclass(frozen=True, slots=True)
 class CountedFrames:
-    """The frames of a raw recording, which are counted when they are needed."""
+    """The frames of a raw recording, which are counted when they are needed.
+
+    If frames need events before their windows, those of `WindowSettings.warmup_us` are counted and earlier ones left
+    out. Then frames are counted here, because their events would be more to send than the frames.
+    """
 
     plan: SequencePlan
 
@@ -160,13 +164,15 @@ class CountedFrames:
         """Return frames of other windows of the same recording."""
         return CountedFrames(replace(self.plan, windows=windows))
 
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents:
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents | DenseFrames:
         plan = replace(self.plan, windows=self.plan.windows[start:stop])
         counter = plan.counter(*(placement.sources() if placement else ()))
         if len(plan.windows):
             first_us, stop_us = plan.span_us
             for begin_us in range(first_us, stop_us, _SPAN_US):
                 counter.push(plan.recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
+        if plan.settings.warmup_us:
+            return DenseFrames(counter.take(plan.windows.bounds_us))
         return ChunkEvents(counter.pack(plan.windows.bounds_us), plan.settings, counter.frame_shape)
 
     def close(self) -> None:

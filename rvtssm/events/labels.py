@@ -111,14 +111,23 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
     """Say how many boxes of the spec's classes `clean_boxes` drops as faults, by reason; empty if there is none."""
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)]
+    is_box, is_visible = find_usable(boxes, spec)
+    x, w = (boxes[name].astype(np.float64) for name in "xw")
+    with np.errstate(invalid="ignore"):
+        width = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
+        is_huge = is_visible & is_train & (width > 9 * spec.width // 10)
+    is_outside = is_box & ~is_visible
+    counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
+    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+
+
+def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which boxes have finite sides that are not negative, and which of these the sensor sees in part, (N,)."""
     x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
     with np.errstate(invalid="ignore"):
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
-        is_outside = is_box & ((x >= spec.width) | (y >= spec.height) | (x + w <= 0) | (y + h <= 0))
-        visible = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
-        is_huge = is_box & ~is_outside & is_train & (visible > 9 * spec.width // 10)
-    counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
-    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+        is_visible = is_box & (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
+    return is_box, is_visible
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:

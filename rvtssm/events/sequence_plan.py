@@ -38,8 +38,12 @@ class SequencePlan:
 
     @property
     def span_us(self) -> tuple[int, int]:
-        """The half-open interval that its windows cover, and one microsecond more, since those of `rvt` are closed."""
-        return int(self.windows.bounds_us[:, 0].min()), int(self.windows.ends_us[-1]) + 1
+        """The half-open interval of the events that its windows need, with those of `WindowSettings.warmup_us`.
+
+        It has one microsecond more, since the windows of `rvt` are closed.
+        """
+        first_us = int(self.windows.bounds_us[:, 0].min()) - self.settings.warmup_us
+        return first_us, int(self.windows.ends_us[-1]) + 1
 
     def section(self, start: int, stop: int) -> SequencePlan:
         """Return the plan of the windows [start, stop), whose size does not depend on the length of the recording."""

@@ -18,6 +18,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import open_detection_files
+from rvtssm.inference.draw import shown_events
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.inference_config import DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
@@ -78,7 +79,7 @@ def predict_recording(
                     append(found)
                     if on_frame is not None:
                         on_frame(found)
-                    show(hist, frame)
+                    show(shown_events(hist, plan.settings), frame)
                     advance(1)
                     tally.add(frame, seconds)
                 if source.is_piped:
@@ -191,7 +192,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         min_score=config.min_score,
         hz=settings.hz,
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
-        is_summed=settings.length_us is None,
+        is_summed=settings.length_us is None and not settings.warmup_us,
         has_video="mp4" in config.formats,
         num_stills=config.num_stills if "png" in config.formats else 0,
         downsample=downsample,

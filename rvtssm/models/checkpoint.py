@@ -27,6 +27,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import without_values
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
@@ -249,7 +250,8 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate"
         )
-    detector = meta.build()
+    with without_values():
+        detector = meta.build()
     detector.load_state_dict(weights)
     described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
     return LoadedCheckpoint(**described, detector=detector.to(device).eval())

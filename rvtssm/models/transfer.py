@@ -158,6 +158,8 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
     """
     if before.representation != after.representation:
         return None, "left", f"made for windows.representation={before.representation}"
+    if after.representation == "surfaces":
+        return None, "left", f"made for the time constants {before.time_constants_us} us"
     if value.shape[0] != own.shape[0]:
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
@@ -192,8 +194,9 @@ def _foreign_layers(
     return foreign
 
 
-def _bins(windows: WindowSettings) -> tuple[str, int]:
-    return windows.representation, windows.num_bins
+def _bins(windows: WindowSettings) -> tuple[str, int | tuple[int, ...]]:
+    is_binned = windows.representation != "surfaces"
+    return windows.representation, windows.num_bins if is_binned else windows.time_constants_us
 
 
 def _size(value: Tensor) -> str:

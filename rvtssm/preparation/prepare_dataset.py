@@ -48,7 +48,13 @@ _WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
-_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
+_STORED_BYTES = {
+    "histogram": 1.0,
+    "voxel_grid": 6.0,
+    "event_stack": 3.0,
+    "surfaces": 8.0,
+}  # bytes per event that a frame shows
+_SURFACES_SHOW_US = 50_000  # their frames take as much at any rate; at this stride that is what stands above
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
 
 
@@ -147,7 +153,8 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
     """Raise ValueError if the disk has less room than the recordings are likely to need."""
-    overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
+    shown_us = _SURFACES_SHOW_US if settings.warmup_us else settings.length_us or 0
+    overlap = max(1.0, shown_us / settings.stride_us)
     stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
     needed = sum(
         stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
@@ -221,7 +228,8 @@ class _Run:
         if not self._jobs:
             return None
         job = self._jobs.popleft()
-        if job.num_bytes > self._longest_whole:
+        # the frames of a section would lack the events before it, if they need any
+        if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
             return (job,), plan_recording, (job.recording, job.recipe, True)
         report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
         return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)

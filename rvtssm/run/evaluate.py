@@ -21,7 +21,7 @@ from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
 from rvtssm.evaluation.result import EvaluationReport, citation, percent_interval
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.draw import draw_frame, to_png
+from rvtssm.inference.draw import draw_frame, shown_events, to_png
 from rvtssm.inference.exported import is_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
@@ -261,7 +261,7 @@ def _worst_pictures(
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
         step = max(0, int(labels.window_index[0]))  # -1 before any output
         (hist,) = sequence.read(step, step + 1)
-        image = draw_frame(hist, frame, labels, spec.class_names)
+        image = draw_frame(shown_events(hist, sequence.settings), frame, labels, spec.class_names)
         caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
         pictures.append(Picture(caption, to_png(image)))
     for sequence in sequences:

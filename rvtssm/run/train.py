@@ -12,6 +12,7 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
+from rvtssm.records import WindowSettings
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
@@ -75,7 +76,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = _flat(_deciding_sections(Config()))
+    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
     module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,

@@ -140,6 +140,16 @@ def test_filters_of_another_representation_are_left(start):
     assert outcomes(report, "left") == {"backbone.stages.0.downsample.conv.weight"}
 
 
+def test_filters_of_surfaces_are_taken_for_the_same_time_constants_only(start):
+    stem, before = "backbone.stages.0.downsample.conv.weight", with_windows(representation="surfaces")
+    source, target, report = start(before, before)
+    assert not outcomes(report, "left")
+    assert torch.equal(target.state_dict()[stem], source.state_dict()[stem])
+    after = with_windows(representation="surfaces", time_constants_us=(5_000, 20_000, 60_000, 200_000))
+    _, _, report = start(before, after)
+    assert outcomes(report, "left") == {stem} and "time constants (5000, 17100" in report[stem].reason
+
+
 def test_heads_of_another_width_are_left(start):
     _, _, report = start(META, with_model(head_dim=8))
     assert outcomes(report, "left") == {key for key in report if ".attention." in key}
