@@ -44,8 +44,6 @@ class ChunkDataset(Dataset[Chunk]):
     ) -> None:
         if not sequences:
             raise ValueError("a dataset needs at least one sequence")
-        if augment is not None:
-            augment.check()
         kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
         if len(kinds) > 1:
             raise ValueError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")

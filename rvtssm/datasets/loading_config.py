@@ -26,8 +26,7 @@ class SamplingConfig:
             return self.batch_size if self.mode == "stream" else 0
         return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
 
-    def check(self) -> None:
-        """Raise ValueError for values that make no batch."""
+    def __post_init__(self) -> None:
         check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
         check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
         check_share("sampling", self, "stream_share")
@@ -87,8 +86,7 @@ class AugmentConfig:
     rates_hz: list[float] | None = None
     rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
 
-    def check(self) -> None:
-        """Raise ValueError for values out of range."""
+    def __post_init__(self) -> None:
         self.random.check("augment.random")
         self.stream.check("augment.stream")
         if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):

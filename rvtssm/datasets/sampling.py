@@ -80,7 +80,6 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         num_rates: int = 1,
         accumulate: int = 1,
     ) -> None:
-        config.check()
         self.config = config
         self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
         self.num_rates, self.num_recordings = num_rates, len(num_steps) // num_rates

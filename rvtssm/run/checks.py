@@ -14,8 +14,6 @@ _FRAME_HW = (32, 32)  # no weight depends on it
 
 def check(config: Config) -> None:
     """Raise ValueError, which names key and value, if sections of the configuration do not fit together."""
-    config.sampling.check()
-    config.augment.check()
     with torch.device("meta"):
         detector = build_detector(
             config.model,

@@ -16,7 +16,7 @@ from rvtssm.records import WindowSettings
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
-from rvtssm.run.inputs import folders
+from rvtssm.run.inputs import check_training, folders
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -31,8 +31,7 @@ def train(config: Config) -> Path:
     chosen = choose_precision(config.training.precision, config.training.accelerator)
     is_chosen = chosen != config.training.precision
     config = replace(config, training=replace(config.training, precision=chosen))
-    if config.dataset.name and not any(folders(config).values()):
-        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+    check_training(config)
     check(config)  # like all that can fail without data, before any data are read
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if is_chosen and trainer.is_global_zero:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs, wants_shapes_only
+from rvtssm.ssm.init import hippo_legs, log_uniform_steps, normal, to_pairs, wants_shapes_only
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
@@ -55,7 +55,7 @@ class S4SSM(PerFeatureLayer):
         self.P = nn.Parameter(to_pairs(p).repeat(dim, 1, 1))
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
         self.C = nn.Parameter(torch.randn(dim, size // 2, 2) * 0.5**0.5)
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         self.discretization = config.discretization
 
     def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:

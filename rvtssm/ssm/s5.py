@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs, unit_drive
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs, unit_drive
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
@@ -44,8 +44,10 @@ class S5SSM(TemporalLayer):
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b = initial_b(v, dim)
-        c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + config.bidirectional)], dim=1)
-        d, log_step = torch.randn(dim), log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
+        c = initial_c(v, dim, config.half_state)
+        if config.bidirectional:
+            c = torch.cat([c, initial_c(v, dim, config.half_state)], dim=1)
+        d, log_step = normal(dim), log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
         if config.normalise_drive:
             b = b * unit_drive(lambda_, log_step.exp(), config.discretization)
         self.Lambda = nn.Parameter(to_pairs(lambda_))

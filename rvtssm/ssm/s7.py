@@ -20,6 +20,7 @@ from rvtssm.ssm.init import (
     initial_c,
     initial_modes,
     log_uniform_steps,
+    normal,
     to_pairs,
     truncated_normal,
     unit_drive,
@@ -64,7 +65,7 @@ class SelectiveSSM(TemporalLayer):
         config.refuse_bandlimit(_NO_MODES)
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
-        b, c, d = initial_b(v, dim), initial_c(v, dim, config.half_state), torch.randn(dim)
+        b, c, d = initial_b(v, dim), initial_c(v, dim, config.half_state), normal(dim)
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
         if config.normalise_drive:
             b = b * unit_drive(lambda_, step, config.discretization)
@@ -139,7 +140,7 @@ class Eq4SSM(TemporalLayer):
         self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
         self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         self.scan = config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:

@@ -173,4 +173,4 @@ def test_impossible_choices_are_refused():
         with pytest.raises(ValueError):
             bad.check("augment.random")
     with pytest.raises(ValueError, match="cannot stay the same over a stream"):
-        AugmentConfig(stream=RANDOM).check()
+        AugmentConfig(stream=RANDOM)

@@ -197,4 +197,4 @@ def test_prepared_recordings_have_one_rate(small_tree):
 )
 def test_a_choice_of_rates_that_makes_no_sense_is_named(options, said):
     with pytest.raises(ValueError, match=said):
-        AugmentConfig(**options).check()
+        AugmentConfig(**options)
