@@ -9,7 +9,16 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs, unit_drive
+from rvtssm.ssm.init import (
+    initial_b,
+    initial_c,
+    initial_modes,
+    log_uniform_steps,
+    normal,
+    to_pairs,
+    unit_drive,
+    wants_shapes_only,
+)
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
@@ -48,7 +57,7 @@ class S5SSM(TemporalLayer):
         if config.bidirectional:
             c = torch.cat([c, initial_c(v, dim, config.half_state)], dim=1)
         d, log_step = normal(dim), log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
-        if config.normalise_drive:
+        if config.normalise_drive and not wants_shapes_only():
             b = b * unit_drive(lambda_, log_step.exp(), config.discretization)
         self.Lambda = nn.Parameter(to_pairs(lambda_))
         self.B = nn.Parameter(to_pairs(b))

@@ -24,6 +24,7 @@ from rvtssm.ssm.init import (
     to_pairs,
     truncated_normal,
     unit_drive,
+    wants_shapes_only,
 )
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
@@ -67,7 +68,7 @@ class SelectiveSSM(TemporalLayer):
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b, c, d = initial_b(v, dim), initial_c(v, dim, config.half_state), normal(dim)
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
-        if config.normalise_drive:
+        if config.normalise_drive and not wants_shapes_only():
             b = b * unit_drive(lambda_, step, config.discretization)
         self.log_real = nn.Parameter((-lambda_.real).log().float())
         self.imag = nn.Parameter(lambda_.imag.float())
