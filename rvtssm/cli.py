@@ -133,6 +133,13 @@ def main(argv: list[str] | None = None) -> int:
         what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
         say_error(f"rvtssm {verb}: {what} ({_one_line(error)}); give it less at once")
         return 2
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        reason = error.__cause__ or error  # which says how it ended
+        if "exit code 2." not in str(reason):  # else it has said why
+            say_error(f"rvtssm {verb}: {_one_line(reason)}")
+        return 2
     except KeyboardInterrupt:
         again = "; resume=auto continues the run" if verb == "train" else ""
         say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again}")

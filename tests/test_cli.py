@@ -147,6 +147,13 @@ def test_the_composed_values_are_printed(capsys):
     assert "steps: 7" in shown and "name: gen1" in shown and "chunk_length: 21" in shown
 
 
+@pytest.fixture
+def needs_nothing(monkeypatch):
+    """Verbs, whose functions a test replaces, begin without the values that they need."""
+    monkeypatch.setattr("rvtssm.run.inputs.check_inputs", lambda verb, config: None)
+
+
+@pytest.mark.usefixtures("needs_nothing")
 @pytest.mark.parametrize(
     ("verb", "override", "section", "key"),
     [
@@ -173,6 +180,7 @@ def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monk
     assert getattr(getattr(configs[0], section), key) != before
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_other_keys_are_looked_for_at_the_top(monkeypatch):
     configs = []
     monkeypatch.setattr("rvtssm.run.evaluate.evaluate", configs.append)
@@ -187,6 +195,7 @@ def test_the_exit_code_of_a_verb(monkeypatch, result, code):
     assert cli.main(["preprocess"]) == code
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_an_interruption_is_no_mistake(monkeypatch, capsys):
     def interrupted(config):
         raise KeyboardInterrupt
@@ -196,6 +205,7 @@ def test_an_interruption_is_no_mistake(monkeypatch, capsys):
     assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_an_error_of_ours_is_not_hidden(monkeypatch):
     monkeypatch.setattr("rvtssm.run.train.train", lambda config: 1 // 0)
     with pytest.raises(ZeroDivisionError):

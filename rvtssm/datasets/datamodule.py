@@ -148,33 +148,46 @@ class SequenceDataModule(L.LightningDataModule):
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
-        return self.eval_loader("val")
+        return self.eval_loader(self.sequences("val"))
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> SequenceBatch:
         return batch.to(device, non_blocking=True)
 
-    def eval_loader(
+    def eval_sequences(
         self,
         split: str,
-        settings: WindowSettings | None = None,
+        settings: WindowSettings,
         source: str | None = None,
-    ) -> SequenceLoader:
-        """Return a loader of every recording of a split in order, from its start, with all its labelled frames.
+        grid: str = "labels",
+        label_hz: float | None = None,
+    ) -> list[FrameSequence]:
+        """Return the sequences of a split at any rate.
 
-        source="raw" counts the events of the recordings into windows of `settings`; source="prepared" reads stored
-        frames, and raises ValueError if they have other settings. By default both are those of training.
-        `loader.dataset.sequences[i]` is recording i.
+        source="raw" counts the events of the recordings into windows of `settings`, on either grid; source="prepared"
+        reads stored frames, and raises ValueError if they have other settings. By default it is that of training. With
+        `label_hz` the labels are interpolated to this rate.
         """
         check_choice("source", source, (*SOURCES, None))
-        if settings is not None and (source or self.source) == "raw":
-            sequences = self._raw_split(split).sequences(settings)
-        else:
-            sequences = self.sequences(split, source)
-            if settings is not None:
-                for sequence in sequences:
-                    sequence.check_settings(settings)
+        if (source or self.source) == "raw":
+            return self._raw_split(split).sequences(settings, grid, label_hz)
+        if grid == "free" or label_hz is not None:
+            key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
+            raise ValueError(
+                f"evaluation.{key} with prepared recordings, whose windows end at the labels and which have no tracks; "
+                "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+            )
+        sequences = self.sequences(split, source)
+        for sequence in sequences:
+            sequence.check_settings(settings)
+        return sequences
+
+    def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:
+        """Return a loader of every recording in order, from its start, with all its labelled frames.
+
+        `SequenceBatch.recording` counts `sequences`.
+        """
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
             [len(sequence.windows) for sequence in sequences],

@@ -64,9 +64,12 @@ def plan_sequence(
     settings: WindowSettings,
     is_train: bool,
     is_read_later: bool = False,
+    grid: str = "labels",
 ) -> SequencePlan | None:
-    """Return the plan of a recording on the label grid, or without boxes on the free grid; None if no box is left.
+    """Return the plan of a recording, None if no box is left.
 
+    With boxes it is on the label grid, unless `grid` is "free"; then a label belongs to the first window that does not
+    end before it. Without boxes it is on the free grid.
     With `is_read_later` only the first events are read now, and the caller reads all and then calls `check_read`.
     Raise ValueError for a recording that cannot be used.
     """
@@ -87,6 +90,8 @@ def plan_sequence(
             check_label_times(recording, int(boxes["t"][-1]), first_us, last_us)
     if boxes is None:
         boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
+    elif grid == "free":
+        windows = free_grid(first_us, max(last_us, int(boxes["t"][-1])), settings)
     else:
         # RVT's first window may not start at 0, whenever the first event comes.
         start_us = 1 if settings.convention == "rvt" else first_us
@@ -97,7 +102,7 @@ def plan_sequence(
                 f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
                 "they count from another moment"
             ) from None
-    return SequencePlan(recording, windows, to_labels(boxes, windows), settings, spec)
+    return SequencePlan(recording, windows, to_labels(boxes, windows, is_exact=grid == "labels"), settings, spec)
 
 
 def check_faults(recording: Recording, num_events: int) -> None:

@@ -6,6 +6,7 @@ Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled fo
 import io
 import json
 import logging
+import math
 import shutil
 import tempfile
 import warnings
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
@@ -99,6 +101,10 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
         meta = CheckpointMeta.from_dict(description["checkpoint"])
         if missing := {"frame_hw", "state", "predictions"} - description.keys():
             raise KeyError(*missing)
+        for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
+            if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
+                raise ValueError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
+            check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
     return meta, description

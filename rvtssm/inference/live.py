@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision.ops  # noqa: F401  takes seconds, which must not pass at the first window
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter

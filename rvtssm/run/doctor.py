@@ -34,7 +34,8 @@ def _versions() -> str:
 
 
 def _packages() -> str:
-    importlib.import_module("rvtssm.run.demo")  # imports what every run needs
+    for name in ("rvtssm.run.demo", "timm", "torchvision", "matplotlib"):  # the first imports what every run needs
+        importlib.import_module(name)
     lines = importlib.metadata.requires("rvtssm") or []
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
     missing = [f"{match[1]} (for {match[2]})" for match in extras if find_spec(match[1]) is None]

@@ -17,6 +17,7 @@ from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
 from rvtssm.run.inputs import check_training, folders
+from rvtssm.run.run_files import write_run_files
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -86,6 +87,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     )
     if config.optim.scale_with_batch and trainer.is_global_zero:
         say(learning_rate_rule(config.optim, settings.batch_size))
+    if trainer.is_global_zero:
+        write_run_files(out, "train", config)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:

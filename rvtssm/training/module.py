@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.checkpoint import DETECTOR_PREFIX, WRITTEN_BY, made_by
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
@@ -184,6 +185,13 @@ class DetectionModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._count_time()
         checkpoint["rvtssm"] = self.checkpoint_meta
+        checkpoint[WRITTEN_BY] = made_by(
+            {
+                name.removeprefix(DETECTOR_PREFIX): weight
+                for name, weight in checkpoint["state_dict"].items()
+                if name.startswith(DETECTOR_PREFIX)
+            }
+        )
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
         own = {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}

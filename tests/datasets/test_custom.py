@@ -98,7 +98,7 @@ def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
     assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
     assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
     raw_data = SequenceDataModule(config.dataset, data=DataConfig(num_workers=0))
-    (raw_batch, *_) = raw_data.eval_loader("val", WindowSettings(), "raw")
+    (raw_batch, *_) = raw_data.eval_loader(raw_data.eval_sequences("val", WindowSettings(), "raw"))
     assert raw_batch.hist.any()
 
 

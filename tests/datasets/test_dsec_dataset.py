@@ -117,7 +117,7 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     losses["total"].backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
 
-    loader = data.eval_loader("val", WindowSettings(), "raw")
+    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), "raw"))
     (result,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5))
     labels = loader.dataset.sequences[0].labels
     metrics = evaluate_detections([ScoredRecording("val", labels, result.detections)], SPEC)

@@ -122,7 +122,7 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
-        module(small_tree).eval_loader("val", WindowSettings(representation="voxel_grid"), "prepared")
+        module(small_tree).eval_sequences("val", WindowSettings(representation="voxel_grid"), "prepared")
 
 
 def test_a_raw_loader_resumes_after_the_batches_handed_out(small_tree):

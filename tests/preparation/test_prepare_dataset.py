@@ -403,7 +403,7 @@ def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypat
         write_recording(tmp_path / "raw" / "train", name)
 
     def write(self):
-        if "a.h5" in self._stored.file.filename:
+        if "a.h5" in str(self._disk.name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(self)
 
