@@ -1,3 +1,33 @@
-"""rvtssm: object detection with event cameras, state-space models that run at any rate."""
+"""rvtssm: object detection with event cameras, state-space models that run at any rate.
+
+`open` a recording, `load` weights, and predict. These names are imported when they are first used, so that
+`import rvtssm` takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rvtssm.events.readers import open_recording as open
+    from rvtssm.inference.predictor import Prediction, Predictor, load
+    from rvtssm.records import Events
 
 __version__ = "0.1.0"
+__all__ = ["Events", "Prediction", "Predictor", "__version__", "load", "open"]
+
+_HOMES = {
+    "Events": ("rvtssm.records", "Events"),
+    "open": ("rvtssm.events.readers", "open_recording"),
+    **{name: ("rvtssm.inference.predictor", name) for name in ("Prediction", "Predictor", "load")},
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,57 +26,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
 from rvtssm.run.console import console, say, say_error
+from rvtssm.verbs import VERBS, known_verb, usage
 
-# Imported where it is needed, and not for --help and doctor.
+# `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
 if TYPE_CHECKING:
     from rvtssm.config import Config
 
-VERBS = {
-    "demo": "generate data, train a detector, evaluate it at several rates, draw a video; out=DIR",
-    "generate": "write recordings of the synthetic dataset; dataset.raw_dir=DIR",
-    "preprocess": "turn raw recordings into histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
-    "train": "train a detector; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR out=DIR [resume=auto]",
-    "evaluate": "measure average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
-    "predict": "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
-    "export": "write a detector as one file for other programs; checkpoint=FILE out=model.onnx",
-    "audit": "measure what memory and time step of a detector do; checkpoint=FILE [recording=FILE] out=DIR [--json]",
-    "verify": "check a dataset completely; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR",
-    "inspect": "describe a recording or a dataset; PATH [dataset=NAME] [out=DIR] [--json]",
-    "info": "count the parameters of a model; model=base dataset=gen1 temporal=s5 [--json]",
-    "doctor": "say what works in this installation",
-}
-SAFE_FORMATS = (
-    "Files from strangers: .safetensors, .ckpt and .onnx are read as data. .pt2 and .aot.pt2 are programs, which can\n"
-    "run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
-)
-JSON_VERBS = ("audit", "info", "inspect")
-# The sections that a verb reads: `rvtssm preprocess labels=none stride_ms=5` means `preprocess.labels=none
-# windows.stride_ms=5`.
-SECTIONS = {
-    "demo": ("windows",),
-    "generate": ("synthetic",),
-    "preprocess": ("preprocess", "windows"),
-    "verify": ("preprocess", "windows"),
-    "inspect": ("dataset",),
-    "train": ("training", "windows"),
-    "evaluate": ("evaluation",),
-    "predict": ("predict",),
-    "export": ("export",),
-    "audit": ("audit",),
-    "info": ("windows",),
-}
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir"),
 }
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
-
-
-def usage() -> str:
-    """Return the text of --help: every verb with what it needs."""
-    lines = ["rvtssm VERB [key=value ...]    --config prints every key with its value", ""]
-    return "\n".join(lines + [f"  {verb:<11}{text}" for verb, text in VERBS.items()] + ["", SAFE_FORMATS])
 
 
 def compose(overrides: list[str]) -> Config:
@@ -119,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     if "--version" in flags:
         say(__version__)
         return 0
-    if not words or "--help" in flags:
+    if not words:
         say(usage())
         return 0 if "--help" in flags else 2
     verb, *overrides = words
@@ -127,18 +88,18 @@ def main(argv: list[str] | None = None) -> int:
         return _run(verb, overrides, flags)
     except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
-        say_error(f"rvtssm {verb}: {_one_line(error)}")
+        say_error(f"rvtssm {verb}: {_one_line(error, verb)}")
         return 2
     except (MemoryError, RecursionError) as error:
         what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
-        say_error(f"rvtssm {verb}: {what} ({_one_line(error)}); give it less at once")
+        say_error(f"rvtssm {verb}: {what} ({_one_line(error, verb)}); give it less at once")
         return 2
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
         reason = error.__cause__ or error  # which says how it ended
         if "exit code 2." not in str(reason):  # else it has said why
-            say_error(f"rvtssm {verb}: {_one_line(reason)}")
+            say_error(f"rvtssm {verb}: {_one_line(reason, verb)}")
         return 2
     except KeyboardInterrupt:
         again = "; resume=auto continues the run" if verb == "train" else ""
@@ -148,21 +109,28 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     """Run a verb and return the exit code; raise ValueError if the verb or a flag does not exist."""
-    if verb not in VERBS:
-        raise ValueError(f"there is no verb {verb!r}; choose from {', '.join(VERBS)}")
+    known = known_verb(verb)
     for flag in flags:
-        if flag not in ("--json", "--config"):
+        if flag not in ("--json", "--config", "--help"):
             raise ValueError(f"there is no option {flag}; values are given as key=value")
-        if flag == "--json" and verb not in JSON_VERBS:
-            raise ValueError(f"{verb} has no --json; {' and '.join(JSON_VERBS)} do")
+        if flag == "--json" and not known.has_json:
+            raise ValueError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
     # `inspect` is the name of a module of Python, so its file has another one.
     module = f"rvtssm.run.{'inspect_data' if verb == 'inspect' else verb}"
-    if verb == "doctor":  # it has to work where the configuration cannot be imported
+    if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()
+    from rvtssm.command_help import completion_script, verb_help
+
+    if "--help" in flags:
+        say(verb_help(verb, [word for word in overrides if "=" not in word]))
+        return 0
+    if verb == "completion":
+        say(completion_script(overrides[0] if overrides else ""))
+        return 0
     path = None
     if verb == "inspect" and overrides and ("=" not in overrides[0] or os.path.exists(overrides[0])):
         path = overrides.pop(0)  # `rvtssm inspect PATH` means recording=PATH
-    overrides = [_quoted_path(_in_section(override, SECTIONS.get(verb, ()))) for override in overrides]
+    overrides = [_quoted_path(_in_section(override, known.own)) for override in overrides]
     if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=demo", *overrides]
     from rvtssm.run.inputs import check_inputs
@@ -170,7 +138,8 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     config = compose(overrides)
     config.recording = path or config.recording
     if "--config" in flags:
-        console.print(OmegaConf.to_yaml(OmegaConf.structured(config)))
+        shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
+        console.print(OmegaConf.to_yaml(shown))
         return 0
     check_inputs(verb, config)
     act = getattr(importlib.import_module(module), verb)
@@ -203,8 +172,8 @@ def _quoted_path(override: str) -> str:
     return f"{key}='{before_quotes}'"
 
 
-def _one_line(error: BaseException) -> str:
-    """Return the message of an error on one line, without what only developers of Hydra need."""
+def _one_line(error: BaseException, verb: str) -> str:
+    """Return the message of an error of a verb on one line, without what only developers of Hydra need."""
     if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and error.strerror:
@@ -222,8 +191,6 @@ def _one_line(error: BaseException) -> str:
         return f"{key}: give a list, as in {key}=[{getattr(error, 'value', None) or '...'}]"
     if not re.search("Key '.*' not in ", message):
         return f"{key}: {message}"
-    from rvtssm.config import Config
+    from rvtssm.command_help import hint
 
-    found = [f"{field.name}.{key}" for field in fields(Config) if hasattr(getattr(Config(), field.name), key)]
-    hint = f"did you mean {' or '.join(found)}?" if found else "`rvtssm VERB --config` prints every key"
-    return f"{key}: {message}; {hint}"
+    return f"{key}: {message}; {hint(key, verb)}"

@@ -30,7 +30,7 @@ class EvaluationConfig:
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
-    split: str = "test"
+    split: str = "test"  # whose recordings are scored: train, val or test
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
     label_hz: float | None = None  # interpolate labels along tracks to this rate, with grid=free or streaming=true
     streaming: bool = False  # score at each label the newest output whose computation had finished
@@ -93,7 +93,7 @@ class Config:
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
-    seed: int = 0
+    seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to evaluate or predict with
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products

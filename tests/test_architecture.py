@@ -27,13 +27,15 @@ FOUNDATION = {
     "output_folder",
     "watchdog",
     "workers",
+    "config_keys",
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
     *("training", "evaluation", "inference"),
 }
 MAY_IMPORT = {
-    "__init__": set(),
+    "__init__": {"records", "events.readers", "inference.predictor"},
+    "__main__": {"cli"},
     **{name: set() for name in FOUNDATION},
     "output_folder": {"atomic_files"},
     "progress": {"workers"},
@@ -56,7 +58,9 @@ for room, others in {
 MAY_IMPORT |= {
     "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
     "run": FOUNDATION | ROOMS | {"config"},
-    "cli": {"config", "run"},
+    "verbs": {"config_keys"},
+    "command_help": {"config", "config_keys", "verbs", "models.model_config"},
+    "cli": {"config", "run", "verbs", "command_help"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}

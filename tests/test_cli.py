@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rvtssm import __version__, cli
+from rvtssm.config import Config
+from rvtssm.config_keys import keys_of
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
@@ -22,6 +26,7 @@ from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.verbs import VERBS, usage
 
 HEIGHT, WIDTH = 48, 64
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
@@ -46,11 +51,16 @@ def refused(capsys):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
+        (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
+        (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
+        (["train", "zzz=1"], r"zzz: .*; `rvtssm train --config` prints every key$"),
+        (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
+        (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
         (["trian"], "no verb 'trian'; choose from demo, generate, preprocess, train"),
         (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
         (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
         (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
-        (["train", "datset=gen1"], "datset: .*; `rvtssm VERB --config` prints every key"),
+        (["train", "datset=gen1"], r"datset: .*; did you mean dataset\?$"),
         (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
         (["train", "steps=0"], "training.steps=0 must be at least 1"),
         (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
@@ -85,16 +95,18 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
 
 
 def test_no_verb_shows_the_verbs(capsys):
-    for arguments, code in (([], 2), (["--help"], 0), (["train", "-h"], 0)):
+    for arguments, code in (([], 2), (["--help"], 0), (["-h"], 0)):
         assert cli.main(arguments) == code
         shown = capsys.readouterr().out
-        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in cli.VERBS)
+        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in VERBS)
 
 
 # In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
 SLOW = ("torch", "torch._dynamo", "torchvision", "lightning", "timm", "numba", "h5py", "cv2", "matplotlib", "pandas")
 MAY_IMPORT = (
     (["--help"], ()),
+    (["train", "--help"], ()),
+    (["completion", "zsh"], ()),
     (["train", "--config"], ()),
     (["train", "stepz=3"], ()),
     (["train", "steps=0"], ()),
@@ -134,6 +146,64 @@ print(json.dumps(found))
         assert set(loaded) - before <= set(allowed), words
         before |= set(loaded)
     assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
+    assert cli.main([verb, "--help"]) == 0
+    shown, known = capsys.readouterr().out, VERBS[verb]
+    assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
+    if verb not in ("doctor", "completion"):  # these take no keys
+        cli.compose([cli._in_section(word, known.own) for word in known.example.split() if "=" in word])
+    for section in known.own:
+        for key in keys_of(getattr(Config(), section)):
+            assert re.search(
+                rf"^  {re.escape(key.name)}={re.escape(key.default)} +{re.escape(key.meaning)}$", shown, re.M
+            )
+    for section in known.sections:
+        assert cli.main([verb, section, "--help"]) == 0
+        assert all(key.meaning in capsys.readouterr().out for key in list(keys_of(getattr(Config(), section)))[:1])
+
+
+def test_help_of_a_key_shows_that_of_the_verb(capsys):
+    assert cli.main(["train", "precision", "--help"]) == 0
+    assert "auto, 32-true, 64-true, bf16-mixed, 16-mixed" in capsys.readouterr().out
+
+
+def test_a_verb_prints_the_sections_that_it_reads(capsys):
+    assert cli.main(["export", "out=model.onnx", "--config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {"export", "plugins", "out", "checkpoint", "precision", "trust"}
+    assert shown["out"] == "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["tr"], {"train"}),
+        (["train", "training.st"], {"training.steps="}),
+        (["train", "step"], {"steps="}),
+        (["predict", "dataset.ra"], {"dataset.raw_dir="}),
+        (["predict", "optim"], set()),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+    ],
+)
+def test_bash_completes_verbs_and_keys(capsys, words, wanted):
+    assert cli.main(["completion", "bash"]) == 0
+    call = f"COMP_WORDS=(rvtssm {' '.join(word or chr(34) * 2 for word in words)}) COMP_CWORD={len(words)}"
+    script = f"compopt() {{ :; }}\n{capsys.readouterr().out}\n{call}\n_rvtssm\necho ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == wanted and not done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(VERBS) - {"doctor"})
+    assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
+    if shutil.which(shell):
+        subprocess.run([shell, "--no-execute"], input=script, text=True, check=True)
 
 
 def test_version(capsys):
@@ -323,6 +393,8 @@ def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys
         (line,) = (line for line in lines if line.startswith(f"train/{name}: "))
         assert re.search(message, line)
     assert "train/backwards: 10 events went back in time" in told
+    wanted = f"^about to preprocess: source {raw} .*, stride 50 ms, recordings 10, labels required, output {out}"
+    assert re.search(wanted, told, re.MULTILINE)
     assert "5 recordings prepared, 0 were complete, 0 left out, 6 failed" in told
     assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
 
@@ -540,4 +612,4 @@ def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
 
 
 def test_help_says_which_formats_are_programs():
-    assert ".onnx are read as data. .pt2 and .aot.pt2 are programs" in cli.usage()
+    assert ".onnx are read as data. .pt2 and .aot.pt2 are programs" in usage()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import ast
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,19 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rvtssm.cli import SECTIONS, VERBS, compose
+from rvtssm.cli import compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
+from rvtssm.config_keys import keys_of, purpose
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training.training_config import TrainingConfig
+from rvtssm.verbs import VERBS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+PACKAGE = Path(__file__).parents[1] / "rvtssm"
 GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
 # a table of the code and the group of files that names its entries
@@ -97,9 +101,71 @@ def test_the_command_line_has_the_last_word():
     assert config.temporal.name == "lstm"
 
 
-def test_a_section_of_a_verb_exists():
-    names = {field.name for field in fields(Config)}
-    assert set(SECTIONS) <= set(VERBS) and {name for sections in SECTIONS.values() for name in sections} <= names
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+def test_a_verb_says_which_sections_and_keys_it_reads(verb):
+    found = settings_read_by("inspect_data" if verb == "inspect" else verb, verb)
+    sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
+    assert set(VERBS[verb].reads) == found & sections
+    given = {"checkpoint", "resume", "trust"} if verb == "demo" else set()  # by the demo itself
+    assert set(VERBS[verb].keys) == found - sections - given
+
+
+def settings_read_by(module: str, function: str) -> set[str]:
+    """The attributes of configurations that a function of `rvtssm.run` reads, itself or by others of that room."""
+    names, found, left, seen = {field.name for field in fields(Config)}, set(), [(module, function)], set()
+    while left:
+        module, function = place = left.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        tree = ast.parse((PACKAGE / "run" / f"{module}.py").read_text())
+        imported = {
+            alias.name: node.module.split(".")[-1]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rvtssm.run.")
+            for alias in node.names
+        }
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if function not in functions:
+            continue
+        for node in ast.walk(functions[function]):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "one") and node.attr in names:
+                found.add(node.attr)
+            elif isinstance(node, ast.Name):
+                left.append((imported.get(node.id, module), node.id))
+    return found
+
+
+def test_every_key_says_what_it_means():
+    assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5] == []
+    assert {key.name for key in keys_of(Config())} == {name for name, _, _ in leaves(Config())}
+
+
+@dataclass
+class ExampleSettings:
+    """What this is. It is read by a test."""
+
+    # before the field,
+    # on two lines
+    first: int = 1
+    second: list[str] = field(
+        default_factory=lambda: ["#a"]  # behind its last line, CHOICES
+    )
+    third: bool = False  # behind
+
+
+CHOICES = ("x", "y")
+
+
+def test_the_meaning_of_a_key_is_the_comment_beside_it():
+    keys = list(keys_of(ExampleSettings(), "a."))
+    assert [key.meaning for key in keys] == ["before the field, on two lines", "behind its last line, x, y", "behind"]
+    assert [f"{key.name}={key.default}" for key in keys] == ["a.first=1", "a.second=[#a]", "a.third=false"]
+    assert purpose(ExampleSettings()) == "What this is"
+
+
+def test_defaults_are_written_as_the_command_line_takes_them():
+    assert plain(compose([f"{key.name}={key.default}" for key in keys_of(Config())])) == plain(Config())
 
 
 def test_what_is_printed_composes_to_the_same():

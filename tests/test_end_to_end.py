@@ -101,11 +101,19 @@ def test_the_training_of_a_demo_can_be_watched(demo):
     assert image.shape[0] >= 64 and image.shape[1] >= 96 and image.std() > 0
 
 
-def test_a_second_demo_repeats_nothing(demo, capsys):
+def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, capsys):
     folders = ("raw", "prepared", "checkpoints")
     before = [modified(demo / folder) for folder in folders]
     metrics = json.loads((demo / "metrics.json").read_text())
     assert cli.main(["demo", f"out={demo}", *TOY]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
+        r"train: source prepared synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
+        "resumed from .*, device cpu, precision ",
+        r"evaluate: weights .*, stride 50 and 25 and 12.5 and 10 and 5 ms, recordings 2 with \d+ labels, device ",
+    ):
+        assert re.search(f"^about to {line}", told, re.MULTILINE), told
     assert [modified(demo / folder) for folder in folders] == before and all(before)
     again = json.loads((demo / "metrics.json").read_text())
     for values in (metrics, again):

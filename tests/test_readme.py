@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rvtssm import cli
+from rvtssm.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +54,6 @@ def commands() -> list[str]:
 def test_a_command_of_the_pages_is_understood(command):
     """Its verb and its keys exist and take such values; options in brackets and paths are left out."""
     _, verb, *words = command.split()
-    assert verb in cli.VERBS
+    assert verb in VERBS
     words = [word for word in words if "=" in word and not word.startswith("[")]
-    cli.compose([cli._in_section(word, cli.SECTIONS.get(verb)) for word in words])
+    cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])

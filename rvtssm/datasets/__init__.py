@@ -24,8 +24,8 @@ class DatasetConfig:
     name: str = ""  # one of DATASETS
     raw_dir: str | None = None  # recordings and boxes as published
     prepared_dir: str | None = None  # histograms, written by `rvtssm preprocess` or by RVT
-    height: int | None = None  # sensor, pixels, where it is not the one of the dataset
-    width: int | None = None
+    height: int | None = None  # of the sensor in pixels, where it is not that of the dataset
+    width: int | None = None  # of the sensor in pixels, where it is not that of the dataset
     source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
 
     def __post_init__(self) -> None:

@@ -51,14 +51,14 @@ class SamplingConfig:
 class FlipZoomConfig:
     """Probabilities and ranges; the defaults are those of random chunks."""
 
-    flip_prob: float = 0.5
-    zoom_prob: float = 0.8
+    flip_prob: float = 0.5  # of a chunk that is mirrored, left to right
+    zoom_prob: float = 0.8  # of a chunk that is zoomed in or out
     zoom_in_weight: float = 8.0  # how often a zoom is a zoom in rather than out
-    zoom_out_weight: float = 2.0
-    zoom_in_min: float = 1.0
-    zoom_in_max: float = 1.5
-    zoom_out_min: float = 1.0
-    zoom_out_max: float = 1.2
+    zoom_out_weight: float = 2.0  # how often a zoom is a zoom out rather than in
+    zoom_in_min: float = 1.0  # smallest factor by which objects grow
+    zoom_in_max: float = 1.5  # largest factor by which objects grow
+    zoom_out_min: float = 1.0  # smallest divisor by which objects shrink
+    zoom_out_max: float = 1.2  # largest divisor by which objects shrink
 
     def check(self, section: str) -> None:
         """Raise ValueError for values out of range."""

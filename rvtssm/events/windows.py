@@ -25,10 +25,10 @@ class WindowsConfig:
 
     stride_ms: float = _USUAL.stride_us / 1000  # distance of window ends
     length_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
-    num_bins: int = _USUAL.num_bins
-    count_cutoff: int = _USUAL.count_cutoff
-    convention: str = _USUAL.convention  # or "rvt", which reproduces RVT's files
-    representation: str = _USUAL.representation  # or another of events/representations.py
+    num_bins: int = _USUAL.num_bins  # time bins of a window, for each polarity
+    count_cutoff: int = _USUAL.count_cutoff  # the highest count of a cell; more events leave it there
+    convention: str = _USUAL.convention  # or rvt, which reproduces the files of RVT
+    representation: str = _USUAL.representation  # what a window becomes; or another of events/representations.py
     time_constants_ms: list[float] = field(  # of representation=surfaces, which uses no bins
         default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us]
     )

@@ -87,18 +87,25 @@ def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequen
 
         def append(frame: Detections) -> None:
             nonlocal is_first
-            for ltwh, class_id, score in zip(xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, strict=True):
-                found = {
-                    "image_id": frame.t_us,
-                    "category_id": int(disk_class_ids[class_id]),
-                    "bbox": [round(float(edge), 2) for edge in ltwh],
-                    "score": round(float(score), 4),
-                }
+            for found in coco_results(frame, disk_class_ids):
                 results.write(("\n" if is_first else ",\n") + json.dumps(found))
                 is_first = False
 
         yield append
         results.write("\n]\n")
+
+
+def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[str, object]]:
+    """Return the detections of one window as results for COCO's tools; `image_id` is its time in microseconds."""
+    return [
+        {
+            "image_id": frame.t_us,
+            "category_id": int(disk_class_ids[class_id]),
+            "bbox": [round(float(edge), 2) for edge in ltwh],
+            "score": round(float(score), 4),
+        }
+        for ltwh, class_id, score in zip(xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, strict=True)
+    ]
 
 
 _WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}

@@ -3,13 +3,12 @@
 Brighter is red, darker is blue, as in the literature. Text is ASCII, since OpenCV's fonts have no other characters.
 """
 
-import errno
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 
@@ -43,6 +42,8 @@ CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the even
 _SHOWN_US = 50_000
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
+_BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
+_H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
 
 
 def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
@@ -133,45 +134,41 @@ def class_name(class_names: Sequence[str], class_id: int) -> str:
 
 @contextmanager
 def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends RGB frames (h, w, 3) uint8 to an MP4; the file appears after a block without error.
+    """Yield a function that appends RGB frames (h, w, 3) uint8, h and w even, to an MP4 in H.264, as browsers play it.
 
-    All frames must have the size of the first. ValueError when OpenCV cannot encode, or for a video without frames;
-    OSError where not all of it could be written.
+    The file appears after a block without error. All frames must have the size of the first. ValueError if the codec is
+    missing, or for a video without frames; OSError if not all of it can be written.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # a folder, since OpenCV chooses the container by the suffix of the name
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".video-") as folder:
-        staged = Path(folder) / "video.mp4"
-        writer: cv2.VideoWriter | None = None
-        num_frames = 0
+    with atomic_file(path) as staged, ExitStack() as stack:
+        stream: av.VideoStream | None = None
+        container: av.container.OutputContainer | None = None
 
         def write(frame: np.ndarray) -> None:
-            nonlocal writer, num_frames
-            num_frames += 1
-            if writer is None:
-                size = (frame.shape[1], frame.shape[0])
-                # OpenCV keeps three decimals, and MPEG-4 takes fractions of numbers up to 65535 only
-                rate = fps if fps < 65 else float(f"{fps:.4g}")
-                writer = cv2.VideoWriter(str(staged), cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
-                if not writer.isOpened():
-                    raise ValueError(
-                        f"{path.name}: OpenCV cannot write MP4 of {size[0]} x {size[1]} pixels at {fps:g} Hz here; "
-                        "leave mp4 out of predict.formats"
-                    )
-            writer.write(np.ascontiguousarray(frame[..., ::-1]))
+            nonlocal stream, container
+            if stream is None or container is None:
+                # the index stands at the start, so that a browser plays the file while it loads
+                options = {"movflags": "+faststart"}
+                container = stack.enter_context(av.open(str(staged), "w", format="mp4", options=options))
+                stream = _h264_stream(container, Path(path).name, fps)
+                stream.height, stream.width = frame.shape[:2]
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture.reformat(format="yuv420p", dst_colorspace="ITU709")))
 
-        try:
-            yield write
-        finally:
-            if writer is not None:
-                writer.release()
-        if writer is None:
+        yield write
+        if stream is None or container is None:
             raise ValueError(f"{path}: a video needs at least one frame")
-        # OpenCV does not say when the disk is full
-        if (found := max(0, int(cv2.VideoCapture(str(staged)).get(cv2.CAP_PROP_FRAME_COUNT)))) != num_frames:
-            raise OSError(errno.EIO, f"only {found} of {num_frames} pictures could be written", path.name)
-        os.replace(staged, path)
+        container.mux(stream.encode())
+        stack.close()  # writes the index, before the file appears
+
+
+def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
+    if "libx264" not in av.codecs_available:
+        raise ValueError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
+    stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
+    stream.pix_fmt = "yuv420p"  # the only one that every browser plays
+    context = stream.codec_context
+    context.colorspace = context.color_primaries = context.color_trc = _BT709
+    return stream
 
 
 def to_png(image: np.ndarray) -> bytes:

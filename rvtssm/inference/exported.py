@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from rvtssm.file_errors import file_errors
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
+from rvtssm.models.low_precision import set_precision
 from rvtssm.models.parts import head_class
 
 _AGAIN = "export it again with `rvtssm export`"
@@ -57,6 +58,21 @@ def largest_difference(
 def is_exported(path: Path | str) -> bool:
     """Return whether the name is that of an exported file."""
     return str(path).endswith(tuple(FORMATS.values()))
+
+
+def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
+    """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
+
+    `precision` is one of `models.model_config.PRECISIONS`. ValueError for an exported file with another precision than
+    float32, because it has the one it was exported in.
+    """
+    if is_exported(path):
+        if precision != "float32":
+            raise ValueError(f"precision={precision}: {path} has the precision it was exported in; leave it out")
+        return read_exported(path, trust)
+    checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
+    set_precision(checkpoint.detector, precision)
+    return checkpoint
 
 
 def read_exported(path: Path | str, trust: bool = False) -> LoadedCheckpoint:

@@ -18,8 +18,8 @@ class PredictConfig:
     hz: float | None = None  # inference rate, null: the rate of training
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
-    height: int | None = None  # sensor, pixels, for events that do not say it
-    width: int | None = None
+    height: int | None = None  # of the sensor in pixels, for events that do not say it
+    width: int | None = None  # of the sensor in pixels, for events that do not say it
     min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
@@ -52,8 +52,8 @@ class PredictConfig:
 class ExportConfig:
     """One run of `rvtssm export`; the format follows from the name of the file."""
 
-    height: int | None = None  # frame, pixels; null: as in training
-    width: int | None = None
+    height: int | None = None  # of the frame in pixels; null: as in training
+    width: int | None = None  # of the frame in pixels; null: as in training
     check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ _FILES = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "p
 
 def predict_recording(
     checkpoint: LoadedCheckpoint,
-    recording: Path | str,
+    recording: Path | str | Source,
     out: Path | str,
     config: PredictConfig | None = None,
     *,
@@ -49,7 +50,8 @@ def predict_recording(
 ) -> PredictionSummary:
     """Detect in events of any supported format and sensor size, in bounded memory.
 
-    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input) or `tcp://HOST:PORT`.
+    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, or an opened
+    source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
     `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
@@ -60,7 +62,12 @@ def predict_recording(
     config = config or PredictConfig()
     check_causal(checkpoint.detector)
     began = time.perf_counter()
-    with opened_source(str(recording), config.height, config.width) as source:
+    opened = (
+        nullcontext(recording)
+        if isinstance(recording, Source)
+        else opened_source(str(recording), config.height, config.width)
+    )
+    with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
         tally = Tally(config.min_score)
         with result_set(out, "prediction", _FILES) as staged:

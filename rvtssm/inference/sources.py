@@ -12,9 +12,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from rvtssm.events.readers import Recording, open_recording
+from rvtssm.events.readers import ReadFaults, Recording, open_recording
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.tree import find_event_files
+from rvtssm.records import Events
 
 STDIN, SOCKET = "-", "tcp://"
 DSEC_EVENTS = "events/left/events.h5"
@@ -46,11 +47,34 @@ class Images:
 
 
 @dataclass(frozen=True)
+class EventsInMemory:
+    """Events that are read from no file, with the size of their sensor in pixels."""
+
+    events: Events
+    height: int
+    width: int
+    format = "memory"
+    faults = ReadFaults()
+
+    def __post_init__(self) -> None:
+        if not len(self.events):
+            raise ValueError("there are no events to predict on; give some")
+        if self.events.x.max() >= self.width or self.events.y.max() >= self.height:
+            raise ValueError(
+                f"events reach x={self.events.x.max()}, y={self.events.y.max()} outside {self.width}x{self.height} "
+                "(width x height) pixels; give the right height and width"
+            )
+
+    def iterate(self) -> Iterator[Events]:
+        yield self.events
+
+
+@dataclass(frozen=True)
 class Source:
     """An opened recording and its images. A piped one is read once, and its end is not known."""
 
     name: str
-    recording: Recording | PipedRecording
+    recording: Recording | PipedRecording | EventsInMemory
     images: Images | None = None
 
     @property

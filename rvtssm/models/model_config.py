@@ -34,9 +34,9 @@ class ModelConfig:
     head_dim: int = 32  # channels per attention head
     fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck
     layer_scale: float = 1e-5  # initial weight of the branches of a mixer
-    drop_path: float = 0.0
-    memory: str = "carried"  # or chunk: forget after every `memory_chunk` steps, as the released SSM weights expect
-    memory_chunk: int | None = None  # steps
+    drop_path: float = 0.0  # share of the branches of mixers that a training step leaves out
+    memory: str = "carried"  # or chunk: forget after every `memory_chunk` steps, as released SSM weights expect
+    memory_chunk: int | None = None  # steps between two resets of the state, for memory=chunk
 
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
@@ -76,7 +76,7 @@ class PostprocessConfig:
     """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
 
     min_score: float = 0.001  # objectness times class probability
-    nms_iou: float = 0.45
+    nms_iou: float = 0.45  # of two boxes of a class that overlap by more than this, the better one stays
     score: str = "objectness_times_class"  # or class_only: what detections are ranked by
     max_detections: int | None = None  # per frame, the best ones; None: all
 

@@ -10,7 +10,7 @@ class PreprocessConfig:
     """Which recordings are prepared, with or without their labels, and by which processes."""
 
     labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")
+    splits: tuple[str, ...] = ("train", "val", "test")  # to prepare
     scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
     workers: int | None = None  # None: one per core
     overwrite: bool = False  # replace what was made with other settings

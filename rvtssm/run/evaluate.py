@@ -31,6 +31,7 @@ from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
 from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, Labels
+from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
 from rvtssm.run.run_files import write_run_files
@@ -100,6 +101,15 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
 
     runs = SplitRuns(config, checkpoint, data)
     rates, trained = runs.plan_rates()
+    announce(
+        "evaluate",
+        weights=config.checkpoint,
+        source=f"{runs.source} {spec.name} {options.split}",
+        stride=" and ".join(f"{rate.step_us / 1000:g}" for rate in rates) + " ms",
+        recordings=with_labels(runs.sequences(rates[0].asked_hz)),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+    )
     latencies = _latencies(runs, rates) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
     rows, still, gained = [], {}, {}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.output_folder import locked
+from rvtssm.run.announcement import announce
 from rvtssm.run.console import say
 from rvtssm.run.inputs import needed
 from rvtssm.simulation.generate_recordings import generate_synthetic
@@ -23,6 +24,14 @@ def generate(config: Config) -> None:
             f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
             "and dataset.width, which every verb reads"
         )
+    wanted = config.synthetic
+    announce(
+        "generate",
+        recordings=f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test} of {wanted.duration_s:g} s",
+        sensor=f"{spec.width} x {spec.height}",
+        labels=f"every {wanted.label_interval_us / 1000:g} ms",
+        output=folder,
+    )
     with locked(folder):
         generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
     say(f"recordings are in {folder}")

@@ -16,6 +16,7 @@ from rvtssm.inference.sources import DSEC_TRACKS, find_sources
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Detections
+from rvtssm.run.announcement import announce
 from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import events_path
 from rvtssm.run.weights import read_weights
@@ -33,6 +34,16 @@ def predict(config: Config) -> int:
     sources = find_sources(where)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")
+    announce(
+        "predict",
+        weights=config.checkpoint,
+        source=where,
+        stride=f"{1000 / (config.predict.hz or checkpoint.windows.hz):g} ms",
+        recordings=len(sources),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+        output=out,
+    )
     with result_set(out, "scores", ["scores.json"]) as staged:
         return _predict_all(config, checkpoint, sources, out, staged)
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
+from rvtssm.events.tree import find_recordings
 from rvtssm.output_folder import locked
 from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
+from rvtssm.run.announcement import announce
 from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import needed
 
@@ -18,6 +20,14 @@ def preprocess(config: Config) -> int:
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
+    announce(
+        "preprocess",
+        source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",
+        stride=f"{config.windows.stride_ms:g} ms",
+        recordings=sum(len(find_recordings(raw_dir, split, spec)) for split in config.preprocess.splits),
+        labels=config.preprocess.labels,
+        output=prepared_dir,
+    )
     with locked(prepared_dir):
         summary = _prepare(config, spec, raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)

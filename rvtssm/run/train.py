@@ -13,6 +13,7 @@ from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
 from rvtssm.records import WindowSettings
+from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
@@ -88,6 +89,17 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     if config.optim.scale_with_batch and trainer.is_global_zero:
         say(learning_rate_rule(config.optim, settings.batch_size))
     if trainer.is_global_zero:
+        announce(
+            "train",
+            source=f"{data.source} {data.spec.name}",
+            stride=f"{meta.windows.stride_us / 1000:g} ms",
+            recordings=f"{with_labels(data.sequences('train'))} (validation: {with_labels(data.sequences('val'))})",
+            steps=f"{config.training.steps} of {settings.batch_size} x {config.sampling.chunk_length} windows",
+            resumed_from=resume,
+            device=f"{trainer.strategy.root_device}{f' x {trainer.world_size}' if trainer.world_size > 1 else ''}",
+            precision=config.training.precision,
+            output=out,
+        )
         write_run_files(out, "train", config)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)

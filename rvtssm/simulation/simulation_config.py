@@ -13,12 +13,12 @@ FIRST_LABEL_US = 100_000
 class CameraConfig:
     """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity."""
 
-    threshold: float = 0.2
+    threshold: float = 0.2  # contrast of an event
     threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
-    refractory_us: int = 500
+    refractory_us: int = 500  # after an event, for which its pixel sends no other
     background_rate_hz: float = 0.2  # noise events per pixel
-    hot_pixel_share: float = 2e-4
-    hot_pixel_rate_hz: float = 40.0
+    hot_pixel_share: float = 2e-4  # of the pixels; they send events without a reason
+    hot_pixel_rate_hz: float = 40.0  # of the events of a hot pixel
     dark_intensity: float = 0.02  # added before the logarithm; the intensity of full darkness
 
 
@@ -27,7 +27,7 @@ class SceneConfig:
     """How many actors a scene has, and what they do."""
 
     min_actors: int = 3  # at a time, including those about to enter
-    max_actors: int = 5
+    max_actors: int = 5  # at a time
     car_share: float = 0.6  # of the actors; the others are pedestrians
     stopping_share: float = 0.9  # of the actors; these stop and go
 
@@ -36,14 +36,14 @@ class SceneConfig:
 class SyntheticConfig:
     """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
 
-    seed: int = 0
-    num_train: int = 60
-    num_val: int = 8
-    num_test: int = 12
-    duration_s: float = 5.0
-    height: int = SPEC.height
-    width: int = SPEC.width
-    label_interval_us: int = SPEC.label_interval_us
+    seed: int = 0  # another seed, other scenes
+    num_train: int = 60  # recordings of the training split
+    num_val: int = 8  # recordings of the validation split
+    num_test: int = 12  # recordings of the test split
+    duration_s: float = 5.0  # of a recording
+    height: int = SPEC.height  # of the sensor in pixels; set dataset.height, which every verb reads
+    width: int = SPEC.width  # of the sensor in pixels; set dataset.width, which every verb reads
+    label_interval_us: int = SPEC.label_interval_us  # between two label times
     ego_motion_share: float = 0.3  # of the recordings; in these the camera moves
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)

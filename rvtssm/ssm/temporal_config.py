@@ -23,7 +23,7 @@ class TemporalConfig:
     bandlimit: float | None = None
     bandlimit_at: str = "train_step"  # or "current_step": the step that defines the Nyquist rate
     dt_min: float = 0.001  # the modes' own steps start log-uniform in [dt_min, dt_max]
-    dt_max: float = 0.1
+    dt_max: float = 0.1  # the largest of these steps
     # Number of modes, conjugates included; None: the number of features in s5 and s7, 64 per feature in s4 and s4d.
     state_size: int | None = None
     half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do

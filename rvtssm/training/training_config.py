@@ -16,8 +16,8 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 class OptimConfig:
     """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
 
-    learning_rate: float = 2e-4  # peak
-    weight_decay: float = 0.0
+    learning_rate: float = 2e-4  # the highest, after the warm-up
+    weight_decay: float = 0.0  # of AdamW
     warmup_fraction: float = 0.005  # share of the steps before the peak
     start_divisor: float = 20.0  # first learning rate = peak / start_divisor
     end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
@@ -42,13 +42,13 @@ class TrainingConfig:
 
     steps: int = 400_000  # optimiser steps
     init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
-    validate_every: int = 10_000  # steps; after the last step there is always a validation
+    validate_every: int = 10_000  # steps between validations; after the last step there is always a validation
     checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
     checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
-    log_every: int = 50  # steps
-    devices: int = 1
-    num_nodes: int = 1
-    accelerator: str = "auto"
+    log_every: int = 50  # steps between two rows of the logs
+    devices: int = 1  # processes of each machine, one per GPU
+    num_nodes: int = 1  # machines
+    accelerator: str = "auto"  # the device; one of ACCELERATORS
     precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
     compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
     recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
@@ -63,7 +63,7 @@ class TrainingConfig:
     logger_args: Any = None  # arguments of such a class, as in {project: gen1}
     num_images: int = 4  # images drawn at each validation, for loggers that take images
     spectra: bool = True  # log the spectra of the temporal layers at each validation
-    progress: bool = True
+    progress: bool = True  # show a progress bar
 
     def __post_init__(self) -> None:
         check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")

@@ -1,3 +1,7 @@
+import subprocess
+import sys
+
+import av
 import cv2
 import numpy as np
 import pytest
@@ -153,6 +157,33 @@ def test_a_video_holds_its_frames_in_their_colours(tmp_path):
     for frame, color in zip(read, colors, strict=True):
         assert np.abs(frame.mean(axis=(0, 1)) - color).max() < 30
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["video.mp4"]
+
+
+def test_a_video_is_what_every_browser_plays(tmp_path):
+    write_video(tmp_path / "video.mp4", [np.full((64, 96, 3), 90, np.uint8)] * 4, fps=25)
+    with av.open(str(tmp_path / "video.mp4")) as container:
+        codec = container.streams.video[0].codec_context
+        assert (codec.name, codec.pix_fmt, codec.colorspace) == ("h264", "yuv420p", 1)
+    content = (tmp_path / "video.mp4").read_bytes()
+    assert content.index(b"moov") < content.index(b"mdat")  # it plays while it loads
+
+
+def test_a_video_that_does_not_fit_on_the_disk_is_an_error(tmp_path):
+    code = f"""
+import resource, signal, numpy as np
+from rvtssm.inference.draw import open_video
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+noise = np.random.default_rng(0).integers(0, 256, (30, 128, 192, 3), dtype=np.uint8)
+try:
+    with open_video({str(tmp_path / "video.mp4")!r}, 20) as write:
+        for frame in noise:
+            write(frame)
+except OSError as error:
+    print("full")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "full\n" and not list(tmp_path.iterdir())
 
 
 def test_a_video_appears_whole_or_not_at_all(tmp_path):

@@ -49,6 +49,23 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
         start_us = end_us
 
 
+def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    events = draw_events(20_000)
+    spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)
+    write_dat(tmp_path / "recording.raw", spread, 720, 1280)
+    monkeypatch.chdir(tmp_path)
+    example = program("rvtssm.load")
+    assert len([line for line in example.splitlines() if line and not line.startswith("import")]) <= 8
+    names: dict = {}
+    weak = example.replace("hz=50)", "hz=50, min_score=0.01)").replace("hz=200)", "hz=200, min_score=0.01)")
+    exec(weak, names)  # the weights have not learned
+    assert len(names["found"]) == 22 and len(names["boxes"]) in (85, 86)
+    assert set(names["busiest"].names) <= {"car", "pedestrian"} and "category_id" in capsys.readouterr().out
+    assert (tmp_path / "busiest.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_surfaces_can_be_made_without_this_package(draw_events):
     settings, events = WindowSettings(representation="surfaces"), draw_events(20_000)
     names = {"windows": asdict(settings), "height": 48, "width": 64}

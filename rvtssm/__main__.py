@@ -1,0 +1,8 @@
+"""`python -m rvtssm`: the command line."""
+
+import sys
+
+from rvtssm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Every key of the configuration with its meaning, which is the comment beside its field in the source."""
+
+import ast
+import difflib
+import functools
+import inspect
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+_LIKE = 0.7  # similarity of two names from which one may be a misspelling of the other
+_MOST_SUGGESTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting: its full name, its default as it is written on the command line, and what it means."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def keys_of(settings: Any, prefix: str = "") -> Iterator[Key]:
+    """Yield all keys of a dataclass, whose values are the defaults, and of those within it; `prefix` stands before."""
+    kind: Any = type(settings)
+    meanings = _meanings(kind)
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from keys_of(value, f"{prefix}{field.name}.")
+        else:
+            yield Key(prefix + field.name, as_written(value), meanings[field.name])
+
+
+def purpose(settings: Any) -> str:
+    """Return the first sentence of the docstring of a dataclass on one line."""
+    paragraph = (inspect.getdoc(type(settings)) or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).split(". ")[0].rstrip(".")
+
+
+def as_written(value: Any) -> str:
+    """Return a value in the form that the command line takes."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(as_written, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value) or "''"
+
+
+@functools.cache
+def _meanings(settings: type) -> dict[str, str]:
+    """Return the comment of every field: behind it, or on the lines above it; empty if it has none.
+
+    A constant of the same file that a comment names is replaced by its values.
+    """
+    source, named = inspect.getsource(settings), partial(_values, sys.modules[settings.__module__])
+    comments, alone = {}, set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string.lstrip("# ").rstrip()
+            if token.line.lstrip().startswith("#"):
+                alone.add(token.start[0])
+    found = {}
+    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            assert node.end_lineno is not None
+            lines = [line for line in range(node.lineno, node.end_lineno + 1) if line in comments]
+            above = node.lineno - 1
+            while node.lineno not in comments and above in alone:
+                lines.insert(0, above)
+                above -= 1
+            comment = " ".join(comments[line] for line in sorted(lines))
+            found[node.target.id] = re.sub(r"\b[A-Z_]{3,}\b", named, comment)
+    return found
+
+
+def _values(module: ModuleType, name: re.Match[str]) -> str:
+    constant = getattr(module, name[0], None)
+    return ", ".join(constant) if isinstance(constant, (tuple, dict)) else name[0]
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return the few known names that are most likely meant: of the same last part, abbreviated or misspelt so."""
+    last = name.split(".")[-1].lower()
+    rules = (
+        lambda key: key == last,
+        lambda key: "".join(word[0] for word in key.split("_") if word) == last,  # lr: learning_rate
+        lambda key: difflib.SequenceMatcher(None, last, key).ratio() >= _LIKE,
+        lambda key: last in key.split("_"),
+    )
+    known = list(known)
+    for rule in rules:
+        found = [key for key in known if rule(key.split(".")[-1])]
+        if found:
+            found.sort(key=lambda key: -difflib.SequenceMatcher(None, name, key).ratio())
+            return found[:_MOST_SUGGESTIONS]
+    return []
