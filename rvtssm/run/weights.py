@@ -13,9 +13,7 @@ def read_weights(config: Config) -> LoadedCheckpoint:
     """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
     path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
     if is_exported(path):
-        if config.precision != "float32":
-            raise ValueError(f"precision={config.precision}: {path} has the precision it was exported in; leave it out")
-        return read_exported(path, config.trust)
+        return read_exported(path, config.trust, config.precision)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
     set_precision(checkpoint.detector, config.precision)
     return checkpoint
