@@ -27,7 +27,7 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.windows import free_grid
-from rvtssm.models.low_precision import PRECISIONS
+from rvtssm.models.model_config import PRECISIONS
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.weights import read_weights
 

@@ -52,9 +52,9 @@ from torch import Tensor, nn
 
 from benchmarks.textbook import TextbookS5
 from rvtssm.atomic_files import atomic_file
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 Stage = tuple[int, int]  # sequences, features
 STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))

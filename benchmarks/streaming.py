@@ -48,7 +48,7 @@ from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rvtssm import __version__
 from rvtssm.run.console import console, say, say_error
 
-# The configuration imports torch, which takes seconds, so it is imported where it is needed and not for --help.
+# Imported where it is needed, and not for --help and doctor.
 if TYPE_CHECKING:
     from rvtssm.config import Config
 
@@ -133,6 +133,13 @@ def main(argv: list[str] | None = None) -> int:
         what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
         say_error(f"rvtssm {verb}: {what} ({_one_line(error)}); give it less at once")
         return 2
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        reason = error.__cause__ or error  # which says how it ended
+        if "exit code 2." not in str(reason):  # else it has said why
+            say_error(f"rvtssm {verb}: {_one_line(reason)}")
+        return 2
     except KeyboardInterrupt:
         again = "; resume=auto continues the run" if verb == "train" else ""
         say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again}")
@@ -158,11 +165,14 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     overrides = [_quoted_path(_in_section(override, SECTIONS.get(verb, ()))) for override in overrides]
     if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=demo", *overrides]
+    from rvtssm.run.inputs import check_inputs
+
     config = compose(overrides)
     config.recording = path or config.recording
     if "--config" in flags:
         console.print(OmegaConf.to_yaml(OmegaConf.structured(config)))
         return 0
+    check_inputs(verb, config)
     act = getattr(importlib.import_module(module), verb)
     result = act(config, as_json=True) if "--json" in flags else act(config)
     return result if isinstance(result, int) else 0

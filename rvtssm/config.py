@@ -8,23 +8,17 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.datamodule import DataConfig
-from rvtssm.datasets.sampling import SamplingConfig
-from rvtssm.evaluation.memory_audit import AuditConfig
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
+from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.export_detector import ExportConfig
-from rvtssm.inference.predict_recording import PredictConfig
+from rvtssm.inference.inference_config import ExportConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
-from rvtssm.models.low_precision import PRECISIONS
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig
+from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
-from rvtssm.simulation.generate_recordings import SyntheticConfig
-from rvtssm.ssm import TemporalConfig
-from rvtssm.training.fit import TrainingConfig
-from rvtssm.training.optim import OptimConfig
+from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 
 @dataclass
@@ -32,19 +26,43 @@ class EvaluationConfig:
     """One run of `rvtssm evaluate`."""
 
     frequencies_hz: list[float] | None = None  # inference rates, null: the rate of training
+    grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
     split: str = "test"
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
+    label_hz: float | None = None  # interpolate labels along tracks to this rate, with grid=free or streaming=true
+    streaming: bool = False  # score at each label the newest output whose computation had finished
+    latency_ms: float | None = None  # of a step, for streaming; null: measured on this machine
+    latency_from: str | None = None  # file that tells it: prediction.json, or the JSON of benchmarks.streaming
+    when_late: str = "skip"  # windows that end during a step, all but the newest; or queue: every window in order
+    time_shifts_ms: list[float] | None = None  # AP with outputs of other times; null: with streaming -200 to 200
+    bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
     def __post_init__(self) -> None:
+        check_choice("evaluation.grid", self.grid, ("labels", "free"))
+        check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
         check_choice("evaluation.window", self.window, ("shrink", "slide"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
-        check_positive("evaluation", self, "step_scale")
-        check_at_least("evaluation", self, 0, "still_ms")
+        check_positive("evaluation", self, "step_scale", "label_hz")
+        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms")
+        if self.latency_ms is not None and self.latency_from is not None:
+            raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
+        if not self.streaming and (self.latency_ms, self.latency_from, self.when_late) != (None, None, "skip"):
+            raise ValueError(
+                "evaluation.latency_ms, latency_from and when_late concern streaming; set evaluation.streaming=true"
+            )
+        if self.label_hz is not None and self.grid == "labels" and not self.streaming:
+            raise ValueError(
+                f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "
+                "evaluation.streaming=true"
+            )
+        shifts = self.time_shifts_ms
+        if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
+            raise ValueError(f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]")
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
             raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 STILL_US = 300_000  # an object that has not moved for this time emits almost no events
+# of any recording that can be read; of two that fit the longer stands first
+EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
@@ -119,8 +121,10 @@ class Windows:
 
 
 CONVENTIONS = ("exact", "rvt")
-CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1}  # see events/representations.py
-_DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.int8}
+# of a bin, or of a time constant in `surfaces`; see events/representations.py
+CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1, "surfaces": 2}
+_DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.int8, "surfaces": np.uint8}
+_TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,10 @@ class WindowSettings:
     num_bins: int = 10  # parts of a window
     count_cutoff: int = 10  # counts saturate here
     representation: str = "histogram"  # one of CHANNELS_PER_BIN
+    time_constants_us: tuple[int, ...] = (5_000, 17_100, 58_500, 200_000)  # of `surfaces`
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "time_constants_us", tuple(self.time_constants_us))  # a file has them as a list
         check_choice("convention", self.convention, CONVENTIONS)
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         if self.convention == "rvt" and self.representation != "histogram":
@@ -147,11 +153,26 @@ class WindowSettings:
             )
         if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
             raise ValueError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
+        shortest, longest = _TIME_CONSTANTS_US
+        if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
+            raise ValueError(
+                f"time constants of {list(self.time_constants_us)} us; give at least one, each between {shortest} and "
+                f"{longest} us"
+            )
 
     @property
     def num_channels(self) -> int:
         """Channels of a frame, and so of the input of a model."""
-        return CHANNELS_PER_BIN[self.representation] * self.num_bins
+        num_parts = len(self.time_constants_us) if self.representation == "surfaces" else self.num_bins
+        return CHANNELS_PER_BIN[self.representation] * num_parts
+
+    @property
+    def warmup_us(self) -> int:
+        """How long before a window the events begin that its frame needs; 0 if it needs those of the window only.
+
+        In `surfaces` all earlier events count. Those before five of the longest time constants count less than 1 %.
+        """
+        return 5 * max(self.time_constants_us) if self.representation == "surfaces" else 0
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

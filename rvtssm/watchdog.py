@@ -3,10 +3,14 @@
 libhdf5 can loop for ever over a damaged file and holds the interpreter lock meanwhile, so that no thread of Python can
 run. Therefore a small process of its own watches. This file is also the program of that process, so it imports nothing
 of ours.
+
+The watched process ends with the exit code of an error that one line explains. For that it has a signal handler in
+machine code, because one in Python would wait for the interpreter lock.
 """
 
 import atexit
 import contextlib
+import functools
 import mmap
 import os
 import select
@@ -17,11 +21,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 LIMIT_S = 30.0  # of computing in one block; waiting for a slow disk does not count where the system can tell
-STOP_SIGNAL = signal.SIGALRM  # what ends a watched process; a parent recognises it
+EXIT_CODE = 2  # of a watched process that was ended
 
+_STOP_SIGNAL = signal.SIGALRM
 _HEADER = struct.Struct("qq")  # the number of entries and exits, odd inside; the thread
 _SIZE = 8192
 
@@ -33,20 +38,22 @@ class _Watcher:
         self.owner = os.getpid()
         self.lock = threading.RLock()
         self.depth = self.count = 0
-        with memory_file() as file:
-            file.write(bytes(_SIZE))
-            file.flush()
-            self.shared = mmap.mmap(file.fileno(), _SIZE)
-            reading, self.writing = os.pipe()  # closes when this process ends, which ends the watching process
-            try:
+        _handle_stop_signal()
+        self.shared = mmap.mmap(-1, _SIZE)
+        reading, self.writing = os.pipe()  # closes when this process ends, which ends the watching process
+        try:
+            with _memory_file() as file:
+                file.write(bytes(_SIZE))
+                file.flush()
+                self.shared = mmap.mmap(file.fileno(), _SIZE)
                 parent = _parent if _parent == os.getppid() else 0
                 argv = [sys.executable, "-I", "-S", __file__, *map(str, (self.owner, parent, LIMIT_S))]
                 actions = [(os.POSIX_SPAWN_DUP2, reading, 0), (os.POSIX_SPAWN_DUP2, file.fileno(), 1)]
                 pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setpgroup=0)
-            except OSError:  # no more processes are allowed: reading goes on without
-                return
-            finally:
-                os.close(reading)
+        except OSError:  # no process or no file can be made: reading goes on without
+            return
+        finally:
+            os.close(reading)
         atexit.register(self._end, pid)
 
     def _end(self, pid: int) -> None:
@@ -92,7 +99,24 @@ def watched(path: Path | str) -> Iterator[None]:
                 _HEADER.pack_into(watcher.shared, 0, watcher.count, 0)
 
 
-def memory_file() -> IO[bytes]:
+@functools.cache
+def _handle_stop_signal() -> Any:
+    """Let the stop signal end this process with EXIT_CODE; return what must stay in memory. Forks inherit both."""
+    import ctypes  # here, because the watching process needs neither
+
+    import numba
+
+    end = numba.types.ExternalFunction("_exit", numba.types.void(numba.int32))
+
+    @numba.cfunc("void(int32)")
+    def handle(number):  # type: ignore[no-untyped-def]
+        end(EXIT_CODE)
+
+    ctypes.CDLL(None).signal(int(_STOP_SIGNAL), ctypes.c_void_p(handle.address))
+    return handle
+
+
+def _memory_file() -> IO[bytes]:
     """Return an open file without a name, in memory if the system has such files."""
     if hasattr(os, "memfd_create"):  # Linux
         return open(os.memfd_create("rvtssm"), "r+b")
@@ -119,7 +143,7 @@ def _watch(pid: int, parent: int, limit_s: float) -> None:
             name = shared[_HEADER.size :].partition(b"\0")[0].decode(errors="replace")
             line = f"{name} is damaged: reading it did not end within {limit_s:g} s; copy it or prepare it again\n"
             os.write(2, line.encode())
-            os.kill(pid, STOP_SIGNAL)
+            os.kill(pid, _STOP_SIGNAL)
             if not select.select([0], [], [], 5)[0]:  # something else handles the signal
                 os.kill(pid, signal.SIGKILL)
             return

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from rvtssm.watchdog import STOP_SIGNAL, supervise
+from rvtssm.watchdog import EXIT_CODE, supervise
 
 _WORKER = "import sys; from rvtssm.workers import serve; serve(int(sys.argv[1]))"
 _END_TIMEOUT_S = 5.0
@@ -143,7 +143,7 @@ class _Process:
     def died(self) -> WorkerDied:
         self.end(at_once=False)
         code = self._popen.returncode
-        if code == -STOP_SIGNAL:
+        if code == EXIT_CODE:
             return WorkerDied("reading its file does not end, so it is damaged; copy it or prepare it again")
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(f"its worker process {how}, perhaps because memory was full; run again with fewer workers")

@@ -15,7 +15,7 @@ from rvtssm import cli
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 SMALL = DatasetSpec(
     name="small",

@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FOUNDATION = {
     "limits",
     "progress",
+    "provenance",
     "atomic_files",
     "file_errors",
     "free_memory",

@@ -21,7 +21,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
@@ -91,9 +91,49 @@ def test_no_verb_shows_the_verbs(capsys):
         assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in cli.VERBS)
 
 
-def test_help_does_not_wait_for_torch():
-    code = "import sys; from rvtssm.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+# In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
+SLOW = ("torch", "torch._dynamo", "torchvision", "lightning", "timm", "numba", "h5py", "cv2", "matplotlib", "pandas")
+MAY_IMPORT = (
+    (["--help"], ()),
+    (["train", "--config"], ()),
+    (["train", "stepz=3"], ()),
+    (["train", "steps=0"], ()),
+    (["train", "sampling.batch_size=1"], ()),
+    (["train"], ()),
+    (["train", "dataset=gen1"], ()),
+    (["demo", "synthetic.num_test=0"], ()),
+    (["evaluate"], ()),
+    (["predict", "checkpoint=model.ckpt"], ()),
+    (["export", "checkpoint=model.ckpt"], ()),
+    (["audit"], ()),
+    (["info"], ()),
+    (["inspect", "{recording}", "height=48", "width=64", "--json"], ("numba", "h5py")),
+    (["preprocess", "dataset=gen1"], ()),
+    (["verify", "dataset=gen1"], ()),
+    (["generate", "dataset=gen1"], ("cv2",)),
+    (["info", "dataset=gen1"], ("torch",)),
+)
+
+
+def test_a_verb_imports_only_what_it_computes_with(tmp_path):
+    recording = tmp_path / "events.npy"
+    np.save(recording, np.array([(0, 3, 2, 1), (9, 5, 4, 0)], [("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")]))
+    commands = [[word.format(recording=recording) for word in words] for words, _ in MAY_IMPORT]
+    code = f"""
+import json, sys
+from rvtssm.cli import main
+found = []
+for words in {commands!r}:
+    main(words)
+    found.append([name for name in {SLOW!r} if name in sys.modules])
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    before: set[str] = set()
+    for (words, allowed), loaded in zip(MAY_IMPORT, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert set(loaded) - before <= set(allowed), words
+        before |= set(loaded)
+    assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
 
 
 def test_version(capsys):
@@ -107,6 +147,13 @@ def test_the_composed_values_are_printed(capsys):
     assert "steps: 7" in shown and "name: gen1" in shown and "chunk_length: 21" in shown
 
 
+@pytest.fixture
+def needs_nothing(monkeypatch):
+    """Verbs, whose functions a test replaces, begin without the values that they need."""
+    monkeypatch.setattr("rvtssm.run.inputs.check_inputs", lambda verb, config: None)
+
+
+@pytest.mark.usefixtures("needs_nothing")
 @pytest.mark.parametrize(
     ("verb", "override", "section", "key"),
     [
@@ -133,6 +180,7 @@ def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monk
     assert getattr(getattr(configs[0], section), key) != before
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_other_keys_are_looked_for_at_the_top(monkeypatch):
     configs = []
     monkeypatch.setattr("rvtssm.run.evaluate.evaluate", configs.append)
@@ -147,6 +195,7 @@ def test_the_exit_code_of_a_verb(monkeypatch, result, code):
     assert cli.main(["preprocess"]) == code
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_an_interruption_is_no_mistake(monkeypatch, capsys):
     def interrupted(config):
         raise KeyboardInterrupt
@@ -156,6 +205,7 @@ def test_an_interruption_is_no_mistake(monkeypatch, capsys):
     assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("needs_nothing")
 def test_an_error_of_ours_is_not_hidden(monkeypatch):
     monkeypatch.setattr("rvtssm.run.train.train", lambda config: 1 // 0)
     with pytest.raises(ZeroDivisionError):

@@ -18,8 +18,8 @@ from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
-from rvtssm.ssm import TEMPORAL_LAYERS
-from rvtssm.training.fit import TrainingConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.training.training_config import TrainingConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())

@@ -36,13 +36,23 @@ def test_a_working_installation_passes_every_check(capsys):
     assert device in found["device"] and "tiny detector runs on" in found["forward pass"]
 
 
-def test_a_package_that_does_not_import_fails_its_checks_only(capfd):
-    code = "import sys; sys.modules['timm'] = None; from rvtssm.cli import main; sys.exit(main(['doctor']))"
+def test_without_torch_doctor_says_which_checks_need_it():
+    code = "import sys; sys.modules['torch'] = None; from rvtssm.cli import main; sys.exit(main(['doctor']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     found = rows(done.stdout)
-    assert {name for name, row in found.items() if row.startswith("broken ")} == {"packages", "forward pass"}
-    assert "timm" in found["packages"]
+    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions"}
+    assert "torch" in found["packages"]
+
+
+@pytest.mark.parametrize("missing", ["timm", "torchvision", "matplotlib"])
+def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._packages, doctor._versions))
+    assert doctor.doctor() == 2
+    found = rows(capsys.readouterr().out)
+    assert found["packages"].startswith("broken ") and missing in found["packages"]
+    assert found["versions"].startswith("ok ")
 
 
 def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
@@ -65,7 +75,7 @@ def test_an_optional_package_may_be_missing(monkeypatch, missing):
 def test_doctor_runs_the_detector_on_the_gpu(capsys):
     assert doctor.doctor() == 0
     found = rows(capsys.readouterr().out)
-    assert "runs on cuda" in found["forward pass"] and "scan_triton gives" in found["recurrence"]
+    assert "runs on cuda" in found["forward pass"] and "scan_triton and the loop give" in found["recurrence"]
 
 
 def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):

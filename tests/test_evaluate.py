@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +14,19 @@ import pytest
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.report import REPORT_FILES
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.output_folder import write_files
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run import evaluate as evaluate_verb
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.killed import killed_at_each_call
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
@@ -30,7 +34,7 @@ SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
 LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 
 
-def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20) -> Path:
+def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0) -> Path:
     """One test recording of random events; returns `raw`."""
     (raw / "test").mkdir(parents=True)
     rng, n = np.random.default_rng(0), 5_000
@@ -41,6 +45,7 @@ def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20) -> Path
     write_dat(raw / "test/a_td.dat", events, 48, 64)
     boxes = np.zeros(len(labels_us), BOX_DTYPE)
     boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = labels_us, 2, 3, side_px, 25, -1
+    boxes["track_id"] = track_id
     write_boxes(raw / "test/a_bbox.npy", boxes)
     return raw
 
@@ -73,7 +78,7 @@ def refused(tmp_path, capsys, monkeypatch):
         raise AssertionError("the detector was run")
 
     def run_it(*arguments: str) -> str:
-        monkeypatch.setattr("rvtssm.run.evaluate.stream", never)
+        monkeypatch.setattr("rvtssm.run.split_runs.stream", never)
         assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
         lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
         assert len(lines) == 1 and not (tmp_path / "out").exists()
@@ -166,7 +171,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
 def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "evaluation.json").write_text("mine")
-    monkeypatch.setattr("rvtssm.run.evaluate.stream", None)
+    monkeypatch.setattr("rvtssm.run.split_runs.stream", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
     assert "holds evaluation.json, which this rvtssm did not write there" in capsys.readouterr().err
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
@@ -189,19 +194,185 @@ def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_
         lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.run.evaluate.stream", look_and_stream)
+    monkeypatch.setattr("rvtssm.run.split_runs.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,40]", f"window={window}"]) == 0
     assert [set(each) for each in lengths] == [{50_000}, {length_us}]
 
 
-def test_steps_that_label_times_make_of_a_rate_are_named(weights, tmp_path):
-    """Between labels 50 ms apart there are two steps at 30 Hz and one at 5 Hz, whatever the rate is called."""
+def rates_of(out: Path) -> dict[str, dict[str, float]]:
+    return json.loads((out / "evaluation.json").read_text())["rates"]
+
+
+def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
+    """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,30,5,60]"]) == 0
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,41,60]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
+    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
+    assert windows.endswith("every label time ends a window; 40 Hz was run for 41 Hz")
+    assert (tmp_path / "out/evaluation.csv").read_text().splitlines()[2].startswith("40,")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("[20,30]", "30 Hz cannot be reached, .* labels are 50 ms apart, .* 40 Hz; ask for 20 or 40 Hz, the nearest"),
+        ("[5]", "5 Hz cannot be reached, .* which makes it 20 Hz; ask for 20 Hz, the nearest, or set .*grid=free"),
+        ("[40,41]", "40 and 41 Hz are the same steps of 25 ms between labels"),
+    ],
+)
+def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, answer):
+    assert re.search(answer, refused(f"checkpoint={weights()}", f"frequencies_hz={asked}"))
+
+
+def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
+    """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
+    raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
+    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,8]"]) == 0
+    assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
+    assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
+
+
+def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_window_end(
+    weights, raw, tmp_path, monkeypatch
+):
+    scored = []
+
+    def look(recordings, spec, **options):
+        scored.extend(recordings)
+        return match_detections(recordings, spec, **options)
+
+    monkeypatch.setattr(evaluate_verb, "match_detections", look)
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
+    assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     found = json.loads((tmp_path / "out/evaluation.json").read_text())
-    steps_ms = {hz: row["step_ms"] for hz, row in found["rates"].items()}
-    assert steps_ms == pytest.approx({"20": 50, "30": 25, "5": 50, "60": 50 / 3}, rel=1e-4)
-    windows = found["settings"]["windows"]
-    named = "every label time ends a window; at 30 Hz that makes steps of 25 ms; at 5 Hz that makes steps of 50 ms"
-    assert windows.endswith(named)
+    assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
+    for recording, stride_us in zip(scored, (1e6 / 30, 200_000), strict=True):
+        labels = recording.labels
+        first_us = int(open_recording(raw / "test/a_td.dat", 48, 64).time_range_us[0])
+        assert [frame.t_us for frame in recording.detections] == labels.t_us.tolist() == LABELS_US.tolist()
+        ends_us = np.rint(first_us + stride_us * np.arange(1, 200)).astype(int)
+        np.testing.assert_array_equal(labels.window_index, np.searchsorted(ends_us, labels.t_us))
+    late = scored[1].detections  # at 5 Hz four labels share a window, and so its detections
+    same = np.diff(scored[1].labels.window_index) == 0
+    assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
+
+
+def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, capsys):
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    answer = refused(f"checkpoint={weights()}", prepared, "grid=free")
+    assert "evaluation.grid=free with prepared recordings" in answer and "source=raw" in answer
+
+
+STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.num_workers=0", "postprocess.min_score=0")
+
+
+def evaluated(out: Path, *arguments: str) -> dict:
+    assert cli.main(["evaluate", *arguments, f"out={out}"]) == 0
+    return json.loads((out / "evaluation.json").read_text())
+
+
+def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, capsys, monkeypatch):
+    scored = []
+
+    def look(recordings, spec, **options):
+        scored.extend(recordings)
+        return match_detections(recordings, spec, **options)
+
+    monkeypatch.setattr(evaluate_verb, "match_detections", look)
+    where = f"checkpoint={weights()}", "frequencies_hz=[20,40]", *STREAMING[1:]
+    plain = evaluated(tmp_path / "plain", *where)
+    shifts = "time_shifts_ms=[-50,0,50]"
+    streamed = evaluated(tmp_path / "streamed", *where, "streaming=true", "latency_ms=0", shifts)
+    for hz, row in plain["rates"].items():
+        for name in set(row) - {"seconds"}:
+            assert streamed["rates"][hz][name] == row[name], (hz, name)
+    assert streamed["rates"]["40"]["taken_hz"] == pytest.approx(40, rel=0.01)
+    for one, other in zip(scored[:2], scored[2:], strict=True):  # the rates of both; weights from nothing have no AP
+        for frame, again in zip(one.detections, other.detections, strict=True):
+            assert frame.t_us == again.t_us and len(frame) > 0
+            np.testing.assert_array_equal(frame.xyxy, again.xyxy)
+            np.testing.assert_array_equal(frame.score, again.score)
+    assert streamed["time_shifts_ms"]["0"] == plain["rates"]["20"]["AP"]
+    assert list(streamed["time_shifts_ms"]) == ["-50", "0", "50"] and plain["time_shifts_ms"] == {}
+    assert streamed["title"].endswith("streaming")
+    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", capsys.readouterr().out.strip())
+    assert "-50 ms" in (tmp_path / "streamed/evaluation.md").read_text()
+
+
+def test_a_latency_longer_than_the_recording_scores_nothing(weights, tmp_path):
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "latency_ms=2000", *STREAMING)
+    assert found["rates"]["20"]["AP"] == found["rates"]["20"]["AP50"] == 0
+
+
+def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, monkeypatch):
+    seen = []
+
+    def look_and_stream(detector, loader, **options):
+        seen.append(loader.dataset.sequences[0])
+        return stream(detector, loader, **options)
+
+    monkeypatch.setattr("rvtssm.run.split_runs.stream", look_and_stream)
+    (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}}))
+    told = f"latency_from={tmp_path / 'prediction.json'}"
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, *STREAMING)
+    (sequence,) = seen
+    bounds_us = sequence.windows.bounds_us
+    assert (bounds_us[1:, 0] == bounds_us[:-1, 1]).all()  # no event is lost
+    assert set(np.diff(bounds_us[:, 1])) == {100_000, 150_000}
+    assert sequence.windows.dt_us[1:].tolist() == np.diff(bounds_us[:, 1]).tolist()
+    events = open_recording(raw / "test/a_td.dat", 48, 64).between(*bounds_us[2].tolist())
+    assert len(events) > 0 and sequence.read(2, 3).sum() == len(events)
+    assert found["rates"]["20"]["latency_ms"] == 120
+    assert found["rates"]["20"]["taken_hz"] == pytest.approx(1e6 / sequence.windows.dt_us.mean())
+
+
+def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", *STREAMING)
+    assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
+    assert "measured on this machine" in found["settings"]["streaming"]
+    printed = capsys.readouterr().out
+    assert "best on this machine: 20 Hz" in printed
+    digest = found["settings"]["weights SHA-256"]
+    assert digest == weights_digest(read_checkpoint(tmp_path / "model.ckpt").detector.state_dict())
+    (line,) = (line for line in (tmp_path / "out/evaluation.md").read_text().splitlines() if line.startswith("To cite"))
+    assert f"at 20 Hz on synthetic test, custom s5, streaming; weights SHA-256 {digest[:16]}, rvtssm" in line
+    assert "to cite: AP" in printed
+    assert json.loads((tmp_path / "out/environment.json").read_text())["verb"] == "evaluate"
+
+
+def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
+    raw = write_recording(tmp_path / "raw", track_id=7)
+    where = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "label_hz=100", "grid=free", *STREAMING[2:]
+    found = evaluated(tmp_path / "out", *where)
+    assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["settings"]["labels"]
+    assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["latency_ms=5"], "concern streaming; set evaluation.streaming=true"),
+        (["label_hz=100"], "makes labels between window ends"),
+        (["label_hz=100", "grid=free"], "the labels of a have no track_id"),
+        (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
+        (["streaming=true", "latency_from=nothing.json"], "tells no latency of custom s5"),
+        (["time_shifts_ms=[0,0]"], "name different finite times"),
+    ],
+)
+def test_settings_of_streaming_that_cannot_be_are_refused(weights, refused, arguments, answer):
+    assert answer in refused(f"checkpoint={weights()}", *arguments)
+
+
+def test_prepared_recordings_cannot_skip_windows_but_can_queue(weights, refused, raw, tmp_path, capsys):
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    where = f"checkpoint={weights()}", prepared, "streaming=true"
+    assert "measures the latency on raw recordings" in refused(*where)
+    assert "evaluation.when_late=queue" in refused(*where, "latency_ms=70")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -174,7 +173,7 @@ def test_a_read_without_an_end_is_stopped_with_a_line(endless):
     done = subprocess.run(
         [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
     )
-    assert done.returncode == -signal.SIGALRM
+    assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"{endless} is damaged: reading it did not end within 1 s; copy it or prepare it again"
     ]
@@ -187,6 +186,35 @@ def test_the_parent_of_a_stopped_worker_knows_why(endless):
         workers.submit("b", pow, (2, 3))
         assert workers.wait().result == 8
     assert isinstance(done.error, WorkerDied) and "reading its file does not end" in str(done.error)
+
+
+LOAD = """
+import sys
+from torch.utils.data import DataLoader
+from rvtssm import cli, watchdog
+from rvtssm.preparation.store import open_sequence
+watchdog.LIMIT_S = 1.0
+loader = DataLoader(sys.argv[1:], num_workers=1, collate_fn=lambda paths: open_sequence(paths[0]))
+cli._run = lambda *arguments: list(loader)
+sys.exit(cli.main(["train"]))
+"""
+
+
+def test_a_loading_process_that_is_stopped_ends_a_verb_with_one_line(endless):
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(endless)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{endless} is damaged: reading it did not end")
+
+
+def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
+    load = LOAD.replace("open_sequence(paths[0])", "__import__('os').kill(__import__('os').getpid(), 9)")
+    done = subprocess.run([sys.executable, "-c", load, "a"], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rvtssm train: ") and "killed by signal: Killed" in line
 
 
 PARENT = """

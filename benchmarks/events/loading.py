@@ -18,14 +18,14 @@ import torch
 
 from benchmarks.events.histogram import traffic
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import Chunk, Collate
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
-from rvtssm.datasets.sampling import SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 
 RATES_HZ = (20, 40, 80, 100, 200)

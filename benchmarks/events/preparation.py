@@ -35,11 +35,13 @@ import torch.nn.functional as F
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor, decompress_into
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
+from rvtssm.simulation.generate_recordings import synthetic_recording
+from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.workers import Processes
 
 SENSORS = {"gen1": (240, 304, 1, 3.0), "onempx": (720, 1280, 2, 0.6)}  # height, width, downsample, seconds simulated

@@ -39,7 +39,10 @@ _WARM_UP = 5
 
 
 def run(study: Study, names: Sequence[str], path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Do those of `names` that `path` has no row of; returns and keeps all rows, in the order of the combinations."""
+    """Do those of `names` that `path` has no row of; returns and keeps all rows, in the order of the combinations.
+
+    The live steps of all rows are timed after each other, since only times of one run can be compared.
+    """
     result = read_result(path, study)
     missing = [name for name in names if name not in {row["name"] for row in result["rows"]}]
     if missing:
@@ -48,11 +51,16 @@ def run(study: Study, names: Sequence[str], path: Path, facts: dict[str, Any]) -
         row = {"name": name, **measured(study, name), **facts}
         result["rows"] = sorted([*result["rows"], row], key=lambda row: list(study.variants).index(row["name"]))
         write_result(path, result)
+    if any("live_ms" not in row for row in result["rows"]):
+        for row in result["rows"]:
+            best = read_checkpoint(study.folder / row["name"] / "checkpoints" / "best.ckpt")
+            row["live_ms"] = round(live_ms(best, study.folder / "raw"), 2)
+        write_result(path, result)
     return result
 
 
 def measured(study: Study, name: str) -> dict[str, Any]:
-    """Train a combination, evaluate it at every rate with a sliding window, and time its live steps."""
+    """Train a combination and evaluate it at every rate with a sliding window."""
     out = study.folder / name
     words = study.words(name, SEED)
     best = train(compose([*words, f"out={out}", "resume=auto"]))
@@ -73,7 +81,6 @@ def measured(study: Study, name: str) -> dict[str, Any]:
         **training_facts(out, words),
         "AP": {f"{row.hz:g}": row.metrics["AP"] for row in report.rows},
         "AP50": {f"{row.hz:g}": row.metrics["AP50"] for row in report.rows},
-        "live_ms": round(live_ms(read_checkpoint(best), study.folder / "raw"), 2),
     }
 
 

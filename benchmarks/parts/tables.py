@@ -28,10 +28,10 @@ def markdown(result: dict[str, Any]) -> str:
         "    " + " ".join([_COMMAND, *_given(settings)]),
         "",
         f"Each combination is trained once, with one seed, {settings['steps']} steps in {PRECISION}. AP and AP50 are "
-        "those of the "
-        f"test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} Hz minus the mean AP at "
-        f"{', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes from the events of a "
-        "window to its boxes, batch 1, on one thread; the number is a median. The training seconds include validation.",
+        f"those of the test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} Hz minus the "
+        f"mean AP at {', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes from the "
+        "events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were timed in "
+        "one run. The training seconds include validation.",
         "",
         "| " + " | ".join(_COLUMNS) + " |",
         "|---|" + "--:|" * (len(_COLUMNS) - 1),

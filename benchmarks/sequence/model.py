@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.block import GatedBlock
-from rvtssm.ssm.layer import StepScale
+from rvtssm.ssm.layer import StepScale, TemporalLayer
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 
 def build_sequence_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
@@ -34,7 +35,7 @@ class SequenceModel(nn.Module):
         self.out = nn.Linear(dim, num_outputs)
 
     def forward(self, x: Tensor, step_scale: StepScale = 1.0) -> Tensor:
-        """x (L, N, ...) -> (L, N, num_outputs); `step_scale` as in `rvtssm.ssm.TemporalLayer.forward`."""
+        """x (L, N, ...) -> (L, N, num_outputs); `step_scale` as in `rvtssm.ssm.layer.TemporalLayer.forward`."""
         features = self.encoder(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         for layer in self.layers:
             features, _ = layer(features, layer.init_state(x.shape[1]), step_scale)

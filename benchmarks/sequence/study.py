@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from benchmarks.sequence.model import SequenceModel, count_parameters
 from rvtssm.atomic_files import atomic_file
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 _TEST_BATCH = 100  # sequences
 

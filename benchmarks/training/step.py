@@ -19,8 +19,10 @@ from benchmarks.scan import resident
 from rvtssm.models.detector import Detector, build_detector, parameters_by_room
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import SequenceBatch
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.speed import speed_up
 
 LABEL_EVERY = 5  # steps: Gen1 is labelled at 4 Hz and trained at 20 Hz

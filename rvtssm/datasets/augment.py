@@ -5,71 +5,16 @@ one box of the latest labelled frame; a zoom out shrinks the frame into a window
 the visible pixels, of which the last is width - 1, and dropped if nothing is left.
 """
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.datasets.loading_config import FlipZoomConfig
 from rvtssm.events.jit import jit
-from rvtssm.limits import check_at_least, check_choice, check_share
 from rvtssm.records import Labels
 
 Frames = npt.NDArray[np.generic]
-RATE_WINDOWS = ("shrink", "slide", "random")
-
-
-@dataclass
-class FlipZoomConfig:
-    """Probabilities and ranges; the defaults are those of random chunks."""
-
-    flip_prob: float = 0.5
-    zoom_prob: float = 0.8
-    zoom_in_weight: float = 8.0  # how often a zoom is a zoom in rather than out
-    zoom_out_weight: float = 2.0
-    zoom_in_min: float = 1.0
-    zoom_in_max: float = 1.5
-    zoom_out_min: float = 1.0
-    zoom_out_max: float = 1.2
-
-    def check(self, section: str) -> None:
-        """Raise ValueError for values out of range."""
-        check_share(section, self, "flip_prob", "zoom_prob")
-        check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
-        if self.zoom_in_weight + self.zoom_out_weight == 0:
-            raise ValueError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
-        for kind in ("zoom_in", "zoom_out"):
-            check_at_least(section, self, 1, f"{kind}_min")
-            check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
-
-
-@dataclass
-class AugmentConfig:
-    """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
-
-    Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
-    """
-
-    random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
-    stream: FlipZoomConfig = field(
-        default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
-    )
-    # from raw events: every random chunk, and every recording in a stream, is counted at one of them; null: as trained
-    rates_hz: list[float] | None = None
-    rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
-
-    def check(self) -> None:
-        """Raise ValueError for values out of range."""
-        self.random.check("augment.random")
-        self.stream.check("augment.stream")
-        if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
-            raise ValueError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
-        check_choice("augment.rate_window", self.rate_window, RATE_WINDOWS)
-        if self.stream.zoom_in_weight:
-            raise ValueError(
-                f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
-                "chunk and cannot stay the same over a stream: use 0"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from rvtssm.datasets.augment import AugmentConfig, draw_placement
+from rvtssm.datasets.augment import draw_placement
+from rvtssm.datasets.loading_config import AugmentConfig
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
@@ -43,8 +44,6 @@ class ChunkDataset(Dataset[Chunk]):
     ) -> None:
         if not sequences:
             raise ValueError("a dataset needs at least one sequence")
-        if augment is not None:
-            augment.check()
         kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
         if len(kinds) > 1:
             raise ValueError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")

@@ -19,9 +19,8 @@ import yaml
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.label_files import LABEL_READERS
-from rvtssm.events.tree import EVENT_SUFFIXES
 from rvtssm.file_errors import file_errors
-from rvtssm.records import DatasetSpec
+from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 
 FILE = "dataset.yaml"
 SPEC = DatasetSpec(  # values for keys that the file leaves out

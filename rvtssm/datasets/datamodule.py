@@ -5,7 +5,6 @@ import math
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import lightning as L
@@ -14,13 +13,13 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
-from rvtssm.datasets.augment import AugmentConfig
 from rvtssm.datasets.chunks import ChunkDataset, Collate
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
-from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SamplingConfig
+from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.free_memory import check_memory
-from rvtssm.limits import check_at_least, check_choice
+from rvtssm.limits import check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.workers import end_with_parent
 
@@ -28,23 +27,6 @@ from rvtssm.workers import end_with_parent
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
-
-
-@dataclass
-class DataConfig:
-    """Loading; numbers are per process."""
-
-    num_workers: int = 2  # 0: this process loads
-    prefetch_factor: int = 2  # batches each worker keeps ready
-    pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
-    eval_batch_size: int = 8  # recordings side by side
-    eval_chunk_length: int = 21  # steps
-    max_open_recordings: int = 32  # files each worker keeps open
-
-    def __post_init__(self) -> None:
-        check_at_least("data", self, 0, "num_workers")
-        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
-        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
@@ -166,33 +148,46 @@ class SequenceDataModule(L.LightningDataModule):
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
-        return self.eval_loader("val")
+        return self.eval_loader(self.sequences("val"))
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> SequenceBatch:
         return batch.to(device, non_blocking=True)
 
-    def eval_loader(
+    def eval_sequences(
         self,
         split: str,
-        settings: WindowSettings | None = None,
+        settings: WindowSettings,
         source: str | None = None,
-    ) -> SequenceLoader:
-        """Return a loader of every recording of a split in order, from its start, with all its labelled frames.
+        grid: str = "labels",
+        label_hz: float | None = None,
+    ) -> list[FrameSequence]:
+        """Return the sequences of a split at any rate.
 
-        source="raw" counts the events of the recordings into windows of `settings`; source="prepared" reads stored
-        frames, and raises ValueError if they have other settings. By default both are those of training.
-        `loader.dataset.sequences[i]` is recording i.
+        source="raw" counts the events of the recordings into windows of `settings`, on either grid; source="prepared"
+        reads stored frames, and raises ValueError if they have other settings. By default it is that of training. With
+        `label_hz` the labels are interpolated to this rate.
         """
         check_choice("source", source, (*SOURCES, None))
-        if settings is not None and (source or self.source) == "raw":
-            sequences = self._raw_split(split).sequences(settings)
-        else:
-            sequences = self.sequences(split, source)
-            if settings is not None:
-                for sequence in sequences:
-                    sequence.check_settings(settings)
+        if (source or self.source) == "raw":
+            return self._raw_split(split).sequences(settings, grid, label_hz)
+        if grid == "free" or label_hz is not None:
+            key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
+            raise ValueError(
+                f"evaluation.{key} with prepared recordings, whose windows end at the labels and which have no tracks; "
+                "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+            )
+        sequences = self.sequences(split, source)
+        for sequence in sequences:
+            sequence.check_settings(settings)
+        return sequences
+
+    def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:
+        """Return a loader of every recording in order, from its start, with all its labelled frames.
+
+        `SequenceBatch.recording` counts `sequences`.
+        """
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
             [len(sequence.windows) for sequence in sequences],

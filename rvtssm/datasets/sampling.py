@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from rvtssm.limits import check_at_least, check_choice, check_share
+from rvtssm.datasets.loading_config import SamplingConfig
 
 # the purposes of random numbers, kept apart so that one does not follow from another
 _STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _RATE = range(5)
@@ -34,46 +34,6 @@ class ChunkRequest:
     @property
     def is_empty(self) -> bool:
         return self.stop == self.start
-
-
-@dataclass
-class SamplingConfig:
-    """The composition of training batches. Numbers are per process."""
-
-    mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
-    batch_size: int = 8  # chunks
-    chunk_length: int = 21  # steps per chunk
-    stream_share: float = 0.5  # of a mixed batch, which holds at least one of each kind
-    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss, null = all
-    batches_per_epoch: int | None = None  # mode=random only; null = every labelled step once
-
-    @property
-    def num_streams(self) -> int:
-        """Chunks of a batch that continue the chunk before them."""
-        if self.mode != "mixed":
-            return self.batch_size if self.mode == "stream" else 0
-        return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
-
-    def check(self) -> None:
-        """Raise ValueError for values that make no batch."""
-        check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
-        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
-        check_share("sampling", self, "stream_share")
-        if self.batch_size < (2 if self.mode == "mixed" else 1):
-            raise ValueError(
-                f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
-                "a mixed batch holds at least one random chunk and one stream"
-            )
-        if self.mode == "mixed" and self.stream_share in (0, 1):
-            raise ValueError(
-                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
-                f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
-            )
-        if self.batches_per_epoch is not None and self.mode != "random":
-            raise ValueError(
-                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
-                "with streams an epoch is one pass over all recordings"
-            )
 
 
 def chunks_of(num_steps: int, length: int) -> list[tuple[int, int]]:
@@ -120,7 +80,6 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         num_rates: int = 1,
         accumulate: int = 1,
     ) -> None:
-        config.check()
         self.config = config
         self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
         self.num_rates, self.num_recordings = num_rates, len(num_steps) // num_rates

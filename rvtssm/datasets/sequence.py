@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
+from rvtssm.events.labels import clean_boxes, interpolated_boxes, to_labels
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
@@ -47,6 +48,20 @@ class FrameSequence:
 
     def close(self) -> None:
         self.source.close()
+
+    def taking(self, steps: npt.NDArray[np.int64]) -> FrameSequence:
+        """Return the sequence as a detector sees it that takes only some steps, the first among them.
+
+        Windows that are as long as their step begin at the end of the window that was taken before. Labels stay as
+        they are. Raise ValueError for prepared frames if a step is left out.
+        """
+        if len(steps) == len(self.windows):
+            return self
+        ends_us = self.windows.ends_us[steps]
+        dt_us = np.diff(ends_us, prepend=ends_us[0] - self.windows.dt_us[0])
+        lengths_us = dt_us if self.settings.length_us is None else self.settings.length_us
+        windows = Windows(np.stack([ends_us - lengths_us, ends_us], axis=1), dt_us)
+        return replace(self, windows=windows, source=self.source.counted_anew(windows))
 
     def check_settings(self, wanted: WindowSettings) -> None:
         """Raise ValueError if the frames were counted with other settings."""
@@ -117,6 +132,12 @@ class StoredFrames:
     def path(self) -> Path:
         return self.stored.path
 
+    def counted_anew(self, windows: Windows) -> StoredFrames:
+        raise ValueError(
+            f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
+            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue"
+        )
+
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> DenseFrames:
         hist = self.stored.histograms(start, stop)
         return DenseFrames(placement.histograms(hist) if placement else hist)
@@ -127,7 +148,11 @@ class StoredFrames:
 
 @dataclass(frozen=True, slots=True)
 class CountedFrames:
-    """The frames of a raw recording, which are counted when they are needed."""
+    """The frames of a raw recording, which are counted when they are needed.
+
+    If frames need events before their windows, those of `WindowSettings.warmup_us` are counted and earlier ones left
+    out. Then frames are counted here, because their events would be more to send than the frames.
+    """
 
     plan: SequencePlan
 
@@ -135,13 +160,19 @@ class CountedFrames:
     def path(self) -> Path:
         return self.plan.recording.path
 
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents:
+    def counted_anew(self, windows: Windows) -> CountedFrames:
+        """Return frames of other windows of the same recording."""
+        return CountedFrames(replace(self.plan, windows=windows))
+
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents | DenseFrames:
         plan = replace(self.plan, windows=self.plan.windows[start:stop])
         counter = plan.counter(*(placement.sources() if placement else ()))
         if len(plan.windows):
             first_us, stop_us = plan.span_us
             for begin_us in range(first_us, stop_us, _SPAN_US):
                 counter.push(plan.recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
+        if plan.settings.warmup_us:
+            return DenseFrames(counter.take(plan.windows.bounds_us))
         return ChunkEvents(counter.pack(plan.windows.bounds_us), plan.settings, counter.frame_shape)
 
     def close(self) -> None:
@@ -166,18 +197,26 @@ class RawSplit:
             boxes = raw.read_boxes(spec)
             self._recordings.append((raw.name, open_recording(raw.events_path, spec.height, spec.width), boxes))
 
-    def sequences(self, settings: WindowSettings) -> list[FrameSequence]:
-        """Return the recordings on the label grid, by name, as `rvtssm preprocess` would make them.
+    def sequences(
+        self, settings: WindowSettings, grid: str = "labels", label_hz: float | None = None
+    ) -> list[FrameSequence]:
+        """Return the recordings, by name, on the label grid as `rvtssm preprocess` would make them, or on the free one.
+
+        With `label_hz` the labels are interpolated to this rate on the same grid, see `interpolated_boxes`.
 
         Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
         could not be prepared either.
         """
         sequences = []
         for name, recording, boxes in self._recordings:
-            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train")
+            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train", grid=grid)
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:
-                labels = to_frame_labels(plan.labels, self.spec)
+                labels = plan.labels
+                if label_hz is not None:
+                    kept = clean_boxes(boxes, self.spec, settings.convention, self.split == "train")
+                    labels = to_labels(interpolated_boxes(kept, label_hz, name), plan.windows, is_exact=False)
+                labels = to_frame_labels(labels, self.spec)
                 sequences.append(
                     FrameSequence(name, plan.windows, labels, plan.frame_shape, settings, CountedFrames(plan))
                 )

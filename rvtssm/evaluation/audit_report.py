@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rvtssm.evaluation.memory_audit import Audit
 from rvtssm.output_folder import write_files
-from rvtssm.ssm import Spectrum
+from rvtssm.ssm.spectrum import Spectrum
 
 AUDIT_FILES = ("audit.md", "audit.json", "audit.png")
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}

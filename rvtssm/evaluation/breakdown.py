@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
+from rvtssm.evaluation.coco import ScoredRecording, match_detections
+from rvtssm.evaluation.matches import average_precisions, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.events.labels import LONGEST_TRACK_GAP_US
+from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
 MIN_IOU = 0.5
@@ -21,7 +23,6 @@ _STILL_S = {
     "1 s ago or longer": (1, math.inf),
 }
 _SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
-_LONGEST_GAP_US = 1_000_000  # between two boxes of a track from which a speed is computed
 _MIN_DISTANCE_US = 500_000  # between worst frames of one recording, because close frames look alike
 
 
@@ -114,7 +115,7 @@ def break_down(
     groups.append(_group("time since last motion", meaning, _STILL_S, still_s, recordings, spec))
     meaning = (
         "in frame widths per second: the distance between the centres of this box and the box before in its track, "
-        f"at most {_LONGEST_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower"
+        f"at most {LONGEST_TRACK_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower"
     )
     groups.append(_group("speed", meaning, _SPEEDS, speed, recordings, spec))
     return Breakdown(
@@ -141,7 +142,7 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     gap_us = np.diff(boxes["t"], prepend=boxes["t"][0])
     moved_px = np.linalg.norm(np.diff(centre, axis=0, prepend=centre[:1]), axis=1)
     is_known = np.diff(boxes["track_id"].astype(np.int64), prepend=-1) == 0
-    is_known &= (gap_us > 0) & (gap_us <= _LONGEST_GAP_US)
+    is_known &= (gap_us > 0) & (gap_us <= LONGEST_TRACK_GAP_US)
     speed = np.where(is_known, moved_px / spec.width / np.maximum(gap_us, 1) * 1e6, np.nan)
     disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
     edges = np.stack([boxes[name] for name in "xywh"], axis=1)

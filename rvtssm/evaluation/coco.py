@@ -1,8 +1,7 @@
-"""Average precision of the detections of whole recordings, computed by pycocotools."""
+"""Average precision of the detections of whole recordings, matched with their labels by pycocotools."""
 
 import contextlib
 import io
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.evaluation.matches import SIZES, RecordingMatches, average_precisions
 from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.records import DatasetSpec, Detections, Labels
 
 Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
-METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 
 
 class ScoredRecording(NamedTuple):
@@ -55,18 +54,16 @@ def match_detections(
     only: Only | None = None,
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
-) -> COCOeval:
-    """Match detections with labels at ten thresholds of overlap, over all recordings.
+) -> list[RecordingMatches]:
+    """Match the detections of each recording with its labels at ten thresholds of overlap.
 
     The images are the label times with at least one box after filtering (`is_filtered`). A detection belongs to every
     image at most `time_tolerance_us` away; with 0, there must be detections exactly at all label times. `only` selects
     the labels to find, as a function from labels to (N,) bool, or as such arrays by recording. The other labels are
     ignored: finding or missing them does not change the score. A recording that occurs twice (samplers repeat
-    recordings to pad ranks) counts once.
+    recordings to pad ranks) counts once. A recording without an image is left out.
     """
-    images: list[dict[str, int]] = []
-    truths: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
+    found = []
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
     for name, (labels, detections) in by_name.items():
         is_wanted = np.ones(len(labels), bool)
@@ -77,19 +74,9 @@ def match_detections(
             labels, is_wanted = labels[is_kept], is_wanted[is_kept]
             detections = [scored_detections(frame, spec) for frame in detections]
         _check_times(name, labels, detections, time_tolerance_us)
-        is_ignored = ~is_wanted
-        detections = sorted(detections, key=lambda frame: frame.t_us)
-        frame_us = np.array([frame.t_us for frame in detections], np.int64)
-        for t_us in np.unique(labels.t_us):
-            image = len(images) + 1
-            images.append({"id": image, "height": spec.frame_height, "width": spec.frame_width})
-            at = slice(*np.searchsorted(labels.t_us, np.array([t_us, t_us + 1])))
-            truths += _annotations(image, len(truths), labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at])
-            first, last = np.searchsorted(frame_us, np.array([t_us - time_tolerance_us, t_us + time_tolerance_us + 1]))
-            for frame in detections[first:last]:
-                ltwh = xyxy_to_ltwh(frame.xyxy)
-                found += _annotations(image, len(found), ltwh, frame.class_id, np.zeros(len(frame)), frame.score)
-    return _matched(images, truths, found, spec)
+        if len(labels):
+            found.append(_matched(name, labels, ~is_wanted, detections, time_tolerance_us, spec))
+    return found
 
 
 def _check_times(name: str, labels: Labels, detections: Sequence[Detections], tolerance_us: int) -> None:
@@ -129,24 +116,27 @@ def _annotations(
     ]
 
 
-def average_precisions(matched: COCOeval, spec: DatasetSpec) -> dict[str, float]:
-    """Return the numbers of `evaluate_detections`."""
-    metrics = dict(zip(METRICS, map(float, matched.stats), strict=False))
-    precision = matched.eval["precision"][:, :, :, 0, -1]  # by threshold, recall, class; of all sizes
-    for k, name in enumerate(spec.class_names):
-        metrics[f"AP/{name}"] = float(precision[:, :, k].mean())
-    return {name: math.nan if value < 0 else value for name, value in metrics.items()}
-
-
-def precision_curves(matched: COCOeval, spec: DatasetSpec) -> dict[str, np.ndarray]:
-    """Return by class the precision (101,) at overlap 0.5 and recall 0, 0.01, ..., 1; NaN without ground truth."""
-    precision = matched.eval["precision"][0, :, :, 0, -1]  # at the lowest threshold, of all sizes
-    return {name: np.where(precision[:, k] < 0, np.nan, precision[:, k]) for k, name in enumerate(spec.class_names)}
-
-
 def _matched(
-    images: list[dict[str, int]], truths: list[dict[str, Any]], found: list[dict[str, Any]], spec: DatasetSpec
-) -> COCOeval:
+    name: str,
+    labels: Labels,
+    is_ignored: np.ndarray,
+    detections: Sequence[Detections],
+    tolerance_us: int,
+    spec: DatasetSpec,
+) -> RecordingMatches:
+    images: list[dict[str, int]] = []
+    truths: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    detections = sorted(detections, key=lambda frame: frame.t_us)
+    frame_us = np.array([frame.t_us for frame in detections], np.int64)
+    for image, t_us in enumerate(np.unique(labels.t_us), start=1):
+        images.append({"id": image, "height": spec.frame_height, "width": spec.frame_width})
+        at = slice(*np.searchsorted(labels.t_us, np.array([t_us, t_us + 1])))
+        truths += _annotations(image, len(truths), labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at])
+        first, last = np.searchsorted(frame_us, np.array([t_us - tolerance_us, t_us + tolerance_us + 1]))
+        for frame in detections[first:last]:
+            ltwh = xyxy_to_ltwh(frame.xyxy)
+            found += _annotations(image, len(found), ltwh, frame.class_id, np.zeros(len(frame)), frame.score)
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(spec.class_names)]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         sides = []
@@ -157,6 +147,25 @@ def _matched(
             sides.append(side)
         matched = _BoxEval(*sides, "bbox")
         matched.evaluate()
-        matched.accumulate()
-        matched.summarize()
-    return matched
+    # by class, size and image; None where an image has neither objects nor detections of the class
+    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(images))
+    num_truths = np.zeros((len(SIZES), spec.num_classes), np.int64)
+    for k, size, image in np.ndindex(rows.shape):
+        if rows[k, size, image]:
+            num_truths[size, k] += np.count_nonzero(rows[k, size, image]["gtIgnore"] == 0)
+    scores = [[row["dtScores"] for row in rows[k, 0] if row] for k in range(spec.num_classes)]
+    return RecordingMatches(
+        name,
+        score=np.array([score for images in scores for image in images for score in image], np.float64),
+        class_id=np.repeat(np.arange(spec.num_classes), [sum(map(len, images)) for images in scores]),
+        is_hit=_by_size(rows, "dtMatches"),
+        is_ignored=_by_size(rows, "dtIgnore"),
+        num_truths=num_truths,
+    )
+
+
+def _by_size(rows: np.ndarray, key: str) -> np.ndarray:
+    """Return what the detections of all classes and images have under a key of pycocotools, (S, T, D) bool."""
+    return np.stack(
+        [np.concatenate([row[key] for row in rows[:, size].flat if row], axis=1) for size in range(len(SIZES))]
+    ).astype(bool)

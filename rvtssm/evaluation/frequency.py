@@ -4,6 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.evaluation.bootstrap import Interval, Resampled
+
+MAX_DEVIATION = 0.05  # of the rate that is run from the rate that was asked for
 REFERENCE_HZ = 20.0  # the rate at which the published models are trained
 
 # AP in percent at 20 / 40 / 80 / 100 / 200 Hz, trained at 20 Hz: Zubic et al., CVPR 2024, and the papers it cites
@@ -26,14 +32,50 @@ PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
 class RateRow:
     """The measurements at one inference rate."""
 
-    hz: float
+    hz: float  # of the steps that were run
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
     extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
+    resampled: Resampled | None = None
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The metrics with their intervals, by name; empty without intervals."""
+        if self.resampled is None or not self.resampled.has_intervals:
+            return {}
+        return {name: self.resampled.interval(name) for name in self.metrics}
 
 
 def is_same_rate(hz: float, other_hz: float) -> bool:
     """Return whether two rates are equal up to rounding: 30 Hz is 33333.3 us, possibly stored as 33333."""
     return math.isclose(hz, other_hz, rel_tol=1e-3)
+
+
+def true_rate(asked_hz: float, step_us: float) -> float:
+    """Return the rate of steps of `step_us`, to four digits; the asked rate itself if both are equal up to rounding."""
+    return asked_hz if is_same_rate(1e6 / step_us, asked_hz) else _to_four_digits(1e6 / step_us)
+
+
+def is_reached(asked_hz: float, hz: float) -> bool:
+    """Return whether steps at the rate `hz` may be reported as an answer to `asked_hz`."""
+    return abs(hz / asked_hz - 1) <= MAX_DEVIATION
+
+
+def nearest_rates(intervals_us: npt.NDArray[np.int64], asked_hz: float) -> list[float]:
+    """Return the rates below and above `asked_hz` that fit a whole number of steps between two labels.
+
+    `intervals_us` (N,) are all distances of successive label times, at least one. A rate is left out if the usual
+    interval allows it and the intervals together do not.
+    """
+    usual_us = float(np.median(intervals_us))
+    below = math.floor(asked_hz * usual_us / 1e6)
+    found = []
+    for num_steps in {max(below, 1), below + 1}:
+        hz = 1e6 * num_steps / usual_us
+        counts = np.maximum(1, np.rint(intervals_us * hz / 1e6)).astype(np.int64)
+        step_us = float(np.median(np.repeat(intervals_us / counts, counts)))
+        if is_reached(hz, 1e6 / step_us):
+            found.append(_to_four_digits(1e6 / step_us))
+    return sorted(found)
 
 
 def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
@@ -59,3 +101,7 @@ def published_rows(dataset: str) -> dict[str, dict[float, float]]:
         model: {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, values, strict=True)}
         for model, values in PUBLISHED.get(dataset, {}).items()
     }
+
+
+def _to_four_digits(hz: float) -> float:
+    return float(f"{hz:.4g}")

@@ -1,11 +1,12 @@
 """Measures what the memory and the step of a trained detector do, on events without labels."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
@@ -13,36 +14,13 @@ from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.stream import check_causal
-from rvtssm.limits import check_positive
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.progress import progress_bar
 from rvtssm.records import Events
-from rvtssm.ssm import Spectrum
+from rvtssm.ssm.spectrum import Spectrum
 
 _BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
-
-
-@dataclass
-class AuditConfig:
-    """One run of `rvtssm audit`."""
-
-    duration_s: float = 5.0  # of the events, simulated or read: the longest memory that can be seen
-    frequencies_hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
-    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # steps that an input is held for, per step
-    threshold: float = 0.01  # a window is forgotten when its effect is below this share of its effect at its own time
-    num_timed: int = 20  # windows per rate
-
-    def __post_init__(self) -> None:
-        if not (self.frequencies_hz and all(0 < hz <= 1e6 for hz in self.frequencies_hz)):
-            raise ValueError(
-                f"audit.frequencies_hz={self.frequencies_hz}; name positive rates up to 1000000 Hz, such as [20,200]"
-            )
-        if not (self.finer and min(self.finer) >= 1):
-            raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
-        check_positive("audit", self, "threshold", "num_timed", "duration_s")
-        if self.threshold >= 1:
-            raise ValueError(f"audit.threshold={self.threshold:g} must be less than 1")
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,21 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown
 from rvtssm.evaluation.frequency import published_rows
-from rvtssm.evaluation.plots import precision_png, rates_png
-from rvtssm.evaluation.result import EvaluationReport, percent, percents, to_json
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.evaluation.plots import precision_png, rates_png, shifts_png
+from rvtssm.evaluation.result import (
+    EvaluationReport,
+    citation,
+    percent,
+    percent_interval,
+    percents,
+    rate_table,
+    shift_sentence,
+    to_json,
+)
+from rvtssm.inference.inference_config import SHOWN_SCORE
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
@@ -59,10 +69,8 @@ def document(title: str, parts: Iterable[str], numbers: Any) -> str:
 
 
 def _rates(report: EvaluationReport) -> list[str]:
-    names = report.metric_names
-    head = ["Hz", *(name.removeprefix("AP/") for name in names)]
-    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows]
-    parts = ["<h2>Average precision by inference rate</h2>", table("rates", head, rows, "percent")]
+    head, *rows = rate_table(report)
+    parts = ["<h2>Average precision by inference rate</h2>", table("rates", head, rows, "percent"), *_intervals(report)]
     if not math.isnan(report.performance_drop):
         parts.append(
             f"<p>Performance drop (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
@@ -72,7 +80,25 @@ def _rates(report: EvaluationReport) -> list[str]:
         values = ", ".join(f"{escape(name)} {percent(ap)}" for name, ap in report.still_objects.items())
         parts.append(f"<p>AP in percent on objects that stand still, with the state: {values}.</p>")
     parts += _published(report)
+    parts.append(f"<p>To cite: {escape(citation(report))}.</p>")
+    if report.time_shifts:
+        parts += [
+            f"<p>{escape(shift_sentence(report))}</p>",
+            figure(shifts_png(report.time_shifts), "AP over the shift."),
+        ]
     return [*parts, figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
+
+
+def _intervals(report: EvaluationReport) -> list[str]:
+    """Return the intervals of all numbers in one table, or nothing if there are none."""
+    names = report.metric_names
+    rows = [
+        [f"{row.hz:g}", *(percent_interval(row.intervals[name]) for name in names)]
+        for row in report.rows
+        if row.intervals
+    ]
+    head = ["Hz", *(name.removeprefix("AP/") for name in names)]
+    return [table("intervals", head, rows, f"percent, with {LEVEL:.0%} intervals")] if rows else []
 
 
 def _published(report: EvaluationReport) -> list[str]:

@@ -19,6 +19,7 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     for name, color in (("AP50", "#8fb8de"), ("AP", "#1f4e8c")):
         values = [100 * row.metrics[name] for row in rows]
         axes.plot(hz, values, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
+        _draw_band(axes, rows, name, color)
         for x, y in zip(hz, values, strict=True):
             axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
     _label_rates(axes, hz)
@@ -29,17 +30,29 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
 
 
 def comparison_png(
-    ap_by_name: Mapping[str, Mapping[float, float]], published: Mapping[str, Mapping[float, float]]
+    rows_by_name: Mapping[str, Sequence[RateRow]], published: Mapping[str, Mapping[float, float]]
 ) -> bytes:
     """Draw AP over the rate, one line for each of several weights, with the published models in grey."""
     drawing, axes = _figure((7.2, 4.4))
     _draw_published(axes, published)
-    for name, ap_by_hz in ap_by_name.items():
-        hz = sorted(ap_by_hz)
-        axes.plot(hz, [100 * ap_by_hz[x] for x in hz], "o-", label=name, linewidth=2)
-    _label_rates(axes, sorted({hz for ap_by_hz in ap_by_name.values() for hz in ap_by_hz}))
+    for name, rows in rows_by_name.items():
+        ordered = sorted(rows, key=lambda row: row.hz)
+        hz, values = [row.hz for row in ordered], [100 * row.metrics["AP"] for row in ordered]
+        (line,) = axes.plot(hz, values, "o-", label=name, linewidth=2)
+        _draw_band(axes, ordered, "AP", line.get_color())
+    _label_rates(axes, sorted({row.hz for rows in rows_by_name.values() for row in rows}))
     axes.set_ylim(bottom=0)
     return _png(drawing, axes)
+
+
+def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
+    """Draw AP over the time in milliseconds between a label and the output that is scored."""
+    figure, axes = _figure((5.4, 4.0))
+    axes.plot(list(ap_by_shift), [100 * ap for ap in ap_by_shift.values()], "o-", linewidth=2)
+    axes.axvline(0, color="0.7", linewidth=1, zorder=1)
+    axes.set(xlabel="time of the output minus time of the label [ms]", ylabel="average precision [%]")
+    axes.set_ylim(bottom=0)
+    return _png(figure, axes)
 
 
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
@@ -51,6 +64,15 @@ def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
             axes.plot(recall, 100 * curve, label=name, linewidth=2)
     axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
     return _png(figure, axes)
+
+
+def _draw_band(axes: Any, rows: Sequence[RateRow], name: str, color: Any) -> None:
+    """Draw the intervals of a number over the rate, where there are some."""
+    found = {row.hz: row.intervals[name] for row in rows if row.intervals}
+    lows, highs = ([100 * getattr(each, end) for each in found.values()] for end in ("low", "high"))
+    axes.fill_between(list(found), lows, highs, color=color, alpha=0.2, linewidth=0, zorder=1)
+    if len(found) == 1:  # a band needs two points
+        axes.vlines(list(found), lows, highs, color=color, linewidth=2, alpha=0.4)
 
 
 def _label_rates(axes: Any, rates: Sequence[float]) -> None:

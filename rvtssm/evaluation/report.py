@@ -9,10 +9,18 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.frequency import RateRow, published_rows
 from rvtssm.evaluation.page import Picture, to_html
 from rvtssm.evaluation.plots import rates_png
-from rvtssm.evaluation.result import EvaluationReport, markdown_table, percent, percents, to_json
+from rvtssm.evaluation.result import (
+    EvaluationReport,
+    citation,
+    markdown_table,
+    percent,
+    rate_table,
+    shift_sentence,
+    to_json,
+)
 from rvtssm.output_folder import write_files
 
 REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluation.png", "report.html")
@@ -21,13 +29,14 @@ REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluatio
 def console_table(report: EvaluationReport) -> Table:
     """Return the report as a rich table with AP in percent; published rows and settings are below it."""
     lines = [*_published(report), *(f"{name}: {value}" for name, value in report.settings.items())]
+    lines += [shift_sentence(report)] if report.time_shifts else []
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     table = Table(title=report.title, caption="\n".join(lines), caption_justify="left", title_justify="left")
-    table.add_column("Hz", justify="right", style="bold")
-    for name in report.metric_names:
-        table.add_column(name.replace("AP_", "AP ").replace("AP/", ""), justify="right")
-    for row in report.rows:
-        table.add_row(f"{row.hz:g}", *percents(row.metrics, report.metric_names))
+    head, *rows = rate_table(report)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right", style=None if number else "bold")
+    for row in rows:
+        table.add_row(*row)
     if not math.isnan(report.performance_drop):
         table.add_section()
         table.add_row("drop", percent(report.performance_drop))
@@ -37,25 +46,27 @@ def console_table(report: EvaluationReport) -> Table:
 def to_csv(report: EvaluationReport) -> str:
     """Return one line per rate; a cell is empty if there was no ground truth."""
     text = io.StringIO()
-    extra = list(dict.fromkeys(name for row in report.rows for name in row.extra))
+    lines = [{**row.metrics, **row.extra, **_limits(row)} for row in report.rows]
+    names = list(dict.fromkeys([*report.metric_names, *(name for line in lines for name in line)]))
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["hz", *report.metric_names, *extra])
-    for row in report.rows:
-        values = [{**row.metrics, **row.extra}.get(name, math.nan) for name in (*report.metric_names, *extra)]
+    writer.writerow(["hz", *names])
+    for row, line in zip(report.rows, lines, strict=True):
+        values = [line.get(name, math.nan) for name in names]
         writer.writerow([f"{row.hz:g}", *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
     return text.getvalue()
 
 
 def to_markdown(report: EvaluationReport) -> str:
     """Return a section with the table, the drop, the published rows if there are any, and the settings."""
-    names = report.metric_names
-    rows = [["Hz", *names], *([f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows)]
-    lines = [f"## {report.title}", "", *markdown_table(rows, "|--:|")]
+    lines = [f"## {report.title}", "", *markdown_table(rate_table(report), "|--:|")]
     if not math.isnan(report.performance_drop):
         meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
         lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
     for sentence in _published(report):
         lines += ["", sentence]
+    lines += ["", f"To cite: {citation(report)}."]
+    if report.time_shifts:
+        lines += ["", shift_sentence(report)]
     if report.still_objects:
         values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
         lines += ["", f"AP on objects that stand still: {values}."]
@@ -72,6 +83,12 @@ def write_report(report: EvaluationReport, folder: Path, pictures: Sequence[Pict
         to_html(report, pictures).encode(),
     )
     return {path.suffix[1:]: path for path in write_files(folder, dict(zip(REPORT_FILES, content, strict=True)))}
+
+
+def _limits(row: RateRow) -> dict[str, float]:
+    """Return the ends of all intervals by name."""
+    ends = {f"{name}_low": found.low for name, found in row.intervals.items()}
+    return ends | {f"{name}_high": found.high for name, found in row.intervals.items()}
 
 
 def _published(report: EvaluationReport) -> list[str]:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown
-from rvtssm.evaluation.coco import METRICS
 from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
+from rvtssm.evaluation.matches import METRICS
 
 NO_VALUE = "–"  # stands for a number without ground truth
 
@@ -23,6 +24,7 @@ class EvaluationReport:
     reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
     still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
     breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
+    time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -43,6 +45,14 @@ class EvaluationReport:
         """AP at the reference rate minus the mean AP at the other rates, in [-1, 1]; NaN with a single rate."""
         return performance_drop({row.hz: row.metrics["AP"] for row in self.rows}, self.reference_hz)
 
+    @property
+    def differences(self) -> dict[float, Interval]:
+        """AP minus the AP at `breakdown_hz`, with intervals, by rate; empty without intervals."""
+        by_hz = {row.hz: row.resampled for row in self.rows if row.resampled}
+        reference = by_hz.pop(self.breakdown_hz, None)
+        found = {hz: resampled.minus(reference, "AP") for hz, resampled in by_hz.items()} if reference else {}
+        return {hz: difference for hz, difference in found.items() if difference}
+
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
     """Return plain values for json.dump, as fractions; None means that there was no ground truth."""
@@ -54,9 +64,16 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
             f"{row.hz:g}": {name: _json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
             for row in report.rows
         },
+        "intervals": {
+            f"{row.hz:g}": {name: json_interval(found)[1:] for name, found in row.intervals.items()}
+            for row in report.rows
+            if row.intervals
+        },
+        "differences": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in report.differences.items()},
         "reference_hz": report.reference_hz,
         "performance_drop": _json_number(report.performance_drop),
         "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
+        "time_shifts_ms": {f"{shift:g}": _json_number(ap) for shift, ap in report.time_shifts.items()},
         "breakdown": report.breakdown.to_json() if report.breakdown else None,
     }
 
@@ -64,6 +81,56 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
 def percent(value: float) -> str:
     """Return a fraction as text in percent, or a dash if there was no ground truth."""
     return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def percent_interval(found: Interval) -> str:
+    """Return a fraction as text in percent, with its interval if it has one."""
+    interval = "" if math.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
+    return percent(found.value) + interval
+
+
+def citation(report: EvaluationReport) -> str:
+    """Return one line for a paper: the number at the rate of training, how sure it is, the weights and the program."""
+    row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+    found = row.intervals.get("AP")
+    number = percent_interval(found) if found else percent(row.metrics["AP"])
+    sure = (
+        f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)" if found and row.resampled else ""
+    )
+    line = f"AP {number}{sure} at {row.hz:g} Hz on {report.title}"
+    if "made by" in report.settings:
+        line += f"; weights SHA-256 {report.settings['weights SHA-256'][:16]}, {report.settings['made by']}"
+    return line
+
+
+def shift_sentence(report: EvaluationReport) -> str:
+    """Say what AP is with the outputs of other times; empty if that was not measured."""
+    if not report.time_shifts:
+        return ""
+    values = ", ".join(f"{shift:+g} ms {percent(ap)}" for shift, ap in report.time_shifts.items())
+    return f"AP at {report.breakdown_hz:g} Hz with the newest output at the label time plus a shift: {values}."
+
+
+def json_interval(found: Interval) -> list[float | None]:
+    """Return value, low and high as plain values; None means that there was no ground truth."""
+    return [_json_number(value) for value in found]
+
+
+def rate_table(report: EvaluationReport) -> list[list[str]]:
+    """Return one row of cells per rate, the head first; intervals and differences only where there are some."""
+    names, differences = report.metric_names, report.differences
+    head = ["Hz", *(name.removeprefix("AP/") for name in names)]
+    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows]
+    if any(row.intervals for row in report.rows):
+        head.insert(2, f"{LEVEL:.0%} of AP")
+        for row, cells in zip(report.rows, rows, strict=True):
+            found = row.intervals.get("AP")
+            cells.insert(2, f"{percent(found.low)} to {percent(found.high)}" if found else NO_VALUE)
+    if differences:
+        head.append(f"AP minus {report.breakdown_hz:g} Hz")
+        for row, cells in zip(report.rows, rows, strict=True):
+            cells.append(percent_interval(differences[row.hz]) if row.hz in differences else NO_VALUE)
+    return [head, *rows]
 
 
 def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:

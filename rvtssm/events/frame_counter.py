@@ -22,6 +22,7 @@ from rvtssm.events.representations import (
     fill_frames,
     num_shared_slices,
 )
+from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
 from rvtssm.free_memory import check_memory
 from rvtssm.records import Events, Windows, WindowSettings
@@ -36,7 +37,8 @@ class FrameCounter:
 
     Events are kept until `forget_before` says that no window needs them any more, or `count_ahead` counts them. If
     bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and kept in a
-    ring. The frames are the same.
+    ring. The frames are the same. `surfaces` have no window: all events pushed before the end of a window count in its
+    frame, also those that were forgotten.
     """
 
     def __init__(self, settings: WindowSettings, pixels: FramePixels) -> None:
@@ -45,6 +47,9 @@ class FrameCounter:
         self.frame_shape = settings.num_channels, pixels.height, pixels.width
         num_bytes = math.prod(self.frame_shape) * settings.dtype.itemsize
         check_memory(2 * num_bytes, f"num_bins={settings.num_bins} gives frames of {self.frame_shape}, use fewer")
+        self._surfaces: Surfaces | None = None
+        if settings.representation == "surfaces":
+            self._surfaces = Surfaces(settings.time_constants_us, pixels.height * pixels.width)
         self._t = self._own_t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
         self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # place of the first cell of each event
@@ -97,7 +102,14 @@ class FrameCounter:
 
         `bounds_us` (n, 2), ends increasing from call to call. A contiguous `out` is written instead of a new array.
         """
-        packed, ring, shape = self.pack(bounds_us), self._ring_for(bounds_us), (len(bounds_us), *self.frame_shape)
+        shape = len(bounds_us), *self.frame_shape
+        if self._surfaces is not None:
+            out = np.empty(shape, self.settings.dtype) if out is None else out
+            for end_us, frame in zip(bounds_us[:, 1].tolist(), out, strict=True):
+                self._add_until(end_us)
+                self._surfaces.write(end_us, frame)
+            return out
+        packed, ring = self.pack(bounds_us), self._ring_for(bounds_us)
         if out is None and ring is None and adds_up(self.settings):
             frames = np.zeros(shape, self.settings.dtype) if self._ahead is None else self._ahead
             assert frames.shape == shape, "a window that is counted ahead is taken alone"
@@ -123,30 +135,37 @@ class FrameCounter:
 
         They are small enough to be sent to another process.
         """
+        assert self._surfaces is None, "frames of surfaces need more than the events of their windows"
         ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
         first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
         places = ranges if self._is_whole else self._before[ranges].astype(np.int64)
         low, high = self._place(first), self._place(last)
         times: Ints = np.empty(0, np.int64)
         if REPRESENTATIONS[self.settings.representation].needs_time:
-            times = self._t[first:last]
-            if not self._is_whole:
-                times = np.repeat(times, np.diff(self._before[first : last + 1]))
+            times = self._times_of_cells(first, last)
         return Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
 
     def forget_before(self, time_us: int) -> None:
         """Forget the events before a time, which no later window needs."""
+        if self._surfaces is not None:
+            self._add_until(time_us)
         self._begin += int(np.searchsorted(self.times_us, time_us))
 
     def state(self) -> tuple[npt.NDArray[Any], ...]:
-        """Return the kept events: times, cells, and the place of the first cell of each event and after the last."""
+        """Return the kept events: times, cells, and the place of the first cell of each event and after the last.
+
+        The state of `surfaces` follows.
+        """
         first, last = self._place(self._begin), self._place(self._end)
         before = self._before[:0] if self._is_whole else self._before[self._begin : self._end + 1] - first
-        return self.times_us.copy(), self._cells[first:last].copy(), before
+        surfaces = () if self._surfaces is None else self._surfaces.state()
+        return self.times_us.copy(), self._cells[first:last].copy(), before, *surfaces
 
     def load_state(self, state: tuple[npt.NDArray[Any], ...]) -> None:
         """Continue from the `state` of another counter with the same settings and pixels."""
-        t, cells, before = state
+        t, cells, before, *surfaces = state
+        if self._surfaces is not None:
+            self._surfaces.load_state(*surfaces)
         self._begin = self._end = 0
         self._make_room(len(t), len(cells))
         self._end = len(t)
@@ -165,6 +184,20 @@ class FrameCounter:
         if num_slices and (self._ring is None or len(self._ring.keys) < num_slices):
             self._ring = SliceRing(num_slices, self.pixels.height * self.pixels.width)
         return self._ring if num_slices else None
+
+    def _add_until(self, end_us: int) -> None:
+        """Add the events before a time to the surfaces, except those that were added before."""
+        assert self._surfaces is not None
+        if end_us <= self._surfaces.until_us:
+            return
+        first, last = (self._begin + np.searchsorted(self.times_us, (self._surfaces.until_us, end_us))).tolist()
+        cells = self._cells[self._place(first) : self._place(last)]
+        self._surfaces.add(cells, self._times_of_cells(first, last), end_us)
+
+    def _times_of_cells(self, first: int, last: int) -> Ints:
+        """Return the time of every cell of the kept events [first, last)."""
+        times = self._t[first:last]
+        return times if self._is_whole else np.repeat(times, np.diff(self._before[first : last + 1]))
 
     def _place(self, event: int) -> int:
         """Return where the cells of a kept event begin."""

@@ -30,6 +30,7 @@ BOX_DTYPE = np.dtype(
 _OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
 _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "still_us": -1}
 
+LONGEST_TRACK_GAP_US = 1_000_000  # between two boxes of a track that belong to one motion
 _FASTEST_LABELS_US = 45_000  # 20 Hz, a little early: faster ones would force windows shorter than training uses
 _JITTER_US = 2_000  # labels follow the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
@@ -110,14 +111,23 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
     """Say how many boxes of the spec's classes `clean_boxes` drops as faults, by reason; empty if there is none."""
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)]
+    is_box, is_visible = find_usable(boxes, spec)
+    x, w = (boxes[name].astype(np.float64) for name in "xw")
+    with np.errstate(invalid="ignore"):
+        width = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
+        is_huge = is_visible & is_train & (width > 9 * spec.width // 10)
+    is_outside = is_box & ~is_visible
+    counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
+    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+
+
+def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which boxes have finite sides that are not negative, and which of these the sensor sees in part, (N,)."""
     x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
     with np.errstate(invalid="ignore"):
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
-        is_outside = is_box & ((x >= spec.width) | (y >= spec.height) | (x + w <= 0) | (y + h <= 0))
-        visible = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
-        is_huge = is_box & ~is_outside & is_train & (visible > 9 * spec.width // 10)
-    counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
-    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+        is_visible = is_box & (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
+    return is_box, is_visible
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
@@ -128,10 +138,13 @@ def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
     return boxes
 
 
-def to_labels(boxes: Boxes, windows: Windows) -> Labels:
-    """Return cleaned boxes as labels of the windows that end at their times. Raise ValueError without such a window."""
+def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
+    """Return cleaned boxes as labels of the windows that end at their times, or unless `is_exact` at the next end.
+
+    Raise ValueError without such a window.
+    """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
-    if len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
+    if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
         raise ValueError("some boxes lie between the window ends; build the windows with label_grid from their times")
     return Labels(
         boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
@@ -140,6 +153,39 @@ def to_labels(boxes: Boxes, windows: Windows) -> Labels:
         window_index=index.astype(np.int64),
         still_us=boxes["still_us"].copy(),
     )
+
+
+def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
+    """Return boxes at a fixed rate from the first label time on, interpolated linearly along tracks.
+
+    Between two boxes of a track that are more than LONGEST_TRACK_GAP_US apart, and outside of tracks, there are none.
+    Where a box was interpolated, `still_us` is unknown. Raise ValueError if the recording `name` has no tracks.
+    """
+    if not boxes["track_id"].any():
+        raise ValueError(
+            f"the labels of {name} have no track_id, without which nothing can be interpolated; set "
+            "evaluation.label_hz=null"
+        )
+    first_us, last_us = int(boxes["t"][0]), int(boxes["t"][-1])
+    times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
+    parts = []
+    for track in np.unique(boxes["track_id"]):
+        known = boxes[boxes["track_id"] == track]
+        known = known[np.sort(np.unique(known["t"], return_index=True)[1])]
+        before = np.searchsorted(known["t"], times, side="right") - 1
+        is_inside = (before >= 0) & (times <= known["t"][-1])
+        at, before = times[is_inside], before[is_inside]
+        after = np.minimum(before + 1, len(known) - 1)
+        gap_us = known["t"][after] - known["t"][before]
+        share = (at - known["t"][before]) / np.maximum(gap_us, 1)
+        found = known[before].copy()
+        found["t"] = at
+        for side in "xywh":
+            found[side] += (share * (known[side][after].astype(np.float64) - known[side][before])).astype(np.float32)
+        found["still_us"][share > 0] = -1
+        parts.append(found[(share == 0) | (gap_us <= LONGEST_TRACK_GAP_US)])
+    together = np.concatenate(parts)
+    return together[np.argsort(together["t"], kind="stable")]
 
 
 def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:

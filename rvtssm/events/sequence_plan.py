@@ -38,8 +38,12 @@ class SequencePlan:
 
     @property
     def span_us(self) -> tuple[int, int]:
-        """The half-open interval that its windows cover, and one microsecond more, since those of `rvt` are closed."""
-        return int(self.windows.bounds_us[:, 0].min()), int(self.windows.ends_us[-1]) + 1
+        """The half-open interval of the events that its windows need, with those of `WindowSettings.warmup_us`.
+
+        It has one microsecond more, since the windows of `rvt` are closed.
+        """
+        first_us = int(self.windows.bounds_us[:, 0].min()) - self.settings.warmup_us
+        return first_us, int(self.windows.ends_us[-1]) + 1
 
     def section(self, start: int, stop: int) -> SequencePlan:
         """Return the plan of the windows [start, stop), whose size does not depend on the length of the recording."""
@@ -60,9 +64,12 @@ def plan_sequence(
     settings: WindowSettings,
     is_train: bool,
     is_read_later: bool = False,
+    grid: str = "labels",
 ) -> SequencePlan | None:
-    """Return the plan of a recording on the label grid, or without boxes on the free grid; None if no box is left.
+    """Return the plan of a recording, None if no box is left.
 
+    With boxes it is on the label grid, unless `grid` is "free"; then a label belongs to the first window that does not
+    end before it. Without boxes it is on the free grid.
     With `is_read_later` only the first events are read now, and the caller reads all and then calls `check_read`.
     Raise ValueError for a recording that cannot be used.
     """
@@ -83,6 +90,8 @@ def plan_sequence(
             check_label_times(recording, int(boxes["t"][-1]), first_us, last_us)
     if boxes is None:
         boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
+    elif grid == "free":
+        windows = free_grid(first_us, max(last_us, int(boxes["t"][-1])), settings)
     else:
         # RVT's first window may not start at 0, whenever the first event comes.
         start_us = 1 if settings.convention == "rvt" else first_us
@@ -93,7 +102,7 @@ def plan_sequence(
                 f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
                 "they count from another moment"
             ) from None
-    return SequencePlan(recording, windows, to_labels(boxes, windows), settings, spec)
+    return SequencePlan(recording, windows, to_labels(boxes, windows, is_exact=grid == "labels"), settings, spec)
 
 
 def check_faults(recording: Recording, num_events: int) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 from rvtssm.events.label_files import read_label_file
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
-from rvtssm.records import DatasetSpec
+from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 
-# of any recording that can be read; of two that fit the longer stands first
-EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
 # Files of cameras without a dataset's naming, besides the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 RVT_FOLDER = "event_representations_v2"

@@ -4,7 +4,8 @@ With a length of None (shrink) every window begins at the end of the one before,
 With a number (slide) windows have that length at any stride.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -28,9 +29,14 @@ class WindowsConfig:
     count_cutoff: int = _USUAL.count_cutoff
     convention: str = _USUAL.convention  # or "rvt", which reproduces RVT's files
     representation: str = _USUAL.representation  # or another of events/representations.py
+    time_constants_ms: list[float] = field(  # of representation=surfaces, which uses no bins
+        default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us]
+    )
 
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond
+        if not all(map(math.isfinite, self.time_constants_ms)):
+            raise ValueError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
         try:
             self.settings  # noqa: B018  checks its values
         except ValueError as error:
@@ -44,7 +50,13 @@ class WindowsConfig:
         if length_us is None and self.convention == "rvt":
             length_us = stride_us
         return WindowSettings(
-            stride_us, length_us, self.convention, self.num_bins, self.count_cutoff, self.representation
+            stride_us,
+            length_us,
+            self.convention,
+            self.num_bins,
+            self.count_cutoff,
+            self.representation,
+            tuple(round(tau * 1000) for tau in self.time_constants_ms),
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.inference.inference_config import DETECTION_FILES
 from rvtssm.records import Detections
 
 # as in the `_bbox.npy` of Gen1 and 1Mpx, so that detections can be used like ground truth
@@ -20,7 +21,6 @@ DETECTION_DTYPE = np.dtype(
         "itemsize": 40,
     }
 )
-DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
 
 Append = Callable[[Detections], None]
 

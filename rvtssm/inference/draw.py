@@ -15,12 +15,13 @@ import numpy as np
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.records import STILL_US, Detections, Labels
+from rvtssm.events.surfaces import to_sums
+from rvtssm.inference.inference_config import SHOWN_SCORE
+from rvtssm.records import STILL_US, Detections, Labels, WindowSettings
 
 Color = tuple[int, int, int]  # RGB
 Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
 
-SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 
 BACKGROUND: Color = (16, 19, 26)
 BAR: Color = (33, 38, 48)
@@ -39,8 +40,22 @@ CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the even
     (165, 180, 252),
 )
 
+_SHOWN_US = 50_000
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
+
+
+def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
+    """Return the numbers of events (2, H, W), darker first, that a picture of `surfaces` (2K, H, W) shows.
+
+    They are the sums at the time constant nearest to 50 ms, rounded, so that an event is shown for two thirds of that
+    time. A frame of another representation is returned as it is.
+    """
+    if windows.representation != "surfaces":
+        return frame
+    octaves = np.abs(np.log2(np.array(windows.time_constants_us) / _SHOWN_US))
+    sums = to_sums(frame[int(octaves.argmin()) :: len(octaves)])
+    return np.minimum(np.rint(sums), 255).astype(np.uint8)
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:

@@ -6,12 +6,12 @@ Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled fo
 import io
 import json
 import logging
+import math
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
@@ -31,21 +32,6 @@ FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
 _OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
-
-
-@dataclass
-class ExportConfig:
-    """One run of `rvtssm export`; the format follows from the name of the file."""
-
-    height: int | None = None  # frame, pixels; null: as in training
-    width: int | None = None
-    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
-
-    def __post_init__(self) -> None:
-        for name in ("height", "width", "check_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"export.{name}={value} must be at least 1")
 
 
 def format_of(path: Path | str) -> str:
@@ -115,6 +101,10 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
         meta = CheckpointMeta.from_dict(description["checkpoint"])
         if missing := {"frame_hw", "state", "predictions"} - description.keys():
             raise KeyError(*missing)
+        for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
+            if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
+                raise ValueError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
+            check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
     return meta, description

@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rvtssm.file_errors import file_errors
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.parts import head_class
+
+_AGAIN = "export it again with `rvtssm export`"
 
 # a step: counts, step scale, states -> tensors of the predictions, states
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
@@ -76,12 +79,12 @@ def read_exported(path: Path | str, trust: bool = False, precision: str = "float
             "from others ask for .onnx, which is data"
         )
     check_digest(path)
-    with quiet():
+    with file_errors(path, " cannot be used", _AGAIN), quiet():
         if precision == "bf16":
             run, text = _open_in_bf16(Path(path))
         else:
             run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
-    meta, description = read_description(text, path)
+        meta, description = read_description(text, path)
     detector: Any = ExportedDetector(run, meta, description)
     return LoadedCheckpoint(
         **{field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}, detector=detector
@@ -152,14 +155,20 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
     except Exception:  # its errors have no common class
-        raise ValueError(f"{path} is not a whole ONNX file; export it again with `rvtssm export`") from None
+        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
     names = [each.name for each in session.get_inputs()]
 
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
-        found = [torch.from_numpy(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
+        try:
+            found = [torch.from_numpy(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
+        except Exception as error:  # they have no common class either
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
         num_predictions = len(found) - len(state)
         return found[:num_predictions], found[num_predictions:]
 
@@ -182,7 +191,7 @@ def _open_in_bf16(path: Path) -> tuple[Run, str]:
     try:
         model = core.read_model(path)
     except Exception:  # its errors have no common class
-        raise ValueError(f"{path} is not a whole ONNX file; export it again with `rvtssm export`") from None
+        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
     shapes = {each.any_name: each.partial_shape for each in model.inputs}
 
     @functools.cache
@@ -192,7 +201,11 @@ def _open_in_bf16(path: Path) -> tuple[Run, str]:
 
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
-        outputs = compiled(len(hist))(dict(zip(shapes, arrays, strict=True)), share_inputs=True)
+        try:
+            outputs = compiled(len(hist))(dict(zip(shapes, arrays, strict=True)), share_inputs=True)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
         found = [torch.from_numpy(array.copy()) for array in outputs.values()]
         num_predictions = len(found) - len(state)
         return found[:num_predictions], found[num_predictions:]
@@ -207,7 +220,7 @@ def _open_program(path: Path) -> tuple[Run, str]:
         with _weights_only():
             program = torch.export.load(path, extra_files=extra).module()
     except Exception:  # torch raises errors of many kinds for other files
-        raise ValueError(f"{path} is not a whole torch.export file; export it again with `rvtssm export`") from None
+        raise ValueError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
     text: Any = extra[METADATA_KEY]
 
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision.ops  # noqa: F401  takes seconds, which must not pass at the first window
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
@@ -18,7 +19,8 @@ from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, ne
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
 

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,60 +17,23 @@ from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
-from rvtssm.inference.detection_files import DETECTION_FILES, open_detection_files
-from rvtssm.inference.draw import SHOWN_SCORE
+from rvtssm.inference.detection_files import open_detection_files
+from rvtssm.inference.draw import shown_events
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
+from rvtssm.inference.inference_config import DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.output_folder import result_set
 from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
-FORMATS = (*DETECTION_FILES, "mp4", "png")
-_LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 _FILES = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "prediction.json")
-
-
-@dataclass
-class PredictConfig:
-    """One run of `rvtssm predict`."""
-
-    hz: float | None = None  # inference rate, null: the rate of training
-    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
-    height: int | None = None  # sensor, pixels, for events that do not say it
-    width: int | None = None
-    min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
-    postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
-    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of FORMATS
-    overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
-    max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
-    num_stills: int = 4  # pictures evenly spread over the recording, for png
-    scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
-    windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
-
-    def __post_init__(self) -> None:
-        if self.window not in ("shrink", "slide"):
-            raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
-        for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "windows_per_call"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"predict.{name}={value} must be positive")
-        if self.hz is not None and self.hz > 1e6:
-            raise ValueError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
-        if self.scale is not None and self.scale > _LARGEST_SCALE:
-            raise ValueError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
-        if not 0 <= self.min_score <= 1:
-            raise ValueError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
-        if self.num_stills < 0:
-            raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
-        if unknown := [name for name in self.formats if name not in FORMATS]:
-            raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(FORMATS)}")
 
 
 def predict_recording(
@@ -116,7 +79,7 @@ def predict_recording(
                     append(found)
                     if on_frame is not None:
                         on_frame(found)
-                    show(hist, frame)
+                    show(shown_events(hist, plan.settings), frame)
                     advance(1)
                     tally.add(frame, seconds)
                 if source.is_piped:
@@ -229,7 +192,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         min_score=config.min_score,
         hz=settings.hz,
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
-        is_summed=settings.length_us is None,
+        is_summed=settings.length_us is None and not settings.warmup_us,
         has_video="mp4" in config.formats,
         num_stills=config.num_stills if "png" in config.formats else 0,
         downsample=downsample,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, SequenceBatch

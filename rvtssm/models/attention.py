@@ -11,16 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath
-from timm.models.maxxvit import grid_partition, grid_reverse, window_partition, window_reverse
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from rvtssm.models.model_config import ModelConfig
 
+
+def split_blocks(x: Tensor, partition: tuple[int, int]) -> Tensor:
+    """Cut images into windows of p x q neighbouring pixels: (B, H, W, C) -> (B * H / p * W / q, p, q, C)."""
+    (batch, height, width, dim), (p, q) = x.shape, partition
+    return x.view(batch, height // p, p, width // q, q, dim).transpose(2, 3).reshape(-1, p, q, dim)
+
+
+def merge_blocks(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
+    """Undo `split_blocks`: windows -> images (B, H, W, C)."""
+    (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
+    return parts.view(-1, height // p, width // q, p, q, dim).transpose(2, 3).reshape(-1, height, width, dim)
+
+
+def split_grid(x: Tensor, partition: tuple[int, int]) -> Tensor:
+    """Group p x q pixels that lie H / p rows and W / q columns apart: (B, H, W, C) -> (B * H / p * W / q, p, q, C)."""
+    (batch, height, width, dim), (p, q) = x.shape, partition
+    return x.view(batch, p, height // p, q, width // q, dim).permute(0, 2, 4, 1, 3, 5).reshape(-1, p, q, dim)
+
+
+def merge_grid(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
+    """Undo `split_grid`: groups -> images (B, H, W, C)."""
+    (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
+    rows, columns = height // p, width // q
+    return parts.view(-1, rows, columns, p, q, dim).permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, dim)
+
+
 PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "block": (window_partition, window_reverse),
-    "grid": (grid_partition, grid_reverse),
+    "block": (split_blocks, merge_blocks),
+    "grid": (split_grid, merge_grid),
 }
 
 # By device and precision: where training is faster with attention written out (`benchmarks.attention`), because the
@@ -113,6 +137,15 @@ def _scaled(left: Tensor, right: Tensor, head_dim: int, out: Tensor | None = Non
     return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=head_dim**-0.5, out=out)
 
 
+def build_drop_path(rate: float) -> nn.Module:
+    """Return a module that leaves out the branches of a share of the samples: stochastic depth (Huang et al., 2016)."""
+    if not rate:
+        return nn.Identity()
+    from timm.layers import DropPath  # imported here because it takes seconds
+
+    return DropPath(rate)
+
+
 class PartitionAttention(nn.Module):
     """Attention within the parts of an image, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
 
@@ -139,7 +172,7 @@ class PartitionAttention(nn.Module):
         self.attention = SelfAttention(dim, head_dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), ScaledLinear(4 * dim, dim, layer_scale))
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = build_drop_path(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         height, width, dim = x.shape[1:]

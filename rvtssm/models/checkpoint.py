@@ -5,6 +5,7 @@ A file of torch.save, or one of safetensors with the description as JSON in its 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -23,12 +24,15 @@ from rvtssm.file_errors import file_errors
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import without_values
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
+WRITTEN_BY = "written_by"  # the key of `made_by`
 DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # numbers up to here are cheap to try
 _LARGEST_FRAME = 1 << 14  # pixels of a side
@@ -103,13 +107,29 @@ def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta)
     The suffix `.safetensors` chooses that format.
     """
     if Path(path).suffix != SAFETENSORS:
-        save_file(path, {_META_KEY: meta.to_dict(), "state_dict": detector.state_dict()})
+        weights = detector.state_dict()
+        save_file(path, {_META_KEY: meta.to_dict(), "state_dict": weights, WRITTEN_BY: made_by(weights)})
         return
     weights = {name: weight.detach().clone().contiguous() for name, weight in detector.state_dict().items()}
-    packed = save(weights, {_META_KEY: json.dumps(meta.to_dict()), DIGEST_KEY: NO_DIGEST_YET})
+    described = {_META_KEY: json.dumps(meta.to_dict()), WRITTEN_BY: json.dumps(made_by(weights))}
+    packed = save(weights, {**described, DIGEST_KEY: NO_DIGEST_YET})
     with atomic_file(path) as staged:
         staged.write_bytes(packed)
         add_digest(staged)
+
+
+def made_by(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return what a checkpoint says of its making: version, commit, date, and `weights_digest`."""
+    return {**written_by(), "weights_sha256": weights_digest(weights)}
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of the weights of a detector, whatever the file: names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def save_file(path: str | Path, content: dict[str, Any]) -> None:
@@ -230,7 +250,8 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate"
         )
-    detector = meta.build()
+    with without_values():
+        detector = meta.build()
     detector.load_state_dict(weights)
     described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
     return LoadedCheckpoint(**described, detector=detector.to(device).eval())

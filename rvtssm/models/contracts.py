@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
-from rvtssm.ssm import TemporalConfig, TemporalLayer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class Backbone(nn.Module, ABC):

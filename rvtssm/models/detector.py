@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import build_parts
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import to_constant
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from torch import nn
 
 from rvtssm.limits import check_choice
 from rvtssm.models.detector import Detector
-from rvtssm.ssm import TemporalLayer
+from rvtssm.models.model_config import PRECISIONS
+from rvtssm.ssm.layer import TemporalLayer
 
-PRECISIONS = ("float32", "bf16")
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # the last one is that of ARM
 
 

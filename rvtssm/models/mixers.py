@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor, nn
 
 from rvtssm.models.attention import AttentionPair
@@ -31,6 +30,8 @@ class ConvNeXtBlocks(nn.Module):
 
     def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
+        from timm.models.convnext import ConvNeXtBlock  # imported here because it takes seconds
+
         scales: dict[str, Any] = {"ls_init_value": model.layer_scale, "drop_path": model.drop_path}
         self.blocks = nn.Sequential(*(ConvNeXtBlock(dim, **scales) for _ in range(_BLOCKS_PER_PAIR)))
 

@@ -1,10 +1,11 @@
-"""The numbers and names that decide which parts a detector has, and the sizes of the published ones."""
+"""The settings of a detector: its parts and sizes, its precision, and which boxes count. It does not import torch."""
 
 from dataclasses import dataclass
 
-from rvtssm.limits import check_at_least, check_choice
-from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.limits import check_at_least, check_choice, check_share
 
+PRECISIONS = ("float32", "bf16")  # outside of training
+SCORES = ("objectness_times_class", "class_only")
 _NUM_STAGES = 4  # of the rvt backbone
 
 
@@ -39,7 +40,6 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
-        check_choice("model.mixer", self.mixer, SPATIAL_MIXERS)
         check_choice("model.memory", self.memory, ("carried", "chunk"))
         check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_queries", "rtdetr_layers", "memory_chunk")
         check_at_least("model", self, 0, "fpn_blocks", "rtdetr_denoising", "layer_scale", "drop_path")
@@ -69,3 +69,18 @@ MODEL_SIZES = {
     "small": ModelConfig(size="small", embed_dim=48, head_dim=24, fpn_blocks=1),
     "base": ModelConfig(size="base", embed_dim=64, head_dim=32, fpn_blocks=2),
 }
+
+
+@dataclass
+class PostprocessConfig:
+    """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
+
+    min_score: float = 0.001  # objectness times class probability
+    nms_iou: float = 0.45
+    score: str = "objectness_times_class"  # or class_only: what detections are ranked by
+    max_detections: int | None = None  # per frame, the best ones; None: all
+
+    def __post_init__(self) -> None:
+        check_choice("postprocess.score", self.score, SCORES)
+        check_share("postprocess", self, "min_score", "nms_iou")
+        check_at_least("postprocess", self, 1, "max_detections")

@@ -12,7 +12,7 @@ from torch import Tensor
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, fill_detector
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps the released SSM weights remember, by dataset
 

@@ -8,7 +8,7 @@ from rvtssm.models.rtdetr_head import RtdetrHead
 from rvtssm.models.rvt_backbone import RvtBackbone
 from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}

@@ -5,33 +5,14 @@ objectness times class, then ranked by the class probability.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms
 
 from rvtssm.boxes import cxcywh_to_xyxy
-from rvtssm.limits import check_at_least, check_choice, check_share
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections
-
-SCORES = ("objectness_times_class", "class_only")
-
-
-@dataclass
-class PostprocessConfig:
-    """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
-
-    min_score: float = 0.001  # objectness times class probability
-    nms_iou: float = 0.45
-    score: str = "objectness_times_class"  # or class_only: what detections are ranked by
-    max_detections: int | None = None  # per frame, the best ones; None: all
-
-    def __post_init__(self) -> None:
-        check_choice("postprocess.score", self.score, SCORES)
-        check_share("postprocess", self, "min_score", "nms_iou")
-        check_at_least("postprocess", self, 1, "max_detections")
 
 
 def to_probabilities(predictions: Tensor) -> Tensor:
@@ -44,6 +25,8 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
 
     Rows are [left, top, right, bottom px, objectness, class probability, class index].
     """
+    from torchvision.ops import batched_nms  # imported here because it takes seconds
+
     class_probability, class_id = probabilities[:, 5:].max(dim=1)
     score = probabilities[:, 4] * class_probability
     rows = torch.cat(

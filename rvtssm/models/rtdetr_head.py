@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
 from rvtssm.models.denoising import build_attention_mask, draw_noisy_queries
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.rtdetr_decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
-from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses
 from rvtssm.models.yolox_head import locate
 from rvtssm.records import Detections
 
@@ -124,6 +122,8 @@ class RtdetrHead(Head):
 
         All are weighted sums over the M frames, divided by the number of objects, or by what `divisor` makes of it.
         """
+        from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
+
         norm = divisor(int(num_targets.sum()))
         boxes, logits = predictions.boxes[:, None], predictions.logits[:, None]
         if predictions.earlier_boxes is not None and predictions.earlier_logits is not None:
@@ -144,6 +144,8 @@ class RtdetrHead(Head):
         boxes, logits, target = predictions.noisy_boxes, predictions.noisy_logits, predictions.noisy_target
         if boxes is None or logits is None or target is None:
             return predictions.boxes.new_zeros(())  # in evaluation, and without any frame
+        from rvtssm.models.rtdetr_loss import QueryOutputs, query_losses
+
         outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
         matched = target.expand(len(outputs.boxes), -1, -1)

@@ -14,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.stage import Stage
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 LARGEST_PARTITION = 10  # pixels of the coarsest map; at 240x304 and at 360x640 this gives the published partitions
 _FACTORS = (4, 2, 2, 2)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath
 from torch import Tensor, nn
 
-from rvtssm.models.attention import ScaledLinear
+from rvtssm.models.attention import ScaledLinear, build_drop_path
 
 if TYPE_CHECKING:
     from rvtssm.models.model_config import ModelConfig
@@ -168,7 +167,7 @@ class SSM2DBlock(nn.Module):
         self.mix = ScaledLinear(dim, dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), ScaledLinear(4 * dim, dim, layer_scale))
-        self.drop_path = DropPath(model.drop_path)
+        self.drop_path = build_drop_path(model.drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.mix(F.gelu(self.ssm(self.norm1(x)))))

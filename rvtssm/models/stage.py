@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rvtssm.limits import check_choice
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm import TemporalLayer
+from rvtssm.ssm.layer import TemporalLayer
 
 
 class Downsample(nn.Module):
@@ -48,6 +49,7 @@ class Stage(nn.Module):
         super().__init__()
         self.remembers = remembers
         self.downsample = Downsample(in_channels, dim, factor)
+        check_choice("model.mixer", model.mixer, SPATIAL_MIXERS)
         mixer = SPATIAL_MIXERS[model.mixer]
         self.blocks = nn.Sequential(*(mixer(dim, partition, model, index == 0) for index in range(num_blocks)))
         self.temporal = temporal

@@ -15,16 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.stage import mix_in_time
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 _STRIDES = (4, 8, 16, 32)
 PRETRAINED = "pretrained"
@@ -39,6 +39,8 @@ class TimmBackbone(Backbone):
     def __init__(
         self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
     ) -> None:
+        import timm  # here and below imported in functions, because it takes seconds
+
         super().__init__(model, temporal, frame_hw, in_channels)
         self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
         height, width = frame_hw
@@ -99,6 +101,8 @@ class TimmBackbone(Backbone):
         """Load the spatial weights from `model.timm_weights`; ValueError if they cannot be had or do not fit."""
         if self.weights is None:
             return
+        import timm
+
         overlay = {}
         if self.weights != PRETRAINED:
             with torch.device("meta"):
@@ -116,6 +120,8 @@ class TimmBackbone(Backbone):
         return {"timm_name": self.name, "temporal_strides": list(self.memory_strides), "frozen": self.freezes_spatial}
 
     def _create(self, **weights: Any) -> nn.Module:
+        import timm
+
         try:
             model: nn.Module = timm.create_model(
                 self.name, features_only=True, in_chans=self.in_channels, **self._options, **weights
@@ -129,6 +135,8 @@ class TimmBackbone(Backbone):
 
 
 def _known(name: str | None) -> str:
+    import timm
+
     if name is None:
         raise ValueError("model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto")
     if not timm.is_model(name):
@@ -138,6 +146,8 @@ def _known(name: str | None) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
+    from timm.models import load_state_dict
+
     if not Path(path).is_file():
         raise ValueError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
     try:

@@ -16,7 +16,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 # what decides how the numbers of a temporal layer are laid out and what they mean
 _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")
@@ -158,6 +158,8 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
     """
     if before.representation != after.representation:
         return None, "left", f"made for windows.representation={before.representation}"
+    if after.representation == "surfaces":
+        return None, "left", f"made for the time constants {before.time_constants_us} us"
     if value.shape[0] != own.shape[0]:
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
@@ -192,8 +194,9 @@ def _foreign_layers(
     return foreign
 
 
-def _bins(windows: WindowSettings) -> tuple[str, int]:
-    return windows.representation, windows.num_bins
+def _bins(windows: WindowSettings) -> tuple[str, int | tuple[int, ...]]:
+    is_binned = windows.representation != "surfaces"
+    return windows.representation, windows.num_bins if is_binned else windows.time_constants_us
 
 
 def _size(value: Tensor) -> str:

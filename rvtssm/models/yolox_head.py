@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
-from rvtssm.models.postprocess import PostprocessConfig, postprocess, to_probabilities
+from rvtssm.models.postprocess import postprocess, to_probabilities
 from rvtssm.models.yolox_loss import yolox_loss
 from rvtssm.records import Detections
 
@@ -102,7 +103,6 @@ def locate(height: int, width: int, strides: Sequence[int] = (8, 16, 32)) -> Ten
     """Return the A locations of a padded frame: (A, 3) float32 [centre x px, centre y px, stride px]."""
     parts = []
     for stride in strides:
-        y, x = torch.meshgrid(torch.arange(height // stride), torch.arange(width // stride), indexing="ij")
-        cells = torch.stack([x, y], dim=-1).reshape(-1, 2).float()
-        parts.append(torch.cat([(cells + 0.5) * stride, torch.full((len(cells), 1), float(stride))], dim=1))
-    return torch.cat(parts)
+        y, x = np.mgrid[: height // stride, : width // stride].reshape(2, -1)
+        parts.append(np.stack([(x + 0.5) * stride, (y + 0.5) * stride, np.full(len(x), stride)], axis=1))
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))

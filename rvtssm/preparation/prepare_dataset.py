@@ -18,8 +18,8 @@ from rich.filesize import decimal
 from rvtssm.atomic_files import remove_abandoned
 from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.limits import check_at_least, check_choice
 from rvtssm.preparation import sections
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import (
     Outcome,
     Plan,
@@ -48,30 +48,14 @@ _WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
-_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0}  # bytes per event that a frame shows
+_STORED_BYTES = {
+    "histogram": 1.0,
+    "voxel_grid": 6.0,
+    "event_stack": 3.0,
+    "surfaces": 8.0,
+}  # bytes per event that a frame shows
+_SURFACES_SHOW_US = 50_000  # their frames take as much at any rate; at this stride that is what stands above
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
-
-
-@dataclass
-class PreprocessConfig:
-    """Which recordings are prepared, with or without their labels, and by which processes."""
-
-    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")
-    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
-    workers: int | None = None  # None: one per core
-    overwrite: bool = False  # replace what was made with other settings
-    check_disk: bool = True  # refuse to begin where the disk seems too small
-
-    def __post_init__(self) -> None:
-        check_choice("preprocess.labels", self.labels, ("required", "none"))
-        check_at_least("preprocess", self, 1, "workers")
-        if not self.splits:
-            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
-
-    @property
-    def is_labelled(self) -> bool:
-        return self.labels == "required"
 
 
 @dataclass
@@ -169,7 +153,8 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
     """Raise ValueError if the disk has less room than the recordings are likely to need."""
-    overlap = max(1.0, (settings.length_us or 0) / settings.stride_us)
+    shown_us = _SURFACES_SHOW_US if settings.warmup_us else settings.length_us or 0
+    overlap = max(1.0, shown_us / settings.stride_us)
     stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
     needed = sum(
         stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
@@ -243,7 +228,8 @@ class _Run:
         if not self._jobs:
             return None
         job = self._jobs.popleft()
-        if job.num_bytes > self._longest_whole:
+        # the frames of a section would lack the events before it, if they need any
+        if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
             return (job,), plan_recording, (job.recording, job.recipe, True)
         report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
         return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)

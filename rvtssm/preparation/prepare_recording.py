@@ -53,6 +53,7 @@ class Recipe:
             "dataset": spec.name,
             "convention": settings.convention,
             "representation": settings.representation,
+            **({"time_constants_us": list(settings.time_constants_us)} if settings.warmup_us else {}),
             "grid": "labels" if self.is_labelled else "free",
             "stride_us": settings.stride_us,
             "length_us": settings.length_us,

@@ -80,5 +80,5 @@ class SectionedRecording:
         return Outcome("written", "", faults.backward_steps, self.num_events, self.plan.unusable_boxes)
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):  # errors of HDF5 about a file that is deleted
+        with contextlib.suppress(Exception):  # its own, and errors of a full disk that have been reported
             self._stack.__exit__(RuntimeError, RuntimeError("abandoned"), None)

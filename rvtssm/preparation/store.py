@@ -23,13 +23,14 @@ import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
-from rvtssm.events.readers.hdf5 import open_hdf5, read_array, reading
+from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, reading
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.file_errors import file_errors
 from rvtssm.free_memory import check_memory
 from rvtssm.preparation.compress import decompress_into
+from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
-from rvtssm.watchdog import memory_file, watched
+from rvtssm.watchdog import watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
@@ -113,10 +114,10 @@ class StoredSequence:
 class SequenceWriter:
     """Takes the compressed frames of a recording in their order; `meta` must be set before the end."""
 
-    def __init__(self, stored: h5py.Dataset) -> None:
+    def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
         self.meta: Meta = {}
         self.crc = 0
-        self._stored = stored
+        self._stored, self._disk = stored, disk
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._lengths: list[int] = []
@@ -133,8 +134,9 @@ class SequenceWriter:
         self.crc = zlib.crc32(waiting, self.crc)
         data = np.frombuffer(waiting, np.uint8)
         size = len(self._stored)
-        self._stored.resize(size + len(data), axis=0)
-        self._stored[size:] = data
+        with self._disk.errors_at_end():
+            self._stored.resize(size + len(data), axis=0)
+            self._stored[size:] = data
         self._waiting, self._waiting_bytes = [], 0
 
     @property
@@ -154,35 +156,28 @@ def sequence_writer(
 
     The same frames and `meta` give the same bytes. Raise ValueError if the number of frames is not that of the windows.
     """
-    with atomic_file(path) as staged, _created(staged) as file:
-        stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
-        stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.dtype(dtype).name
-        writer = SequenceWriter(stored)
-        yield writer
-        writer.flush()
-        offsets = writer.offsets
-        if len(offsets) != len(windows) + 1:
-            raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
-        stored_labels = (getattr(labels, field.name) for field in fields(Labels))
-        tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
-        for name, table in tables.items():
-            file[name] = table
-        meta = {"format_version": FORMAT_VERSION, **writer.meta}
-        digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
-        file.attrs["meta"] = json.dumps({**meta, "digest": digest})
-
-
-@contextlib.contextmanager
-def _created(path: Path) -> Iterator[h5py.File]:
-    """Yield a new file. After an error its descriptor is replaced, since the disk may be full: HDF5 keeps a file open
-    that it cannot write, and crashes when the process ends."""
-    with h5py.File(path, "w") as file:
+    with atomic_file(path) as staged, UnfailingFile(staged) as disk:
+        file = h5py.File(disk, "w")
         try:
-            yield file
-        except BaseException:
-            with memory_file() as nowhere:
-                os.dup2(nowhere.fileno(), file.id.get_vfd_handle(), inheritable=False)
-            raise
+            stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
+            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.dtype(dtype).name
+            writer = SequenceWriter(stored, disk)
+            yield writer
+            writer.flush()
+            offsets = writer.offsets
+            if len(offsets) != len(windows) + 1:
+                raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
+            stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+            tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+            meta = {"format_version": FORMAT_VERSION, **writer.meta}
+            digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
+            with disk.errors_at_end():
+                for name, table in tables.items():
+                    file[name] = table
+                file.attrs["meta"] = json.dumps({**meta, "digest": digest})
+        finally:
+            with disk.errors_at_end():
+                file.close()
 
 
 def shared_settings(meta: Meta) -> Meta:
@@ -205,7 +200,8 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     if path.is_dir():
         if spec is None:
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
-        return open_rvt_sequence(path, spec)
+        with file_errors(path, advice="copy the folder again"):
+            return open_rvt_sequence(path, spec)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
         tables = {name: read_array(file, name) for name in _TABLES}
@@ -228,6 +224,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        check_storage(path, file["data"])
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
@@ -235,7 +232,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
-    boxes = with_class_indices(to_boxes(_loaded(labels_path)["labels"], labels_path), spec)
+    boxes = with_class_indices(to_boxes(_loaded(labels_path, "labels"), labels_path), spec)
     meta = {
         "format_version": "rvt",
         "dataset": spec.name,
@@ -283,9 +280,10 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     return choices[name], length_ms * 1000, num_bins
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
     with file_errors(path, " cannot be read", "copy the folder again"):
-        return np.load(path, allow_pickle=False)
+        found: Any = np.load(path, allow_pickle=False)
+        return found[member] if member else found
 
 
 def _opened(path: Path | str) -> h5py.File:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.events.labels import Boxes
+from rvtssm.events.frame_counter import count_as_they_close
+from rvtssm.events.labels import Boxes, find_usable
 from rvtssm.events.readers import open_recording
-from rvtssm.events.sequence_plan import check_faults, check_label_times
+from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.prepare_dataset import PreprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.progress import run_all
@@ -136,6 +137,8 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     with closing(open_sequence(path, spec)) as sequence:
         sequence.check_frames()
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
+        if recording is not None and path.is_file():
+            faults += _source_faults(sequence, recording, recipe)
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
     mine = shared_settings(sequence.meta)
@@ -143,8 +146,6 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
         found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
-    if recording is not None and path.is_file():
-        faults += _source_faults(sequence, recording, recipe)
     return faults if sequence.has_digest else [*faults, _NO_DIGEST]
 
 
@@ -173,7 +174,24 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
         stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
         if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):
             faults.append(f"{path} has other {name} than its recording gives; prepare it again")
+    if not faults and (window := _first_other_frame(sequence, plan.sequence)) is not None:
+        faults.append(
+            f"{path} has other frames than {recording.events_path} gives, from window {window} on: one of them has "
+            "changed; copy the recording again, or prepare it again"
+        )
     return faults
+
+
+def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | None:
+    """Return the first window whose frame differs when its events are counted again; None if there is none."""
+    start = 0
+    with closing(plan.recording) as events:
+        for windows, frames in count_as_they_close(events.iterate(), plan.windows, plan.counter(), _FRAMES_AT_ONCE):
+            stored = sequence.histograms(start, start + len(windows))
+            if not np.array_equal(stored, frames):
+                return start + int(np.argmax([np.any(a != b) for a, b in zip(stored, frames, strict=True)]))
+            start += len(windows)
+    return None
 
 
 def _window_faults(sequence: StoredSequence) -> list[str]:
@@ -222,10 +240,8 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> list[str]:
     """Return what is wrong with boxes. Published boxes leave the view, so only most of them outside are a fault."""
-    x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
-    with np.errstate(invalid="ignore"):
-        is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
-        is_visible = (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
+    is_box, is_visible = find_usable(boxes, spec)
+    num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []
     if not is_box.all():
         count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
@@ -233,9 +249,9 @@ def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> lis
             f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
             f"{boxes['t'][first]} us; copy it again"
         )
-    if 2 * np.count_nonzero(is_visible) < len(boxes):
+    if 2 * num_outside > len(boxes):
         faults.append(
-            f"{path} has {np.count_nonzero(~is_visible)} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
+            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
             "pixels; choose the dataset or the size that fits"
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)

@@ -16,7 +16,8 @@ from rvtssm.records import DatasetSpec, Events
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
-from rvtssm.simulation.generate_recordings import SyntheticConfig, synthetic_recording
+from rvtssm.simulation.generate_recordings import synthetic_recording
+from rvtssm.simulation.simulation_config import SyntheticConfig
 
 
 def audit(config: Config, as_json: bool = False) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.report import to_markdown
 from rvtssm.evaluation.result import EvaluationReport, to_json
@@ -18,6 +17,7 @@ from rvtssm.output_folder import result_set
 from rvtssm.run.console import console, say
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.generate import generate
+from rvtssm.run.inputs import check_demo
 from rvtssm.run.preprocess import preprocess
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
@@ -31,7 +31,7 @@ def demo(config: Config) -> None:
 
     Write `report.md` and `metrics.json` to `out`.
     """
-    _check(config)
+    check_demo(config)
     out = Path(config.out or "outputs/demo")
     dataset = replace(
         config.dataset,
@@ -58,19 +58,6 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
     (staged / "report.md").write_text(_page(report, metrics, summary, config.evaluation.still_ms, out))
-
-
-def _check(config: Config) -> None:
-    """Raise ValueError now for settings that would fail after the training."""
-    counts, rates = config.synthetic, config.evaluation.frequencies_hz
-    if min(counts.num_train, counts.num_val, counts.num_test) < 1:
-        raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
-    trained_hz = config.windows.settings.hz
-    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
-        raise ValueError(
-            f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
-            "from; name it as well"
-        )
 
 
 def _announce(step: str) -> None:

@@ -34,7 +34,8 @@ def _versions() -> str:
 
 
 def _packages() -> str:
-    importlib.import_module("rvtssm.run.demo")  # imports what every run needs
+    for name in ("rvtssm.run.demo", "timm", "torchvision", "matplotlib"):  # the first imports what every run needs
+        importlib.import_module(name)
     lines = importlib.metadata.requires("rvtssm") or []
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
     missing = [f"{match[1]} (for {match[2]})" for match in extras if find_spec(match[1]) is None]
@@ -51,7 +52,7 @@ def _device() -> str:
 def _forward_pass() -> str:
     from rvtssm.models.detector import build_detector, torch
     from rvtssm.models.model_config import MODEL_SIZES
-    from rvtssm.ssm import TemporalConfig
+    from rvtssm.ssm.temporal_config import TemporalConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 64, num_classes=2).to(device).eval()
@@ -62,10 +63,10 @@ def _forward_pass() -> str:
 
 
 def _recurrence() -> str:
-    """Compare the states that this device computes with those of the formula."""
+    """Compare the states that this device computes, by its fastest code and by the loop, with those of the formula."""
     import torch
 
-    from rvtssm.ssm.scan import scan, sweeps
+    from rvtssm.ssm.scan import KernelsOrLoop, scan, sweeps
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
@@ -73,14 +74,21 @@ def _recurrence() -> str:
         torch.randn(30, 7, 40, dtype=decay.dtype).to(device),
         torch.zeros(7, 40, dtype=decay.dtype).to(device),
     )
-    states, wanted = scan(decay, drive, state)[0], []
+    found = {method: scan(decay, drive, state, method)[0] for method in ("auto", "loop")}
+    wanted = []
     for step in drive:
         state = decay[0] * state + step
         wanted.append(state)
-    difference = float((states - torch.stack(wanted)).abs().max())
-    if not difference < 1e-4:
-        raise RuntimeError(f"states differ from the formula by {difference:.1e}; report this with the versions above")
-    return f"{str(vars(sweeps(device))['__name__']).rpartition('.')[2]} gives the states of the formula"
+    for method, states in found.items():
+        difference = float((states - torch.stack(wanted)).abs().max())
+        if not difference < 1e-4:
+            raise RuntimeError(
+                f"with temporal.scan={method}, states differ from the formula by {difference:.1e}; report this with "
+                "the versions above"
+            )
+    chosen = sweeps(device)
+    module = chosen.sweeps if isinstance(chosen, KernelsOrLoop) else chosen
+    return f"{str(vars(module)['__name__']).rpartition('.')[2]} and the loop give the states of the formula"
 
 
 def _video() -> str:

@@ -1,38 +1,43 @@
 """`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from rvtssm.config import Config
-from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.datamodule import SequenceDataModule, SequenceLoader
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.bootstrap import Resampled, resample
 from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
-from rvtssm.evaluation.frequency import RateRow, is_same_rate, nearest_reference
+from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.page import Picture
-from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
+from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
-from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.evaluation.result import EvaluationReport, citation, percent_interval
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.draw import draw_frame, to_png
+from rvtssm.inference.draw import draw_frame, shown_events, to_png
+from rvtssm.inference.exported import is_exported
 from rvtssm.inference.frame_size import detector_for_frame
-from rvtssm.inference.stream import stream
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
+from rvtssm.inference.stream import check_causal
+from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
+from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
+from rvtssm.run.run_files import write_run_files
+from rvtssm.run.split_runs import PlannedRate, SplitRuns
 from rvtssm.run.weights import read_weights
 
-_FAR_FROM_RATE = 0.05  # the report names the steps of a rate if they differ from it by more than this share
+_USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -42,7 +47,10 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     """
     out = writable(Path(config.out or "outputs/evaluate"))
     if config.evaluation.checkpoints is None:
-        return [_evaluate_one(config, out)]
+        report = _evaluate_one(config, out)
+        write_run_files(out, "evaluate", config)
+        _say_results({str(config.checkpoint): report})
+        return [report]
     if not config.evaluation.checkpoints or config.checkpoint:
         raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
     if missing := [path for path in config.evaluation.checkpoints if not Path(path).is_file()]:
@@ -56,6 +64,8 @@ def evaluate(config: Config) -> list[EvaluationReport]:
             reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
         write_comparison(reports, staged)
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
+    write_run_files(out, "evaluate", config)
+    _say_results(reports)
     return list(reports.values())
 
 
@@ -68,6 +78,14 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
     return report
 
 
+def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
+    """Print a line to cite, and with streaming the best rate."""
+    for path, report in reports.items():
+        say(f"to cite: {citation(report)}")
+        if best := report.settings.get("best rate"):
+            say(best if len(reports) == 1 else f"{path}: {best}")
+
+
 def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     """Return the numbers of one checkpoint at all rates, and pictures of the worst frames."""
     checkpoint = read_weights(config)
@@ -77,40 +95,123 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
-    rows, still, without_memory = [], {}, {}
-    rates = options.frequencies_hz or [trained_hz]
-    steps_us = _usual_steps(config, checkpoint, data, [*rates, trained_hz] if options.ablate_memory else rates)
-    broken_down_hz = nearest_reference(rates, trained_hz)
-    for hz in rates:
+    def scored(recordings: list[ScoredRecording]) -> Resampled:
+        return resample(match_detections(recordings, spec), spec, options.bootstrap, config.seed)
+
+    runs = SplitRuns(config, checkpoint, data)
+    rates, trained = runs.plan_rates()
+    latencies = _latencies(runs, rates) if options.streaming else {}
+    broken_down = trained if trained in rates else rates[0]
+    rows, still, gained = [], {}, {}
+    for rate in rates:
         began = time.perf_counter()
-        recordings, sequences = _stream_split(config, checkpoint, data, hz)
-        seconds = time.perf_counter() - began
-        measured = {
-            "seconds": seconds,
-            "step_ms": steps_us[hz] / 1000,
-        }  # label times decide the steps
-        rows.append(RateRow(hz, evaluate_detections(recordings, spec), measured))
-        if hz == broken_down_hz:
-            breakdown = break_down(recordings, spec, _speeds(config, data, recordings))
+        latency_ms = latencies.get(rate.hz)
+        recordings, sequences = runs.scored(rate.asked_hz, latency_ms)
+        measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
+        if latency_ms is not None:
+            dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
+            measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
+        resampled = scored(recordings)
+        rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
+        if rate is broken_down:
+            breakdown = break_down(recordings, spec, _speeds(runs, recordings))
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
-        if is_same_rate(hz, trained_hz) and any(stands_still(recording.labels).any() for recording in recordings):
+        if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory:
-        recordings, _ = _stream_split(config, checkpoint, data, trained_hz, is_reset=True)
-        ap = evaluate_detections(recordings, spec)["AP"]
-        without_memory["AP without memory"] = f"{100 * ap:.1f} at {trained_hz:g} Hz, state reset at every step"
+        recordings, _ = runs.scored(trained_hz, latencies.get(trained.hz) if trained else None, is_reset=True)
+        reset = scored(recordings)
+        gained["AP without memory"] = (
+            f"{percent_interval(reset.interval('AP'))} at {trained_hz:g} Hz, state reset at every step"
+        )
+        carried = next((row.resampled for row in rows if trained and row.hz == trained.hz), None)
+        if carried and (gain := carried.minus(reset, "AP")):
+            gained["AP gained by memory"] = percent_interval(gain)
         if still:
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+    if options.streaming:
+        gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
     report = EvaluationReport(
-        title=f"{spec.name} {options.split}, {checkpoint.model_config.size} {checkpoint.temporal_config.name}",
+        title=", ".join(
+            [
+                f"{spec.name} {options.split}",
+                f"{checkpoint.model_config.size} {checkpoint.temporal_config.name}",
+                *(["free grid"] if options.grid == "free" else []),
+                *(["streaming"] if options.streaming else []),
+                *([f"labels interpolated to {options.label_hz:g} Hz"] if options.label_hz else []),
+            ]
+        ),
         dataset=spec.name,
         rows=tuple(rows),
-        settings={**_conditions(config, checkpoint, data, steps_us), **without_memory},
-        reference_hz=trained_hz,
+        settings={
+            **_conditions(runs, rates),
+            **gained,
+            "intervals": resampled.sentence(),
+            **_made_by(config, checkpoint),
+        },
+        reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
         breakdown=breakdown,
+        time_shifts=_time_shifts(runs, broken_down),
     )
     return report, pictures
+
+
+def _made_by(config: Config, checkpoint: LoadedCheckpoint) -> dict[str, str]:
+    """Return what identifies the program and the weights."""
+    program, path = written_by(), Path(str(config.checkpoint))
+    if is_exported(path):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()  # of the file, which holds more than weights
+    else:
+        digest = weights_digest(checkpoint.detector.state_dict())
+    commit = f", commit {program['commit']}" if program["commit"] else ""
+    return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": digest}
+
+
+def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[float, float]:
+    """Return the time of a step in milliseconds by rate."""
+    check_causal(runs.checkpoint.detector)
+    found = {}
+    for rate in rates:
+        sequences = runs.sequences(rate.asked_hz)
+        found[rate.hz] = _latency(runs, sequences)
+        runs.streamed(sequences, found[rate.hz])  # raises before hours of work
+    return found
+
+
+def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
+    options = runs.config.evaluation
+    if options.latency_ms is not None:
+        return options.latency_ms
+    if options.latency_from is not None:
+        return read_latency_ms(Path(options.latency_from), runs.checkpoint)
+    if runs.source != "raw":
+        raise ValueError(
+            "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
+            "dataset.raw_dir=DIR), or give evaluation.latency_ms"
+        )
+    longest = max(sequences, key=lambda sequence: len(sequence.windows))
+    return measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.config.postprocess)
+
+
+def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
+    """Say at which rate the streaming accuracy is highest."""
+    best = max(rows, key=lambda row: row.metrics["AP"])
+    where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
+    found = best.resampled.interval("AP") if best.resampled else None
+    return f"best {where}: {best.hz:g} Hz" + (f", AP {percent_interval(found)}" if found else "")
+
+
+def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
+    """Return AP by shift in milliseconds; empty without shifts."""
+    options, spec = runs.config.evaluation, runs.checkpoint.spec
+    shifts = options.time_shifts_ms
+    if shifts is None:
+        shifts = list(_USUAL_SHIFTS_MS) if options.streaming else []
+    if not shifts:
+        return {}
+    scored = runs.scored_with_shifts(rate.asked_hz, sorted(shifts))
+    return {shift: evaluate_detections(recordings, spec)["AP"] for shift, recordings in scored.items()}
 
 
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
@@ -136,73 +237,14 @@ def _frames(spec: DatasetSpec) -> str:
     return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"
 
 
-def _source(config: Config, data: SequenceDataModule) -> str:
-    return config.evaluation.source or config.dataset.source or ("raw" if data.config.raw_dir else "prepared")
-
-
-def _usual_steps(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, rates: Sequence[float]
-) -> dict[float, float]:
-    """Return the median step (us) of each rate; raise ValueError, before hours of work, if a rate cannot be scored."""
-    found = {}
-    for hz in rates:
-        sequences = _sequences(_loader(config, checkpoint, data, hz))
-        if not any(len(scored_labels(sequence.labels, checkpoint.spec)) for sequence in sequences):
-            raise ValueError(
-                f"the {config.evaluation.split} split has no box that is scored ({scoring_rules(checkpoint.spec)}); "
-                "choose another split, or prepare it with its labels"
-            )
-        found[hz] = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
-        checkpoint.detector.prepare(config.evaluation.step_scale or found[hz] / checkpoint.windows.stride_us)
-    return found
-
-
-def _sequences(loader: SequenceLoader) -> list[FrameSequence]:
-    return cast(ChunkDataset, loader.dataset).sequences
-
-
-def _loader(config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float) -> SequenceLoader:
-    """The recordings of the split in windows at a rate."""
-    settings, window = checkpoint.windows, config.evaluation.window
-    if window == "slide" or not is_same_rate(hz, settings.hz):
-        settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
-    return data.eval_loader(config.evaluation.split, settings, _source(config, data))
-
-
-def _stream_split(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, hz: float, is_reset: bool = False
-) -> tuple[list[ScoredRecording], list[FrameSequence]]:
-    """Run the detector over the split at a rate; return labels and detections of each recording, and its frames."""
-    loader = _loader(config, checkpoint, data, hz)
-    results = stream(
-        checkpoint.detector,
-        loader,
-        trained_stride_us=checkpoint.windows.stride_us,
-        memory_chunk=checkpoint.model_config.memory_chunk,
-        reset_every_step=is_reset,
-        step_scale=config.evaluation.step_scale,
-        config=config.postprocess,
-        progress=f"{hz:g} Hz" + (", state reset" if is_reset else ""),
-    )
-    sequences = _sequences(loader)
-    for sequence in sequences:
-        sequence.close()
-    found = [sequences[result.recording] for result in results]
-    scored = [
-        ScoredRecording(sequence.name, sequence.labels, result.detections)
-        for sequence, result in zip(found, results, strict=True)
-    ]
-    return scored, found
-
-
-def _speeds(config: Config, data: SequenceDataModule, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
+def _speeds(runs: SplitRuns, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
     """Return the speeds of labelled objects by recording; none for prepared data, which have no tracks."""
-    if _source(config, data) != "raw":
+    if runs.source != "raw":
         return {}
-    labels = {recording.name: recording.labels for recording in recordings}
+    labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
     return {
-        raw.name: track_speeds(labels[raw.name], raw.read_boxes(data.spec), data.spec)
-        for raw in find_recordings(str(data.config.raw_dir), config.evaluation.split, data.spec)
+        raw.name: track_speeds(labels[raw.name], raw.read_boxes(spec), spec)
+        for raw in find_recordings(str(runs.data.config.raw_dir), runs.config.evaluation.split, spec)
         if raw.name in labels
     }
 
@@ -217,9 +259,9 @@ def _worst_pictures(
         recording, sequence = by_name[worst.recording]
         labels = recording.labels[recording.labels.t_us == worst.t_us]
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
-        step = int(labels.window_index[0])
+        step = max(0, int(labels.window_index[0]))  # -1 before any output
         (hist,) = sequence.read(step, step + 1)
-        image = draw_frame(hist, frame, labels, spec.class_names)
+        image = draw_frame(shown_events(hist, sequence.settings), frame, labels, spec.class_names)
         caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
         pictures.append(Picture(caption, to_png(image)))
     for sequence in sequences:
@@ -234,26 +276,34 @@ def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
     return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
 
 
-def _conditions(
-    config: Config, checkpoint: LoadedCheckpoint, data: SequenceDataModule, steps_us: Mapping[float, float]
-) -> dict[str, str]:
-    """Describe what decides the numbers of an evaluation; `steps_us` comes from `_usual_steps`."""
-    rules = config.evaluation
-    # The number of steps between two label times is a whole number and at least one.
-    apart = "".join(
-        f"; at {hz:g} Hz that makes steps of {step_us / 1000:g} ms"
-        for hz, step_us in steps_us.items()
-        if abs(hz * step_us / 1e6 - 1) > _FAR_FROM_RATE
+def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
+    """Describe what decides the numbers of an evaluation."""
+    config, checkpoint, rules = runs.config, runs.checkpoint, runs.config.evaluation
+    grid = "every label time ends a window" + "".join(
+        f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
     )
-    return {
+    if rules.grid == "free":
+        grid = "free grid: the exact rate from the first event on"
+        grid += "" if rules.streaming else ", each label scored at the next window end"
+    found = {
         "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
         "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
         "scored": scoring_rules(checkpoint.spec),
-        "windows": f"{rules.window}, counted from {_source(config, data)} data, "
-        f"convention {checkpoint.windows.convention}, every label time ends a window{apart}",
+        "windows": f"{rules.window}, counted from {runs.source} data, "
+        f"convention {checkpoint.windows.convention}, {grid}",
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",
         "memory": checkpoint.model_config.memory + _foresight(config, checkpoint),
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }
+    if rules.label_hz is not None:
+        found["labels"] = f"interpolated linearly along tracks to {rules.label_hz:g} Hz; only some were annotated"
+    if rules.streaming:
+        late = "takes the newest window" if rules.when_late == "skip" else "takes every window in order"
+        told = "given" if rules.latency_ms is not None else rules.latency_from or "measured on this machine"
+        found["streaming"] = (
+            f"each label is scored with the newest output that had finished; time of a step: {told}; a detector that "
+            f"is late {late}"
+        )
+    return found

@@ -10,7 +10,7 @@ from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.run.console import say
-from rvtssm.run.inputs import needed, writable
+from rvtssm.run.inputs import export_path, writable
 from rvtssm.run.weights import read_weights
 
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs
@@ -21,10 +21,7 @@ def export(config: Config) -> None:
 
     Raise ValueError if they differ too much; `out` is then left as it was.
     """
-    formats = "model.onnx (ONNX), model.pt2 (torch.export), model.aot.pt2 (compiled) or model.safetensors (weights)"
-    out = Path(needed(config.out, "out=FILE", formats))
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
+    out = export_path(config)
     if out.suffix == SAFETENSORS:
         _export_weights(read_weights(config), writable(out.parent) / out.name)
         return

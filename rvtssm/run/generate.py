@@ -7,7 +7,8 @@ from rvtssm.datasets import build_spec
 from rvtssm.output_folder import locked
 from rvtssm.run.console import say
 from rvtssm.run.inputs import needed
-from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
+from rvtssm.simulation.generate_recordings import generate_synthetic
+from rvtssm.simulation.simulation_config import SyntheticConfig
 
 
 def generate(config: Config) -> None:

@@ -7,16 +7,15 @@ from rich.table import Table
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.file_digest import check_digest
 from rvtssm.run.console import console
-from rvtssm.run.weights import read_weights
 
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
     """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
-    described = read_weights(config) if config.checkpoint else _configured(config)
+    described = _read(config) if config.checkpoint else _configured(config)
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
         detector = described.build()
@@ -61,6 +60,12 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         markup=False,
     )
     return counts
+
+
+def _read(config: Config) -> LoadedCheckpoint:
+    from rvtssm.run.weights import read_weights  # imports what runs exported files
+
+    return read_weights(config)
 
 
 def _configured(config: Config) -> CheckpointMeta:

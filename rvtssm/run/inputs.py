@@ -1,9 +1,15 @@
-"""What several verbs read from the configuration: required values, a folder to write to, the folders of the data."""
+"""What verbs read from the configuration: values they cannot do without, a folder to write to, the folders of the data.
+
+Nothing that computes is imported here, so that a missing value is reported at once.
+"""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rvtssm.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.evaluation.frequency import is_same_rate
 
 
 def needed(value: str | None, key: str, what: str) -> str:
@@ -11,6 +17,72 @@ def needed(value: str | None, key: str, what: str) -> str:
     if not value:
         raise ValueError(f"{key} is needed: {what}")
     return value
+
+
+def weights_path(config: Config) -> str:
+    """Return the path of the weights; raise ValueError if it is missing."""
+    return needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
+
+
+def events_path(config: Config) -> str:
+    """Return what to predict on; raise ValueError if it is missing."""
+    return needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
+
+
+def export_path(config: Config) -> Path:
+    """Return the file to export to; raise ValueError if it is missing or a folder."""
+    formats = "model.onnx (ONNX), model.pt2 (torch.export), model.aot.pt2 (compiled) or model.safetensors (weights)"
+    out = Path(needed(config.out, "out=FILE", formats))
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
+    return out
+
+
+def check_demo(config: Config) -> None:
+    """Raise ValueError now for settings that would fail after the training."""
+    counts, rates = config.synthetic, config.evaluation.frequencies_hz
+    if min(counts.num_train, counts.num_val, counts.num_test) < 1:
+        raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
+    trained_hz = config.windows.settings.hz
+    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
+        raise ValueError(
+            f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
+            "from; name it as well"
+        )
+
+
+def check_training(config: Config) -> None:
+    """Raise ValueError if the data of a training are not named."""
+    if config.dataset.name and not any(folders(config).values()):
+        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+    build_spec(config.dataset)
+
+
+def _check_weights_or_dataset(config: Config) -> None:
+    if not config.checkpoint:
+        build_spec(config.dataset)
+
+
+def _check_evaluation(config: Config) -> None:
+    if config.evaluation.checkpoints is None:
+        weights_path(config)
+
+
+_CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
+    "demo": (check_demo,),
+    "train": (check_training,),
+    "evaluate": (_check_evaluation,),
+    "predict": (weights_path, events_path),
+    "export": (export_path, weights_path),
+    "audit": (weights_path,),
+    "info": (_check_weights_or_dataset,),
+}
+
+
+def check_inputs(verb: str, config: Config) -> None:
+    """Raise ValueError if the configuration lacks something without which the verb cannot begin."""
+    for check in _CHECKS.get(verb, ()):
+        check(config)
 
 
 def writable(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.run.console import say, say_error
-from rvtssm.run.inputs import needed
+from rvtssm.run.inputs import events_path
 from rvtssm.run.weights import read_weights
 
 
@@ -29,7 +29,7 @@ def predict(config: Config) -> int:
     """
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
-    where = needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
+    where = events_path(config)
     sources = find_sources(where)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out or f"outputs/predict/{name}")

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -11,10 +12,12 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
+from rvtssm.records import WindowSettings
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
-from rvtssm.run.inputs import folders
+from rvtssm.run.inputs import check_training, folders
+from rvtssm.run.run_files import write_run_files
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -29,8 +32,7 @@ def train(config: Config) -> Path:
     chosen = choose_precision(config.training.precision, config.training.accelerator)
     is_chosen = chosen != config.training.precision
     config = replace(config, training=replace(config.training, precision=chosen))
-    if config.dataset.name and not any(folders(config).values()):
-        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+    check_training(config)
     check(config)  # like all that can fail without data, before any data are read
     trainer = build_trainer(config.training, out, config.optim.clip_value)
     if is_chosen and trainer.is_global_zero:
@@ -74,7 +76,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels)
+    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
+    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
         trainer.strategy.root_device,
@@ -84,6 +87,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     )
     if config.optim.scale_with_batch and trainer.is_global_zero:
         say(learning_rate_rule(config.optim, settings.batch_size))
+    if trainer.is_global_zero:
+        write_run_files(out, "train", config)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
@@ -110,10 +115,16 @@ def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
+    described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
+    return _flat({**_deciding_sections(config), **described})
+
+
+def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
-    return _flat({**sections, "dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed})
+    del sections["temporal"]["scan"]  # which code runs the recurrence
+    return sections
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:

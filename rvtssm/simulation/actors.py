@@ -11,6 +11,7 @@ import numpy as np
 from rvtssm.simulation.cars import build_car
 from rvtssm.simulation.painting import Figure
 from rvtssm.simulation.pedestrians import build_pedestrian
+from rvtssm.simulation.simulation_config import SceneConfig
 from rvtssm.simulation.street import FOCAL_PX, HOUSES_PX_PER_M, View
 
 CAR, PEDESTRIAN = 0, 1  # class ids
@@ -19,16 +20,6 @@ PAUSE_S = (0.3, 2.0)
 BRAKING_S, STARTING_S = 0.25, 0.3
 CHECK_STEP_S = 0.1  # time step at which paths are checked
 UNSEEN_S = 2.0  # an actor outside the frame for this long does not come back
-
-
-@dataclass
-class SceneConfig:
-    """How many actors a scene has, and what they do."""
-
-    min_actors: int = 3  # at a time, including those about to enter
-    max_actors: int = 5
-    car_share: float = 0.6  # of the actors; the others are pedestrians
-    stopping_share: float = 0.9  # of the actors; these stop and go
 
 
 @dataclass(frozen=True)

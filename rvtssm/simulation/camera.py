@@ -7,30 +7,17 @@ last event are dropped.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from rvtssm.events.jit import jit
 from rvtssm.records import Events
+from rvtssm.simulation.simulation_config import CameraConfig
 
 MIN_THRESHOLD = 0.02  # of the log intensity; smaller random thresholds are raised to it
 BLOCK_US = 200_000  # minimum length of a block of events
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the types of Events
-
-
-@dataclass
-class CameraConfig:
-    """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity."""
-
-    threshold: float = 0.2
-    threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
-    refractory_us: int = 500
-    background_rate_hz: float = 0.2  # noise events per pixel
-    hot_pixel_share: float = 2e-4
-    hot_pixel_rate_hz: float = 40.0
-    dark_intensity: float = 0.02  # added before the logarithm; the intensity of full darkness
 
 
 def simulate_events(

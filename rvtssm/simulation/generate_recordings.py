@@ -1,9 +1,8 @@
 """Generates the synthetic dataset in parallel: recordings of simulated traffic with boxes."""
 
 import json
-import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,63 +11,16 @@ from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.limits import check_at_least, check_share
 from rvtssm.progress import run_all
 from rvtssm.records import Events
-from rvtssm.simulation.actors import SceneConfig
-from rvtssm.simulation.camera import CameraConfig, simulate_events
+from rvtssm.simulation.camera import simulate_events
 from rvtssm.simulation.scene import build_scene
+from rvtssm.simulation.simulation_config import FIRST_LABEL_US, SyntheticConfig
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPE = 1  # raise it if a change makes the same settings give other recordings
-FIRST_LABEL_US = 100_000
 _SETTINGS_FILE = "synthetic.json"
-
-
-@dataclass
-class SyntheticConfig:
-    """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
-
-    seed: int = 0
-    num_train: int = 60
-    num_val: int = 8
-    num_test: int = 12
-    duration_s: float = 5.0
-    height: int = SPEC.height
-    width: int = SPEC.width
-    label_interval_us: int = SPEC.label_interval_us
-    ego_motion_share: float = 0.3  # of the recordings; in these the camera moves
-    camera: CameraConfig = field(default_factory=CameraConfig)
-    scene: SceneConfig = field(default_factory=SceneConfig)
-    workers: int | None = None  # None means one per core
-
-    def num_recordings(self, split: str) -> int:
-        count: int = getattr(self, f"num_{split}")
-        return count
-
-    def is_ego_moving(self, index: int) -> bool:
-        """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices."""
-        return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
-
-    def check(self) -> None:
-        """Raise ValueError for settings that cannot be generated."""
-        if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
-            raise ValueError(
-                f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
-                "the time of the first label"
-            )
-        camera, scene = self.camera, self.scene
-        check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
-        check_at_least("synthetic", self, 1, "label_interval_us", "height", "width", "workers")
-        check_share("synthetic", self, "ego_motion_share")
-        check_at_least("synthetic.camera", camera, 1e-3, "threshold", "dark_intensity")
-        check_at_least("synthetic.camera", camera, 0, "threshold_mismatch", "refractory_us")
-        check_at_least("synthetic.camera", camera, 0, "background_rate_hz", "hot_pixel_rate_hz")
-        check_share("synthetic.camera", camera, "hot_pixel_share")
-        check_at_least("synthetic.scene", scene, 0, "min_actors")
-        check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
-        check_share("synthetic.scene", scene, "car_share", "stopping_share")
 
 
 def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> list[str]:

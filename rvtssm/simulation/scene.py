@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes
-from rvtssm.simulation.actors import PEDESTRIAN, Actor, SceneConfig, Sighting, build_actors
+from rvtssm.simulation.actors import PEDESTRIAN, Actor, Sighting, build_actors
+from rvtssm.simulation.simulation_config import SceneConfig
 from rvtssm.simulation.street import Street, View, build_street, build_view
 
 MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.limits import check_choice
+from rvtssm.ssm.discretize import DISCRETIZATIONS
 
 Modes = tuple[np.ndarray, np.ndarray]
 
@@ -61,7 +62,10 @@ INITIAL_MODES: dict[str, Callable[[int], Modes]] = {"legs": _legs, "inv": _inv, 
 
 
 def wants_shapes_only() -> bool:
-    """Return whether a layer is built on the meta device, where modes, which take long to compute, would be lost."""
+    """Return whether a layer is built on the meta device, where modes, which take long to compute, would be lost.
+
+    Random numbers and products are left out as well, since PyTorch loads its compiler to give their shapes.
+    """
     return torch.get_default_device().type == "meta"
 
 
@@ -91,11 +95,25 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
 
 def initial_b(v: Tensor, dim: int) -> Tensor:
     """Return V^H B for a real random B with entries of variance 1 / dim: v (S, P) -> (P, dim), complex."""
+    if wants_shapes_only():
+        return torch.empty(v.shape[1], dim, dtype=v.dtype)
     return v.mH @ truncated_normal(len(v), dim, std=dim**-0.5).to(v.dtype)
+
+
+def unit_drive(lambda_: Tensor, step: Tensor, discretization: str) -> Tensor:
+    """Return factors (P, 1) for the rows of B that give every mode a state of variance 1.
+
+    That holds for inputs of variance 1 that are drawn anew at every training step. Without the factors, a mode of step
+    dt starts with a variance of about dt, so that the slow modes are a small part of the output.
+    """
+    decay, gain = DISCRETIZATIONS[discretization](lambda_, step, 1.0)
+    return ((1 - decay.abs().square()).sqrt() / gain.abs())[:, None]
 
 
 def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
     """Return C V for a random C with entries of variance 1 / S, real or in both parts: v (S, P) -> (dim, P)."""
+    if wants_shapes_only():
+        return torch.empty(dim, v.shape[1], dtype=v.dtype)
     real, imag = truncated_normal(2, dim, len(v), std=len(v) ** -0.5)
     return torch.complex(real, torch.zeros_like(imag) if is_real else imag) @ v
 
@@ -120,6 +138,11 @@ def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
 def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
     """Draw logarithms of steps (P,), float64, uniformly between log dt_min and log dt_max."""
     return torch.empty(num_modes, dtype=torch.float64).uniform_(math.log(dt_min), math.log(dt_max))
+
+
+def normal(size: int) -> Tensor:
+    """Draw standard normal numbers (size,), float32."""
+    return torch.empty(size) if wants_shapes_only() else torch.randn(size)
 
 
 def truncated_normal(*shape: int, std: float) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 Grid = tuple[int, int]
 Filters = tuple[Tensor, Tensor]  # weight (D, 1, K, K), bias (D,)

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.init import hippo_legs, log_uniform_steps, to_pairs, wants_shapes_only
-from rvtssm.ssm.layer import StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.init import hippo_legs, log_uniform_steps, normal, to_pairs, wants_shapes_only
+from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _NUM_POINTS = 128  # of the quadrature of the energy
 
@@ -54,7 +55,7 @@ class S4SSM(PerFeatureLayer):
         self.P = nn.Parameter(to_pairs(p).repeat(dim, 1, 1))
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
         self.C = nn.Parameter(torch.randn(dim, size // 2, 2) * 0.5**0.5)
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         self.discretization = config.discretization
 
     def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:

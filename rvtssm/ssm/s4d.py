@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import hippo_input, initial_modes, log_uniform_steps, to_pairs
-from rvtssm.ssm.layer import StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.init import hippo_input, initial_modes, log_uniform_steps, normal, to_pairs
+from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class S4DSSM(PerFeatureLayer):
@@ -36,7 +37,7 @@ class S4DSSM(PerFeatureLayer):
         self.log_real = nn.Parameter((-lambda_.real).log().float().repeat(dim, 1))
         self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
         self.C = nn.Parameter(torch.randn(dim, len(lambda_), 2) * 0.5**0.5)
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
         self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit

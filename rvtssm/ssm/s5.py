@@ -9,11 +9,21 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.init import (
+    initial_b,
+    initial_c,
+    initial_modes,
+    log_uniform_steps,
+    normal,
+    to_pairs,
+    unit_drive,
+    wants_shapes_only,
+)
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _LARGEST_REAL = -1e-4
 
@@ -26,7 +36,7 @@ class S5SSM(TemporalLayer):
     as C V with entries whose real and imaginary parts have variance 1 / S each: the release draws C with 1 / (H S),
     which leaves the state a hundredth part of the output. D starts standard normal, as in the paper; the release draws
     it uniformly between 0 and 1. With `half_state` the kept modes stand for themselves and their conjugates,
-    y = 2 Re(C x) + D u, and C starts from real numbers.
+    y = 2 Re(C x) + D u, and C starts from real numbers. `normalise_drive` scales the rows of B, see `unit_drive`.
 
     Lambda is a free parameter. With `clip_real` every forward uses min(Re(lambda), -1e-4).
 
@@ -43,15 +53,21 @@ class S5SSM(TemporalLayer):
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b = initial_b(v, dim)
-        c = torch.cat([initial_c(v, dim, config.half_state) for _ in range(1 + config.bidirectional)], dim=1)
+        c = initial_c(v, dim, config.half_state)
+        if config.bidirectional:
+            c = torch.cat([c, initial_c(v, dim, config.half_state)], dim=1)
+        d, log_step = normal(dim), log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
+        if config.normalise_drive and not wants_shapes_only():
+            b = b * unit_drive(lambda_, log_step.exp(), config.discretization)
         self.Lambda = nn.Parameter(to_pairs(lambda_))
         self.B = nn.Parameter(to_pairs(b))
         self.C = nn.Parameter(to_pairs(c))
-        self.D = nn.Parameter(torch.randn(dim))
-        self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
+        self.D = nn.Parameter(d)
+        self.log_step = nn.Parameter(log_step.float())
         self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
+        self.scan = config.scan
         self.is_causal = not config.bidirectional
 
     def init_state(self, num_sequences: int) -> Tensor:
@@ -96,7 +112,7 @@ class S5SSM(TemporalLayer):
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
-            return run(system, x.to(dtype), state)
+            return run(system, x.to(dtype), state, self.scan)
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
         """See `TemporalLayer.forward_without_memory`. At one step scale this is one matrix from input to output."""
@@ -136,9 +152,9 @@ class S5SSM(TemporalLayer):
         weights = (c.mH @ c).mT * (b @ b.mH)
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
-    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
-        y, last = run_shared(replace(system, w_out=forward_out), x, state)
+        y, last = run_shared(replace(system, w_out=forward_out), x, state, method)
         back = replace(
             system,
             decay=system.decay.flip(0),
@@ -147,7 +163,7 @@ class S5SSM(TemporalLayer):
             w_out=backward_out,
             d=torch.zeros_like(system.d),
         )
-        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state))
+        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state), method)
         return y + y_back.flip(0), last
 
 

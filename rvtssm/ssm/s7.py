@@ -15,12 +15,23 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, to_pairs, truncated_normal
-from rvtssm.ssm.layer import State, StepScale, TemporalConfig, TemporalLayer, check_fit, to_constant, to_rows
+from rvtssm.ssm.init import (
+    initial_b,
+    initial_c,
+    initial_modes,
+    log_uniform_steps,
+    normal,
+    to_pairs,
+    truncated_normal,
+    unit_drive,
+    wants_shapes_only,
+)
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 _A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
 _NO_MODES = "its modes follow the input, so they have no frequency of their own"
@@ -42,7 +53,8 @@ class SelectiveSSM(TemporalLayer):
     The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper, and
     it can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which
     is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about standard
-    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5.
+    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5, and so is
+    `normalise_drive`, at the steps of zero input.
 
     The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
     """
@@ -54,14 +66,17 @@ class SelectiveSSM(TemporalLayer):
         config.refuse_bandlimit(_NO_MODES)
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
+        b, c, d = initial_b(v, dim), initial_c(v, dim, config.half_state), normal(dim)
+        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
+        if config.normalise_drive and not wants_shapes_only():
+            b = b * unit_drive(lambda_, step, config.discretization)
         self.log_real = nn.Parameter((-lambda_.real).log().float())
         self.imag = nn.Parameter(lambda_.imag.float())
-        self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
-        self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
-        self.D = nn.Parameter(torch.randn(dim))
-        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
+        self.B = nn.Parameter(to_pairs(b))
+        self.C = nn.Parameter(to_pairs(c))
+        self.D = nn.Parameter(d)
         self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
-        self.discretization, self.half_state = config.discretization, config.half_state
+        self.discretization, self.half_state, self.scan = config.discretization, config.half_state, config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Return zeros (N, P), complex."""
@@ -91,7 +106,7 @@ class SelectiveSSM(TemporalLayer):
                 rows, groups = rows[:, :, None], rows.shape[1]
             decay, gain = DISCRETIZATIONS[self.discretization](system.lambda_, dt.unflatten(1, (groups, -1)), rows)
             drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
-            states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state)
+            states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:
@@ -126,7 +141,8 @@ class Eq4SSM(TemporalLayer):
         self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
         self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
-        self.D = nn.Parameter(torch.randn(dim))
+        self.D = nn.Parameter(normal(dim))
+        self.scan = config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Return zeros (N, P)."""
@@ -150,7 +166,7 @@ class Eq4SSM(TemporalLayer):
         drive = F.linear(inputs, self.B).to(state.dtype)
         with torch.autocast(x.device.type, enabled=False):
             w = self.to_w(inputs)
-        states, last = scan(1 - 1 / (_A * w * w + _B), drive, state)
+        states, last = scan(1 - 1 / (_A * w * w + _B), drive, state, self.scan)
         return (F.linear(states, self.C) + self.D * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:

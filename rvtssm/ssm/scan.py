@@ -1,17 +1,19 @@
 """The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l], as an operator that `torch.compile` accepts unchanged.
 
 It uses two sweeps, one forward and one from the end, of the module for the device: `scan_cpu`, `scan_triton` if Triton
-is installed, else `scan_loop`.
+is installed, else `scan_loop`. The setting `temporal.scan` can ask for one of the last two.
 """
 
 import importlib.util
+import subprocess
+import warnings
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import scan_cpu, scan_loop
+from rvtssm.ssm import scan_loop
 
 
 class Sweeps(Protocol):
@@ -25,67 +27,115 @@ class Sweeps(Protocol):
 
 
 @cache
-def sweeps(device_type: str) -> Sweeps:
-    """Return the fastest sweeps that run on a type of device."""
+def sweeps(device_type: str, method: str = "auto") -> Sweeps:
+    """Return the sweeps for a type of device; `method` is the setting `temporal.scan`.
+
+    `auto` takes the fastest, and the loop if a kernel cannot be built. `triton` does not fall back: on a GPU it raises
+    a ValueError if Triton is not installed, and the error of a kernel that cannot be built. It is `auto` elsewhere.
+    """
+    if method == "loop":
+        return scan_loop
     if device_type == "cpu":
+        import rvtssm.ssm.scan_cpu as scan_cpu
+
         return scan_cpu
     if device_type == "cuda" and importlib.util.find_spec("triton") is not None:
         import rvtssm.ssm.scan_triton as scan_triton
 
-        return scan_triton
+        return scan_triton if method == "triton" else KernelsOrLoop(scan_triton)
+    if device_type == "cuda" and method == "triton":
+        raise ValueError("temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop")
     return scan_loop
 
 
-def scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+class KernelsOrLoop:
+    """Runs kernels until one of them cannot be built, and the loop from then on, with one warning that says why."""
+
+    def __init__(self, kernels: Sweeps) -> None:
+        self.sweeps = kernels
+
+    def forward(self, *values: Tensor) -> None:
+        self._run("forward", *values)
+
+    def backward(self, *values: Tensor) -> Tensor:
+        grad_decay: Tensor = self._run("backward", *values)
+        return grad_decay
+
+    def _run(self, name: str, *values: Tensor) -> Any:
+        # A kernel is built before it is launched, so the values are as they were if that fails.
+        try:
+            return getattr(self.sweeps, name)(*values)
+        except Exception as error:
+            if self.sweeps is scan_loop or not _is_of_building(error):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        warnings.warn(
+            f"the loop runs the recurrence, which is slower, since a Triton kernel cannot be built here ({reason}); "
+            "temporal.scan=loop asks for it without this warning",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self.sweeps = scan_loop
+        return getattr(scan_loop, name)(*values)
+
+
+def _is_of_building(error: Exception) -> bool:
+    """Return whether Triton raised an error while it built a kernel; an error of the device says nothing about that."""
+    from triton.errors import TritonError  # the kernels were imported
+
+    is_missing_compiler = type(error) is RuntimeError and "C compiler" in str(error)
+    return is_missing_compiler or isinstance(error, (TritonError, ImportError, OSError, subprocess.SubprocessError))
+
+
+def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> tuple[Tensor, Tensor]:
     """Return all states and the last one, in the type of the state, with one buffer per direction.
 
     decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
-    (N, P) -> all states (L, N, P), the last (N, P).
+    (N, P) -> all states (L, N, P), the last (N, P). `sweeps` describes `method`.
     """
     if drive.numel() == 0:
         raise ValueError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
-    states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state)
+    states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last
 
 
 @torch.library.custom_op("rvtssm::scan", mutates_args=())
-def _scan(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _scan(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
     states = drive.detach().clone(memory_format=torch.contiguous_format)
     last = state.detach().clone(memory_format=torch.contiguous_format)
-    sweeps(drive.device.type).forward(_real(states), plain(decay), last)
+    sweeps(drive.device.type, method).forward(_real(states), plain(decay), last)
     return states, last
 
 
 @torch.library.custom_op("rvtssm::scan_backward", mutates_args=())
 def _scan_backward(
-    grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor
+    grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor, method: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_drive = plain(grad_states).clone()
     grad_state = plain(grad_last).clone()
-    grad_decay = sweeps(states.device.type).backward(
+    grad_decay = sweeps(states.device.type, method).backward(
         _real(grad_drive), _real(states.detach()), plain(state), plain(decay), grad_state
     )
     return grad_decay, grad_drive, grad_state
 
 
 @_scan.register_fake
-def _(decay: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
     return drive.new_empty(drive.shape), state.new_empty(state.shape)
 
 
 @_scan_backward.register_fake
-def _(grad_states: Tensor, grad_last: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-    return tuple(value.new_empty(value.shape) for value in saved)
+def _(grad_states: Tensor, grad_last: Tensor, *saved: Any) -> tuple[Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in saved[:3])
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    decay, _, state = inputs
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, str], output: tuple[Tensor, Tensor]) -> None:
+    decay, _, state, ctx.method = inputs
     ctx.save_for_backward(decay, output[0], state)
 
 
-def _gradients(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor, Tensor] = _scan_backward(grad_states, grad_last, *ctx.saved_tensors)
-    return gradients
+def _gradients(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+    return *_scan_backward(grad_states, grad_last, *ctx.saved_tensors, ctx.method), None
 
 
 _scan.register_autograd(_gradients, setup_context=_keep)

@@ -37,17 +37,18 @@ class SharedSystem:
     d: Tensor  # (H,)
 
 
-def run_shared(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def run_shared(system: SharedSystem, u: Tensor, state: Tensor, method: str = "auto") -> tuple[Tensor, Tensor]:
     """Run L steps: u (L, N, H), state (N, P) complex -> y (L, N, H) and the state after step L.
 
-    The matrix products run in the precision of u, the recurrence in that of the state.
+    The matrix products run in the precision of u, the recurrence in that of the state. `rvtssm.ssm.scan.sweeps`
+    describes `method`.
     """
     if u.numel() == 0:
         raise ValueError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
     check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
     keep = torch.is_grad_enabled() and _keeps(system, u, state)
-    y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, keep)
+    y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, keep, method)
     return y, last
 
 
@@ -151,10 +152,11 @@ def _run(
     w_out: Tensor,
     d: Tensor,
     keep: bool,
+    method: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, the last state and, with `keep`, all states (L, N, 2P)."""
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
-    run = sweeps(u.device.type)
+    run = sweeps(u.device.type, method)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), state.clone()
     kept = u.new_empty(*u.shape[:2], len(w_in)) if keep else u.new_empty(0)
     for block in _blocks(u, state, decay.shape[1]):
@@ -184,9 +186,10 @@ def _run_backward(
     w_out: Tensor,
     d: Tensor,
     kept: Tensor,
+    method: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
-    run = sweeps(u.device.type)
+    run = sweeps(u.device.type, method)
     grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)
     grad_state = torch.zeros_like(state) if grad_last is None else plain(grad_last).clone()
     grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(decay if gain is not None else decay[:0])
@@ -233,20 +236,20 @@ def _run_backward(
 
 @_run.register_fake
 def _(u: Tensor, state: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    w_in, *_, keep = others[3:]
+    w_in, _, _, keep, _ = others[3:]
     kept = (*u.shape[:2], w_in.shape[0]) if keep else (0,)
     return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(kept)
 
 
 @_run_backward.register_fake
 def _(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ...]:
-    u, state, decay, gain, _, w_in, w_out, d, _ = saved
+    u, state, decay, gain, _, w_in, w_out, d, *_ = saved
     shaped = (u, state, decay, decay if gain is not None else decay[:0], w_in, w_out, d)
     return tuple(value.new_empty(value.shape) for value in shaped)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    *tensors, _ = inputs
+    *tensors, _, ctx.method = inputs
     ctx.save_for_backward(*tensors, output[2])
     ctx.set_materialize_grads(False)  # the kept states have no gradient: zeros for them would be as large as they are
 
@@ -257,8 +260,8 @@ def _gradients(
     saved = ctx.saved_tensors  # read once, because activation checkpointing allows a single read
     u, _, _, gain = saved[:4]
     grad_y = torch.zeros_like(u) if grad_y is None else grad_y
-    grad_u, grad_state, grad_decay, grad_gain, *rest = _run_backward(grad_y, grad_last, *saved)
-    return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None
+    grad_u, grad_state, grad_decay, grad_gain, *rest = _run_backward(grad_y, grad_last, *saved, ctx.method)
+    return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None, None
 
 
 _run.register_autograd(_gradients, setup_context=_keep)

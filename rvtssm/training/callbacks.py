@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from rvtssm.inference.draw import draw_frame
+from rvtssm.inference.draw import draw_frame, shown_events
 from rvtssm.models.detector import parameters_by_room
-from rvtssm.records import SequenceBatch
+from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.pace import Pace
@@ -150,5 +150,6 @@ class DetectionImages(L.Callback):
         frame = pl_module.found[(int(batch.recording[stream]), int(batch.t_us[-1]))]
         labels = pl_module.val_labels[int(batch.recording[stream])]
         hist, there = batch.hist[step, stream].cpu().numpy(), labels[labels.t_us == frame.t_us]
-        image = draw_frame(hist, frame, there, pl_module.settings.spec.class_names)
+        events = shown_events(hist, WindowSettings(**pl_module.checkpoint_meta["windows"]))
+        image = draw_frame(events, frame, there, pl_module.settings.spec.class_names)
         show_image(trainer, f"val/detections_{batch_idx}", image)

@@ -2,76 +2,28 @@
 
 import logging
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.callbacks import DetectionImages, FinalValidation, GradientNorms, TrainingProgress
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.launch import build_plugins, check_processes
-from rvtssm.training.loggers import build_loggers, check_loggers
+from rvtssm.training.loggers import build_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
 from rvtssm.training.spectrum_monitor import SpectrumMonitor
-from rvtssm.training.speed import PRECISIONS
+from rvtssm.training.training_config import TrainingConfig
 
-ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 _IGNORED_WARNINGS = (
     "does not have many workers",  # `data.num_workers` is chosen by the user, and two cores are enough
     "smaller than the logging interval",  # logs count steps, and epochs can be short
     "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
     "LeafSpec",  # is about how Lightning uses torch
 )
-
-
-@dataclass
-class TrainingConfig:
-    """One run of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
-
-    steps: int = 400_000  # optimiser steps
-    init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
-    validate_every: int = 10_000  # steps; after the last step there is always a validation
-    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
-    checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
-    log_every: int = 50  # steps
-    devices: int = 1
-    num_nodes: int = 1
-    accelerator: str = "auto"
-    precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
-    compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
-    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
-    channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
-    fused: bool = True  # the optimiser updates all weights at once; not used in 16-mixed, where it cannot clip
-    accumulate: int = 1  # batches per optimiser step
-    sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
-    freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
-    loggers: list[str] = field(
-        default_factory=lambda: ["tensorboard"]
-    )  # in addition to CSV: tensorboard, or full names of classes
-    logger_args: Any = None  # arguments of such a class, as in {project: gen1}
-    num_images: int = 4  # images drawn at each validation, for loggers that take images
-    spectra: bool = True  # log the spectra of the temporal layers at each validation
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
-        check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
-        check_at_least("training", self, 0, "num_images")
-        check_positive("training", self, "checkpoint_minutes")
-        check_choice("training.precision", self.precision, PRECISIONS)
-        check_choice("training.accelerator", self.accelerator, ACCELERATORS)
-        self.recompute_strides = tuple(self.recompute_strides)
-        check_loggers(self.loggers, self.logger_args)
-        if self.sync_batchnorm and self.freeze_batchnorm:
-            raise ValueError(
-                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
-            )
 
 
 def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L.Trainer:

@@ -12,24 +12,6 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 
-def check_loggers(names: Sequence[str], arguments: Any) -> None:
-    """Raise ValueError if a name cannot be a logger, or if it is not clear which logger the arguments are for."""
-    classes = [name for name in names if name != "tensorboard"]
-    for name in classes:
-        if "." not in name:
-            raise ValueError(
-                f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
-                "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
-            )
-    if arguments is not None and not isinstance(arguments, dict):
-        raise ValueError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
-    if arguments and len(classes) != 1:
-        raise ValueError(
-            f"training.logger_args={arguments} are for the one class in training.loggers, which names "
-            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}"
-        )
-
-
 def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
     """Return the named loggers and a CSV logger; raise ValueError if one is missing or refuses the arguments."""
     loggers = [

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models.checkpoint import DETECTOR_PREFIX, WRITTEN_BY, made_by
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
-from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.optim import build_optimizer
 from rvtssm.training.regularize import h2_term
+from rvtssm.training.training_config import OptimConfig
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class DetectionModule(L.LightningModule):
     """Trains a detector on mixed batches and scores it on streams.
 
     `checkpoint_meta` is the plain dict that makes a checkpoint describe itself (see models/checkpoint.py); `decisive`
-    the settings that decide the numbers of a run, by key, which a resumed run must share.
+    the settings that decide the numbers of a run, by key, which a resumed run must share; `defaults` their default
+    values, which hold for a run of a version that did not have a setting yet.
     `val_labels` holds the labels of every validation recording, by recording index.
     """
 
@@ -51,12 +54,14 @@ class DetectionModule(L.LightningModule):
         checkpoint_meta: dict[str, Any],
         decisive: dict[str, Any],
         val_labels: list[Labels],
+        defaults: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.detector = detector
         self.settings = settings
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
+        self.defaults = defaults or {}
         self.val_labels = val_labels
         memory = (settings.trained_stride_us, settings.memory_chunk)
         self.train_streams = Streams(detector, *memory, with_gradients=True)
@@ -180,13 +185,20 @@ class DetectionModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._count_time()
         checkpoint["rvtssm"] = self.checkpoint_meta
+        checkpoint[WRITTEN_BY] = made_by(
+            {
+                name.removeprefix(DETECTOR_PREFIX): weight
+                for name, weight in checkpoint["state_dict"].items()
+                if name.startswith(DETECTOR_PREFIX)
+            }
+        )
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
         own = {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
         checkpoint["processes"] = self.of_all_processes(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        found = checkpoint["decisive"]
+        found = {**self.defaults, **checkpoint["decisive"]}
         differences = [
             f"{name}={found.get(name)}, now {self.decisive.get(name)}"
             for name in {**found, **self.decisive}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, save_file
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import copied_to_cpu
 from rvtssm.records import SequenceBatch
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.optim import OptimConfig
+from rvtssm.training.training_config import OptimConfig
 
 _MOST_NAMED = 3  # tensors in the message; the file names all of them
 

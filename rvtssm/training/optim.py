@@ -4,36 +4,11 @@ Source: State Space Models for Event Cameras (CVPR 2024), training details; valu
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from rvtssm.limits import check_at_least, check_positive
-
-
-@dataclass
-class OptimConfig:
-    """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
-
-    learning_rate: float = 2e-4  # peak
-    weight_decay: float = 0.0
-    warmup_fraction: float = 0.005  # share of the steps before the peak
-    start_divisor: float = 20.0  # first learning rate = peak / start_divisor
-    end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
-    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), as in the paper
-    clip_value: float = 1.0  # gradients are clipped by value, 0 = off
-    h2_weight: float = 0.0  # weight of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
-    h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
-
-    def __post_init__(self) -> None:
-        check_positive("optim", self, "learning_rate", "start_divisor", "end_divisor")
-        check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
-        if self.warmup_fraction >= 1:
-            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
-        self.h2_band = tuple(self.h2_band)
-        if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
-            raise ValueError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
+from rvtssm.training.training_config import OptimConfig
 
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:

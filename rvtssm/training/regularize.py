@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import TemporalLayer
+from rvtssm.ssm.layer import TemporalLayer
 
 
 def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:

@@ -3,7 +3,7 @@
 import lightning as L
 import numpy as np
 
-from rvtssm.ssm import Spectrum
+from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
 

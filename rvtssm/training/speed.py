@@ -10,8 +10,6 @@ import torch
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import has_bf16_units
 
-# Weights stay in full precision, since there are no complex numbers of 16 bits.
-PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
 _COMPILERS = ("g++", "clang++", "c++")
 
 

@@ -62,13 +62,17 @@ def test_one_combination_from_data_to_row(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study, "evaluate", None)
     assert main(command) == 0
     assert json.loads(path.read_text()) == result
+    del result["rows"][0]["live_ms"]
+    path.write_text(json.dumps(result))
+    assert main(command) == 0
+    assert json.loads(path.read_text())["rows"][0]["live_ms"] > 0
     assert main([*command[:-1], "3"]) == 2  # another budget
     assert "another --json" in capsys.readouterr().err
 
 
 def test_rows_stand_in_the_order_of_the_combinations_whichever_came_first(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "make_data", lambda study: None)
-    monkeypatch.setattr(study, "measured", lambda study, name: {"done": True})
+    monkeypatch.setattr(study, "measured", lambda study, name: {"live_ms": 1.0})
     whole = Study(tmp_path, variants=study.COMBINATIONS)
     for name in ("timm_rtdetr", "rvt_yolox", "timm_yolox"):
         result = study.run(whole, [name], tmp_path / "rows.json", {})

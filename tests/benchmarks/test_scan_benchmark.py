@@ -10,9 +10,9 @@ import torch
 
 from benchmarks import scan
 from benchmarks.textbook import TextbookS5, associative_scan
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.scan import scan as fast_scan
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 STAGES = ((6, 4), (3, 8))
 

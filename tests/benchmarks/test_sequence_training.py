@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from benchmarks.sequence import fitzhugh_nagumo, pendulum
 from benchmarks.sequence.model import SequenceModel
 from benchmarks.sequence.study import Data, Recipe, Split, Study, build_table, main, mean_squared_error, run_study
-from rvtssm.ssm import TEMPORAL_LAYERS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 LAYERS = list(TEMPORAL_LAYERS)
 RECIPE = Recipe(

@@ -11,8 +11,8 @@ import torch
 from benchmarks.training import __main__ as command
 from benchmarks.training import loading, step
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 ONLY = "layers,memory,data,options"  # compiling takes a minute
 SHAPE = step.Shape(2, 7, "cpu", 64, 96, ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1))

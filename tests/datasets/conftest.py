@@ -10,7 +10,8 @@ from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import Events, Labels, Windows, WindowSettings
 
 SHAPE = (2, 12, 16)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig, Placement, Window, draw_placement
+from rvtssm.datasets.augment import Placement, Window, draw_placement
+from rvtssm.datasets.loading_config import AugmentConfig, FlipZoomConfig
 
 HEIGHT, WIDTH = 48, 64
 RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream
@@ -172,4 +173,4 @@ def test_impossible_choices_are_refused():
         with pytest.raises(ValueError):
             bad.check("augment.random")
     with pytest.raises(ValueError, match="cannot stay the same over a stream"):
-        AugmentConfig(stream=RANDOM).check()
+        AugmentConfig(stream=RANDOM)

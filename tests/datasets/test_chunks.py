@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
+from rvtssm.datasets.loading_config import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.sampling import ChunkRequest
 
 

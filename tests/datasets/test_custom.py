@@ -15,12 +15,13 @@ from rvtssm import datasets
 from rvtssm.cli import compose
 from rvtssm.config import configs_dir
 from rvtssm.datasets import DatasetConfig, build_spec, custom
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run.preprocess import preprocess
 
@@ -97,7 +98,7 @@ def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
     assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
     assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
     raw_data = SequenceDataModule(config.dataset, data=DataConfig(num_workers=0))
-    (raw_batch, *_) = raw_data.eval_loader("val", WindowSettings(), "raw")
+    (raw_batch, *_) = raw_data.eval_loader(raw_data.eval_sequences("val", WindowSettings(), "raw"))
     assert raw_batch.hist.any()
 
 

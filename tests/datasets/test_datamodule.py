@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.datasets.augment import AugmentConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
@@ -80,7 +79,7 @@ def test_a_stream_of_batches_carries_each_recording_in_its_slot(small_tree):
 @pytest.mark.parametrize("source", ["prepared", "raw"])
 def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
     data = module(small_tree)
-    loader = data.eval_loader("val", WindowSettings(), source)
+    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), source))
     sequences = loader.dataset.sequences
     seen, slots, found = defaultdict(int), {}, defaultdict(dict)
     for batch in loader:
@@ -110,7 +109,8 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
 
 def test_raw_and_prepared_evaluation_are_equal(small_tree):
     data = module(small_tree, num_workers=2)
-    assert_all_equal(list(data.eval_loader("val", WindowSettings(), "raw")), list(data.val_dataloader()))
+    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), "raw"))
+    assert_all_equal(list(loader), list(data.val_dataloader()))
 
 
 def test_loaders_are_as_the_configuration_says(small_tree):
@@ -128,13 +128,17 @@ def test_loaders_are_as_the_configuration_says(small_tree):
 
 
 def test_evaluation_starts_over_each_time(small_tree):
-    loader = module(small_tree).eval_loader("test")
+    data = module(small_tree)
+    loader = data.eval_loader(data.sequences("test"))
     assert_all_equal(list(loader), list(loader))
 
 
 def test_a_higher_rate_has_more_steps_and_the_same_labels(small_tree):
     data = module(small_tree)
-    slow, fast = (list(data.eval_loader("test", WindowSettings(stride_us), "raw")) for stride_us in (50_000, 5_000))
+    slow, fast = (
+        list(data.eval_loader(data.eval_sequences("test", WindowSettings(stride_us), "raw")))
+        for stride_us in (50_000, 5_000)
+    )
     assert sum(len(batch.hist) for batch in fast) > 8 * sum(len(batch.hist) for batch in slow)
     assert torch.cat([batch.t_us for batch in slow]).tolist() == torch.cat([batch.t_us for batch in fast]).tolist()
     assert float(fast[0].dt_us.float().mean()) == pytest.approx(5_000, rel=0.02)
@@ -176,11 +180,11 @@ def test_what_is_missing_is_named(small_tree):
     with pytest.raises(ValueError, match=r"dataset\.prepared_dir is not set"):
         module(replace(small_tree, prepared_dir=None, source="prepared")).train_dataloader()
     with pytest.raises(ValueError, match=r"dataset\.raw_dir is not set"):
-        module(replace(small_tree, raw_dir=None)).eval_loader("val", WindowSettings(), "raw")
+        module(replace(small_tree, raw_dir=None)).eval_sequences("val", WindowSettings(), "raw")
     with pytest.raises(ValueError, match="the run asks for 5000"):
-        module(small_tree).eval_loader("val", WindowSettings(5_000))
+        module(small_tree).eval_sequences("val", WindowSettings(5_000))
     with pytest.raises(ValueError, match="raw, prepared"):
-        module(small_tree).eval_loader("val", source="disk")
+        module(small_tree).eval_sequences("val", WindowSettings(), "disk")
     with pytest.raises(ValueError, match=r"dataset\.source='disk'; choose from raw, prepared, null"):
         module(replace(small_tree, source="disk"))
 

@@ -8,20 +8,20 @@ import torch
 from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 # as in dsec-det, config/train_val_test_split.yaml
 PUBLISHED = {
@@ -117,7 +117,7 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     losses["total"].backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
 
-    loader = data.eval_loader("val", WindowSettings(), "raw")
+    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), "raw"))
     (result,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5))
     labels = loader.dataset.sequences[0].labels
     metrics = evaluate_detections([ScoredRecording("val", labels, result.detections)], SPEC)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
 from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule, at_rates
-from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, SamplingConfig, chunks_of, random_chunk
+from rvtssm.datasets.datamodule import SequenceDataModule, at_rates
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
+from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of, random_chunk
 from rvtssm.records import SequenceBatch, WindowSettings
 
 RATES_HZ = [20.0, 80.0, 200.0]
@@ -197,4 +197,4 @@ def test_prepared_recordings_have_one_rate(small_tree):
 )
 def test_a_choice_of_rates_that_makes_no_sense_is_named(options, said):
     with pytest.raises(ValueError, match=said):
-        AugmentConfig(**options).check()
+        AugmentConfig(**options)

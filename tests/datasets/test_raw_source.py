@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.augment import AugmentConfig, FlipZoomConfig
-from rvtssm.datasets.datamodule import DataConfig, SequenceDataModule
-from rvtssm.datasets.sampling import SamplingConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import SequenceBatch, WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
@@ -64,6 +65,29 @@ def test_under_any_settings_raw_and_prepared_are_equal(small_tree, tmp_path, nam
     assert_all_equal(batches, list(prepared.train_dataloader()))
 
 
+@pytest.mark.parametrize("name", ["gen1", "onempx"])
+def test_raw_surfaces_are_the_prepared_ones_but_for_what_was_before_the_warm_up(small_tree, tmp_path, name):
+    config = replace(small_tree, name=name, prepared_dir=str(tmp_path))
+    spec, how = build_spec(config), PreprocessConfig(workers=1, splits=("train",))
+    short = WindowsConfig(representation="surfaces", time_constants_ms=[5.0, 20.0]).settings
+    preprocess_dataset(spec, config.raw_dir, tmp_path, short, how, progress=False)
+    prepared = module(replace(config, source="prepared"))
+    assert prepared.settings == short
+    for raw, stored in zip(
+        module(config, windows=short).sequences("train", "raw"), prepared.sequences("train"), strict=True
+    ):
+        wanted = stored.read(0, len(stored.windows))
+        np.testing.assert_array_equal(raw.read(0, len(raw.windows)), wanted)
+        middle = len(raw.windows) // 2
+        assert raw.windows.bounds_us[middle, 0] - 2 * short.warmup_us > raw.windows.bounds_us[0, 0]
+        found = raw.read(middle, len(raw.windows)).astype(int)
+        assert np.abs(found - wanted[middle:]).max() <= 1 and (found != wanted[middle:]).mean() < 0.01
+        without = replace(raw.source.plan, settings=replace(short, representation="histogram")).span_us
+        assert without[0] == raw.source.plan.span_us[0] + 100_000
+    batches = list(module(config, 2, short).train_dataloader())
+    assert batches[0].hist.shape[2] == 4 and batches[0].hist.any()
+
+
 def test_the_source_is_chosen_by_what_there_is(small_tree, tmp_path):
     assert module(small_tree).source == "prepared"
     assert module(replace(small_tree, prepared_dir=None)).source == "raw"
@@ -98,7 +122,7 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
-        module(small_tree).eval_loader("val", WindowSettings(representation="voxel_grid"), "prepared")
+        module(small_tree).eval_sequences("val", WindowSettings(representation="voxel_grid"), "prepared")
 
 
 def test_a_raw_loader_resumes_after_the_batches_handed_out(small_tree):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.datasets.sampling import EvalBatchSampler, MixedBatchSampler, SamplingConfig, chunks_of, random_chunk
+from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.datasets.sampling import EvalBatchSampler, MixedBatchSampler, chunks_of, random_chunk
 
 recordings = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
 

@@ -16,7 +16,8 @@ from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import DatasetSpec, WindowSettings
 
 SETTINGS = WindowSettings(50_000, None, "exact", 10, 10)

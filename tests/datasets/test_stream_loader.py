@@ -13,7 +13,8 @@ import torch
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.datamodule import ResumableLoader, leave_signals_to_the_parent
-from rvtssm.datasets.sampling import MixedBatchSampler, SamplingConfig
+from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.datasets.sampling import MixedBatchSampler
 
 LENGTH = 4
 NUM_STEPS = [23, 7, 1, 16, 40]

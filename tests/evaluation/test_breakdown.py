@@ -15,7 +15,8 @@ from test_coco import SPEC, make_detections, make_labels, perfect, random_record
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.evaluation.breakdown import break_down, track_speeds
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections, precision_curves
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
+from rvtssm.evaluation.matches import precision_curves
 from rvtssm.evaluation.protocol import scored_detections
 from rvtssm.records import DatasetSpec
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.evaluation.coco import METRICS, evaluate_detections
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.protocol import has_stood_still, is_scored, scored_detections, scored_labels, scoring_rules
 from rvtssm.records import DatasetSpec, Detections, Labels
 

@@ -1,8 +1,10 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from test_page import Page
+from test_report import resampled_rows
 
 from rvtssm.evaluation.comparison import comparison_html, comparison_markdown, write_comparison
 from rvtssm.evaluation.frequency import RateRow
@@ -65,3 +67,17 @@ def test_files_hold_every_report(reports, tmp_path):
     assert found["a.ckpt"]["rates"]["200"]["AP"] == 0.4
     with pytest.raises(ValueError, match="at least one"):
         write_comparison({}, tmp_path)
+
+
+def test_weights_that_saw_the_same_recordings_are_compared_in_pairs(tmp_path):
+    first, second = resampled_rows()
+    second = replace(second, hz=20)
+    reports = {"a.ckpt": make_report({20: 0.4}), "b.ckpt": make_report({20: 0.3})}
+    reports = {name: replace(reports[name], rows=(row,)) for name, row in zip(reports, (first, second), strict=True)}
+    lines = comparison_markdown(reports).splitlines()
+    assert "| b.ckpt | -10.0 [-10.0, -10.0] |" in lines and "| b.ckpt (base s5) | 30.0 [20.5, 39.5] | – |" in lines
+    page = Page(comparison_html(reports))
+    assert page.tables["differences"] == [["weights", "20 Hz"], ["b.ckpt", "-10.0 [-10.0, -10.0]"]]
+    assert json.loads(page.script)["b.ckpt"]["minus_the_first"]["20"]["AP"] == pytest.approx([-0.1] * 3)
+    others = replace(second, resampled=replace(second.resampled, recordings=("other",) * 25))
+    assert "AP minus" not in comparison_markdown({**reports, "b.ckpt": replace(reports["b.ckpt"], rows=(others,))})

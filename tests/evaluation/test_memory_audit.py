@@ -12,16 +12,18 @@ import torch
 
 from rvtssm import cli
 from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
-from rvtssm.evaluation.memory_audit import AuditConfig, audit_detector
+from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
-from rvtssm.ssm import Spectrum, TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 SMALL_AUDIT = AuditConfig(frequencies_hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
 

@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.frequency import (
     PUBLISHED,
     PUBLISHED_HZ,
     RateRow,
+    is_reached,
     is_same_rate,
+    nearest_rates,
     nearest_reference,
     performance_drop,
     published_rows,
+    true_rate,
 )
 from rvtssm.evaluation.plots import precision_png, rates_png
 from rvtssm.evaluation.report import console_table, to_csv, to_markdown, write_report
@@ -123,3 +127,60 @@ def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
         assert performance_drop({30: 0.5, 60: 0.4}, reference_hz) == pytest.approx(0.1)
         assert nearest_reference([60.0, 30.0], reference_hz) == 30.0
     assert not is_same_rate(20, 20.1) and nearest_reference([60.0, 80.0], 30.0) == 60.0
+
+
+def test_the_rate_of_a_row_is_that_of_its_steps():
+    assert true_rate(60, 16_667) == 60 and true_rate(30, 25_000) == 40 and true_rate(41, 23_810) == 42
+    assert true_rate(33, 1e6 / 33.33333) == 33.33
+    assert is_reached(40, 41.9) and is_reached(40, 38.1) and not is_reached(40, 42.1) and not is_reached(30, 40)
+
+
+@pytest.mark.parametrize(
+    ("intervals_us", "asked_hz", "nearest"),
+    [
+        ([50_000] * 9, 30, [20, 40]),
+        ([50_000] * 9, 5, [20]),
+        ([250_000] * 9, 30, [28, 32]),
+        ([250_000, 250_000, 1_000_000], 30, [28, 32]),  # as on Gen1, where some labels are missing
+        ([125_000], 20, [16, 24]),
+        ([33_333, 33_334], 45, [30, 60]),
+        ([100_000, 39_000, 39_000, 39_000], 26, [51.28]),  # at 25.64 Hz, half of the steps would be 33 ms
+    ],
+)
+def test_the_nearest_rates_fit_a_whole_number_of_steps_between_labels(intervals_us, asked_hz, nearest):
+    assert nearest_rates(np.array(intervals_us), asked_hz) == nearest
+
+
+def resampled_rows():
+    """Two rates of 25 recordings, the AP of the second 0.1 lower in every replicate."""
+    ap = np.linspace(0.3, 0.5, 101)
+    rows = []
+    for hz, drop in ((20, 0.0), (200, 0.1)):
+        metrics = {**METRICS, "AP": 0.4 - drop}
+        replicates = {name: np.full(101, value) for name, value in metrics.items()} | {"AP": ap - drop}
+        rows.append(RateRow(hz, metrics, {}, Resampled(tuple(map(str, range(25))), metrics, replicates)))
+    return tuple(rows)
+
+
+def test_every_form_holds_the_intervals_and_the_paired_differences(tmp_path):
+    report = make_report(rows=resampled_rows())
+    paths = write_report(report, tmp_path)
+    data = json.loads(paths["json"].read_text())
+    assert data["intervals"]["20"]["AP"] == pytest.approx([0.305, 0.495])
+    assert data["intervals"]["20"]["AP_large"] == [None, None]
+    assert data["differences"] == {"200": {"AP": pytest.approx([-0.1, -0.1, -0.1])}}
+    markdown = paths["md"].read_text()
+    assert "| Hz | AP | 95% of AP | AP50 |" in markdown and "| AP minus 20 Hz |" in markdown
+    assert "| 200 | 30.0 | 20.5 to 39.5 | 70.0 |" in markdown and "| -10.0 [-10.0, -10.0] |" in markdown
+    (first, second) = csv.DictReader(paths["csv"].read_text().splitlines())
+    assert (first["AP_low"], first["AP_high"], second["AP_low"]) == ("0.305000", "0.495000", "0.205000")
+    assert first["AP_large_low"] == ""
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(console_table(report))
+    text = console.export_text()
+    assert "20.5 to 39.5" in text and "-10.0 [-10.0," in text
+    page = paths["html"].read_text()
+    assert "40.0 [30.5, 49.5]" in page and 'id="intervals"' in page
+    plain = [RateRow(row.hz, row.metrics) for row in report.rows]
+    assert rates_png("a", "synthetic", report.rows) != rates_png("a", "synthetic", plain)  # a band is drawn
+    assert rates_png("a", "synthetic", report.rows[:1]) != rates_png("a", "synthetic", plain[:1])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels, pack
 from rvtssm.events.frame_counter import FrameCounter, count_windows
-from rvtssm.events.representations import REPRESENTATIONS
-from rvtssm.records import Windows, WindowSettings
+from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
 
 BOUNDS = np.array([[0, 300_000], [100_000, 400_000], [400_000, 1_000_000]])
 WINDOWS = Windows(BOUNDS, np.full(3, 1))
@@ -28,7 +27,7 @@ def monotone_sources(draw, size: int):
     return np.where(places >= 0, size - 1 - places, -1) if draw(st.booleans()) else places
 
 
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
+@pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
 @pytest.mark.parametrize("downsample", [1, 2])
 @given(data=st.data())
 def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downsample, data):

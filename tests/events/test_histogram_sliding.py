@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
-from rvtssm.events.representations import REPRESENTATIONS, num_shared_slices
-from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.events.representations import num_shared_slices
+from rvtssm.records import CHANNELS_PER_BIN, Events, Windows, WindowSettings
 
-CHOICES = [("exact", name) for name in REPRESENTATIONS] + [("rvt", "histogram")]
+CHOICES = [("exact", name) for name in CHANNELS_PER_BIN] + [("rvt", "histogram")]
 
 
 def windows_of(ends_us, length_us) -> Windows:

@@ -10,7 +10,7 @@ from event_examples import SPEC, boxes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.labels import clean_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
+from rvtssm.events.labels import clean_boxes, interpolated_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
 from rvtssm.events.windows import label_grid
 from rvtssm.records import CONVENTIONS, WindowSettings
 
@@ -103,6 +103,9 @@ def test_labels_belong_to_the_window_that_ends_at_their_time():
     boxes["t"][0] += 1
     with pytest.raises(ValueError, match="between the window ends"):
         to_labels(boxes, windows)
+    loose = to_labels(boxes, windows, is_exact=False)
+    assert loose.t_us[0] == 100_001 and windows.ends_us[loose.window_index[0]] == 150_000  # the next end
+    assert loose.window_index[1:].tolist() == labels.window_index[1:].tolist()
 
 
 def test_boxes_that_are_faults_are_counted_by_reason():
@@ -114,3 +117,23 @@ def test_boxes_that_are_faults_are_counted_by_reason():
     assert unusable_boxes(boxes[:1], SPEC, is_train=True) == ""
     boxes["class_id"] = 77  # of no class that is asked for
     assert unusable_boxes(boxes, SPEC, is_train=True) == ""
+
+
+def test_boxes_are_interpolated_along_tracks_and_nowhere_else():
+    boxes = boxes_of(
+        *((100_000, 0, 0, 10, 10), (200_000, 20, 10, 30, 10)),  # one track
+        *((100_000, 50, 50, 10, 10), (1_300_000, 80, 50, 10, 10)),  # another, seen again after too long a gap
+        still_us=[0, 100, 0, 0],
+    )
+    boxes["track_id"] = [1, 1, 2, 2]
+    boxes = boxes[np.argsort(boxes["t"], kind="stable")]
+    found = interpolated_boxes(boxes, 40, "drive")
+    one = found[found["track_id"] == 1]
+    assert one["t"].tolist() == [100_000, 125_000, 150_000, 175_000, 200_000]
+    assert one["x"].tolist() == [0, 5, 10, 15, 20] and one["w"].tolist() == [10, 15, 20, 25, 30]
+    assert one["still_us"].tolist() == [0, -1, -1, -1, 100]
+    assert found[found["track_id"] == 2]["t"].tolist() == [100_000, 1_300_000]
+    assert (np.diff(found["t"]) >= 0).all()
+    boxes["track_id"] = 0
+    with pytest.raises(ValueError, match="the labels of drive have no track_id"):
+        interpolated_boxes(boxes, 40, "drive")

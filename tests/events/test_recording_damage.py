@@ -40,7 +40,7 @@ def example(request, tmp_path_factory):
 
 def test_a_file_cut_at_any_byte_gives_a_beginning(example):
     path, content = example
-    if len(content) > 10_000:  # the outer structure of HDF5: every 211th byte, and all at both ends
+    if content.startswith(b"\x89HDF"):  # its library refuses every cut: every 211th byte, and all at both ends
         cuts = sorted({*range(0, len(content), 211), *range(100), *range(len(content) - 50, len(content))})
         assert all(read_or_refuse(path, content[:cut]) is None for cut in cuts)
     else:

@@ -94,6 +94,7 @@ def test_any_part_of_the_free_grid_is_that_of_the_whole(first_us, span_us, strid
         ({"stride_ms": 100 / 3, "length_ms": 50}, WindowSettings(33_333, 50_000)),
         ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
         ({"num_bins": 5, "representation": "voxel_grid"}, WindowSettings(num_bins=5, representation="voxel_grid")),
+        ({"time_constants_ms": [0.3, 40]}, WindowSettings(time_constants_us=(300, 40_000))),
     ],
 )
 def test_the_configuration_speaks_milliseconds(options, wanted):
@@ -110,6 +111,9 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
         ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
         ({"count_cutoff": 0}, "count_cutoff=0"),
         ({"num_bins": 0}, "num_bins=0"),
+        ({"time_constants_ms": []}, "windows: time constants of"),
+        ({"time_constants_ms": [0.1]}, "each between 200 and 10000000 us"),
+        ({"time_constants_ms": [float("nan")]}, "windows.time_constants_ms"),
     ],
 )
 def test_windows_that_cannot_be_counted_are_refused(options, message):

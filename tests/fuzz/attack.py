@@ -63,7 +63,7 @@ def refusal(name: str, path: Path) -> str:
         TARGETS[name].read(path)
     except ValueError as error:
         message = str(error)
-        is_named = str(path) in message or STREAM in message
+        is_named = str(TARGETS[name].named(path)) in message or STREAM in message
         if not is_named or len(message.splitlines()) != 1:
             raise AssertionError(f"not one line that names the file: {message!r}") from error
         return message
@@ -139,7 +139,7 @@ class _Lane:
         self._close()
         name, code = self.now[0], os.waitstatus_to_exitcode(status)
         path = self.folder / TARGETS[name].file
-        if code == -watchdog.STOP_SIGNAL and re.search(rf"^{re.escape(str(path))} is damaged: .*\n\Z", said, re.M):
+        if code == watchdog.EXIT_CODE and re.search(rf"^{re.escape(str(path))} is damaged: .*\n\Z", said, re.M):
             tally.stopped[name] += 1
             return
         causes = {
@@ -153,9 +153,9 @@ class _Lane:
         assert self.now is not None
         name, number = self.now
         folder = self.folder.parent / "failures" / f"{name.replace(' ', '_')}_{self.seed}_{number}"
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / TARGETS[name].file
-        shutil.copyfile(self.folder / path.name, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.folder / TARGETS[name].file, path)
         command = f"PYTHONPATH=.:tests {sys.executable} -m tests.fuzz.attack repeat '{name}' {path}"
         return f"{name}: {text.strip()}\n  repeat it: {command}"
 
@@ -182,6 +182,7 @@ def _read_mutants(folder: Path, seed: int, valid: dict[str, bytes], orders: int,
         for line in lines:
             name, number = line.rstrip("\n").split("\t")
             path = folder / TARGETS[name].file
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(mutant(name, int(number), seed, valid[name]))
             _forget_peak()
             before = _peak_bytes()

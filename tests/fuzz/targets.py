@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import numpy as np
+import onnx
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_hdf5
 
@@ -22,18 +24,33 @@ from rvtssm.events.labels import clean_boxes, unusable_boxes, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
+from rvtssm.inference.export_detector import METADATA_KEY
+from rvtssm.inference.exported import read_exported
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.events import ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
 
 EVENTS = random_events(300)
 LABELS_US = (250_000, 500_000)
 STREAM = "the sender"  # stands for a stream in messages
 _FRAME = (20, 6, 8)
+_NUM_ROWS = 6
+_RVT_HISTOGRAMS = "event_representations_v2/stacked_histogram_dt=50_nbins=10"
+_RVT_FILES = (  # below the folder of a recording
+    f"{_RVT_HISTOGRAMS}/event_representations.h5",
+    f"{_RVT_HISTOGRAMS}/timestamps_us.npy",
+    "labels_v2/labels.npz",
+)
+_META = CheckpointMeta(
+    SPEC,
+    ModelConfig(size="custom", embed_dim=4, head_dim=4, num_blocks=(0, 0, 0, 0), fpn_blocks=0),
+    TemporalConfig(name="s4d", state_size=4),
+    WindowSettings(50_000, None, "exact", 1, 10),
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,11 @@ class Target:
     write: Callable[[Path], object]
     read: Callable[[Path], object]
     packed: Callable[[bytes], bytes] = bytes  # for what lies inside an archive, whose check sums would tell
+    is_in_folder: bool = False  # files of the folder that the file begins with refer to each other
+
+    def named(self, path: Path) -> Path:
+        """Return what a message must name: the file, or the folder of files that it belongs to."""
+        return path.parents[len(Path(self.file).parts) - 2] if self.is_in_folder else path
 
 
 def _read_events(path: Path) -> None:
@@ -100,10 +122,7 @@ def _read_prepared(path: Path) -> None:
 
 def _write_weights(path: Path) -> None:
     torch.manual_seed(0)
-    model = ModelConfig(size="custom", embed_dim=4, head_dim=4, num_blocks=(0, 0, 0, 0), fpn_blocks=0)
-    windows = WindowSettings(50_000, None, "exact", 1, 10)
-    meta = CheckpointMeta(SPEC, model, TemporalConfig(name="s4d", state_size=4), windows)
-    write_checkpoint(path, meta.build(), meta)
+    write_checkpoint(path, _META.build(), _META)
 
 
 def _write_weights_without_digest(path: Path) -> None:
@@ -212,6 +231,103 @@ def _write_ecf(path: Path) -> None:
     ecf_encoder.write_ecf(path, EVENTS, HEIGHT, WIDTH, chunk=100)
 
 
+def _write_onnx(path: Path, description: str | None = None) -> None:
+    """Write a model of a few nodes with the inputs and outputs of an exported detector."""
+    count, scale, state = (
+        onnx.helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (
+            ("hist", onnx.TensorProto.UINT8, ("B", 2, HEIGHT, WIDTH)),
+            ("step_scale", onnx.TensorProto.FLOAT, ("B",)),
+            ("state_0", onnx.TensorProto.FLOAT, ("B", 1, 3, 4)),
+        )
+    )
+    rows, after = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("rows", ("B", _NUM_ROWS, 7)), ("after_0", ("B", 1, 3, 4)))
+    )
+    nodes = [
+        onnx.helper.make_node("Cast", ["hist"], ["counts"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("ReduceMean", ["counts"], ["mean"], keepdims=0),
+        onnx.helper.make_node("Mul", ["weight", "mean"], ["scaled"]),
+        onnx.helper.make_node("Add", ["scaled", "weight"], ["rows"]),
+        onnx.helper.make_node("Add", ["state_0", "mean"], ["after_0"]),
+    ]
+    weight = np.random.default_rng(0).random((1, _NUM_ROWS, 7), np.float32)
+    graph = onnx.helper.make_graph(
+        nodes, "step", [count, scale, state], [rows, after], [onnx.numpy_helper.from_array(weight, "weight")]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.helper.set_model_props(model, {METADATA_KEY: description or _onnx_description()})
+    onnx.save(model, path)
+
+
+def _onnx_description() -> str:
+    description = {
+        "checkpoint": _META.to_dict(),
+        "frame_hw": [HEIGHT, WIDTH],
+        "state": {"state_0": [1, 3, 4]},
+        "predictions": {"rows": [_NUM_ROWS, 7]},
+    }
+    return json.dumps(description)
+
+
+def _packed_onnx(data: bytes) -> bytes:
+    """Return a model whose description is `data`."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_onnx(Path(folder) / "a.onnx", data.decode(errors="replace"))
+        return (Path(folder) / "a.onnx").read_bytes()
+
+
+def _read_onnx(path: Path) -> None:
+    detector = read_exported(path).detector
+    detector(torch.zeros(1, 1, 2, HEIGHT, WIDTH, dtype=torch.uint8))
+    detector.empty()
+
+
+def _write_rvt(path: Path) -> None:
+    """Write all files of a recording that RVT prepared; `path` is one of them."""
+    times_us = 50_000 * np.arange(1, 5)
+    root = next(folder for folder in path.parents if folder.name.startswith("rvt_"))
+    frames, times, labels = (root / name for name in _RVT_FILES)
+    for file in (frames, labels):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    with h5py.File(frames, "w") as file:
+        data = rng.integers(0, 3, (4, 20, HEIGHT, WIDTH), np.uint8) * (rng.random((4, 20, HEIGHT, WIDTH)) < 0.02)
+        file.create_dataset("data", data=data, chunks=(1, 20, HEIGHT, WIDTH), **hdf5plugin.Blosc("zstd", 1))
+    np.save(times, times_us)
+    boxes = boxes_of(*((t_us, 8, 6, 20, 30) for t_us in times_us[1:3]), class_id=1)
+    np.savez(labels, labels=boxes, objframe_idx_2_label_idx=np.arange(2))
+
+
+def _write_rvt_labels(path: Path) -> None:
+    """Write what lies in the archive of labels."""
+    _write_rvt(path)
+    with zipfile.ZipFile(path) as archive:
+        path.write_bytes(archive.read("labels.npy"))
+
+
+def _packed_rvt_labels(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("labels.npy", data)
+    return file.getvalue()
+
+
+def _read_rvt(path: Path) -> None:
+    root = next(folder for folder in path.parents if folder.name.startswith("rvt_"))
+    mutant = path.read_bytes()
+    if not all((root / name).exists() for name in _RVT_FILES):
+        _write_rvt(path)
+        path.write_bytes(mutant)
+    sequence = open_sequence(root, SPEC)
+    try:
+        sequence.settings  # noqa: B018
+        sequence.histograms(0, len(sequence.windows))
+    finally:
+        sequence.close()
+
+
 def _with_events(write: Callable[..., object], **settings: object) -> Callable[[Path], object]:
     return lambda path: write(path, EVENTS, **settings)
 
@@ -241,6 +357,13 @@ TARGETS: dict[str, Target] = {
     "ckpt member": Target("a.ckpt", _write_pickle, read_checkpoint, _packed_pickle),
     "safetensors": Target("a.safetensors", _write_weights, read_checkpoint),
     "safetensors without digest": Target("a.safetensors", _write_weights_without_digest, read_checkpoint),
+    "onnx": Target("a.onnx", _write_onnx, _read_onnx),
+    "onnx description": Target("a.onnx", lambda path: path.write_text(_onnx_description()), _read_onnx, _packed_onnx),
+    "rvt frames": Target(f"rvt_frames/{_RVT_FILES[0]}", _write_rvt, _read_rvt, is_in_folder=True),
+    "rvt times": Target(f"rvt_times/{_RVT_FILES[1]}", _write_rvt, _read_rvt, is_in_folder=True),
+    "rvt labels": Target(
+        f"rvt_labels/{_RVT_FILES[2]}", _write_rvt_labels, _read_rvt, _packed_rvt_labels, is_in_folder=True
+    ),
     "boxes npy": Target("a_bbox.npy", _write_boxes, _read_labels),
     "coco": Target("a.json", _write_coco, _read_labels),
     "yolo": Target("a.txt", _write_yolo, _read_labels),
@@ -252,5 +375,6 @@ TARGETS: dict[str, Target] = {
 def valid_file(name: str, folder: Path) -> bytes:
     """Write a valid file of a target into `folder`, and return the bytes that are mutated."""
     path = folder / TARGETS[name].file
+    path.parent.mkdir(parents=True, exist_ok=True)
     TARGETS[name].write(path)
     return path.read_bytes()

@@ -2,9 +2,10 @@ import cv2
 import numpy as np
 import pytest
 
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.inference import draw
-from rvtssm.inference.draw import draw_frame, events_image, open_video, write_png
-from rvtssm.records import Detections, Labels
+from rvtssm.inference.draw import draw_frame, events_image, open_video, shown_events, write_png
+from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
 NAMES = ("car", "pedestrian")
 
@@ -49,6 +50,18 @@ def test_in_signed_frames_the_sign_is_the_polarity(hist, dtype):
     signed[3, 10, 20], signed[2:4, 10, 30] = -1, 1
     hist[3, 10, 20], hist[12:14, 10, 30] = 1, 1
     np.testing.assert_array_equal(events_image(signed), events_image(hist))
+
+
+def test_surfaces_are_drawn_as_the_events_of_the_last_moments(hist):
+    windows = WindowSettings(representation="surfaces")
+    hist[12, 10, 30] = 2  # brighter
+    t, x, y = np.array([0, 900_000, 990_000, 990_000]), np.array([9, 20, 30, 30]), np.full(4, 10)
+    events = Events(t, x.astype(np.uint16), y.astype(np.uint16), np.ones(4, np.uint8))
+    window = Windows(np.array([[990_000, 1_000_000]]), np.array([10_000]))
+    (frame,) = count_windows(events, window, 60, 80, windows)
+    assert (frame > 0).any(axis=0).sum() == 2  # an event from 0.1 s ago is still in the frame
+    np.testing.assert_array_equal(events_image(shown_events(frame, windows)), events_image(hist))
+    assert shown_events(hist, WindowSettings()) is hist
 
 
 def test_a_pixel_stays_where_it_is_at_any_scale(hist):

@@ -16,10 +16,11 @@ from rvtssm.events.windows import free_grid
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.predict_recording import detect
 from rvtssm.inference.schedule import Adaptive, EventCount, FixedRate
-from rvtssm.models.postprocess import PostprocessConfig, inside_frame
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import Events, Windows, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 CONFIG = PostprocessConfig(max_detections=5)
 HEIGHT, WIDTH = 48, 64
@@ -67,7 +68,7 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
         np.testing.assert_allclose(window.detections[0].xyxy, frame.xyxy, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack"])
+@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack", "surfaces"])
 def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_events, representation):
     checkpoint, events = live_checkpoint(representation=representation), draw_events()
     how = WindowSettings(representation=representation)

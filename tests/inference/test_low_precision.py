@@ -11,7 +11,8 @@ from rvtssm.cli import compose
 from rvtssm.inference.exported import read_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.low_precision import PRECISIONS, set_precision
+from rvtssm.models.low_precision import set_precision
+from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
 from rvtssm.run.weights import read_weights
 

@@ -15,14 +15,14 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.inference import pictures
 from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
-from rvtssm.inference.predict_recording import PredictConfig, predict_recording
+from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
 SPEC = DatasetSpec(

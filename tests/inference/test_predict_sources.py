@@ -35,7 +35,8 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.inference.draw import events_image
-from rvtssm.inference.predict_recording import PredictConfig, predict_recording
+from rvtssm.inference.inference_config import PredictConfig
+from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.yolox_head import YoloxHead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.records import Events, Windows
+from rvtssm.records import Events, Windows, WindowSettings
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -46,6 +47,20 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
         np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
         start_us = end_us
+
+
+def test_surfaces_can_be_made_without_this_package(draw_events):
+    settings, events = WindowSettings(representation="surfaces"), draw_events(20_000)
+    names = {"windows": asdict(settings), "height": 48, "width": 64}
+    exec(program("def surfaces"), names)
+    ends_us = int(events.t[0]) + np.array([0, 50_000, 55_000, 300_000])
+    bounds_us = np.stack([ends_us[:-1], ends_us[1:]], axis=1)
+    wanted = count_windows(events, Windows(bounds_us, np.diff(ends_us)), 48, 64, settings)
+    for (start_us, end_us), frame in zip(bounds_us, wanted, strict=True):
+        part = events.between(start_us, end_us)
+        found = names["surfaces"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)[0]
+        assert found.dtype == frame.dtype and found.shape == frame.shape and frame.max() > 16
+        assert np.abs(found.astype(int) - frame).max() <= 1 and (found != frame).mean() < 1e-3  # ties of rounding
 
 
 def test_the_live_program_prints_boxes_in_sensor_pixels(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):

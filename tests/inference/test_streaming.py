@@ -13,12 +13,12 @@ from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import MODEL_SIZES
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.model_config import MODEL_SIZES, PostprocessConfig
+from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import Streams
 from rvtssm.models.yolox_head import YoloxHead, YoloxPredictions
 from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 STRIDE_US = 50_000
 

@@ -22,7 +22,8 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.inspection.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.inspection.picture import recording_png, tree_png
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, rename_official
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 # the attention branches start at full weight, so that a mistake in them shows
 SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import save_file as save_safetensors
@@ -15,7 +16,9 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint,
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, without_values
 
 SPEC = DatasetSpec(
     name="two",
@@ -249,6 +252,46 @@ def test_on_the_meta_device_a_layer_has_its_shapes_at_once(name):
         if name != "lstm":
             config = replace(describe(name), temporal_config=TemporalConfig(name, state_size=10_000))
             assert any(10_000 in value.shape or 5_000 in value.shape for value in config.build().state_dict().values())
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_loading_computes_no_initial_values(tmp_path, monkeypatch, name):
+    """The eigenvalues of a large state would take hours."""
+    meta = describe(name)
+    wanted = meta.build()
+    write_checkpoint(tmp_path / "a.ckpt", wanted, meta)
+    monkeypatch.setattr(numpy.linalg, "eigh", None)
+    found = read_checkpoint(tmp_path / "a.ckpt").detector
+    for (key, parameter), (_, other) in zip(found.named_parameters(), wanted.named_parameters(), strict=True):
+        assert torch.equal(parameter, other) and parameter.requires_grad == other.requires_grad, key
+        assert parameter.dtype == other.dtype and parameter.stride() == other.stride(), key
+    assert all(torch.equal(*pair) for pair in zip(found.buffers(), wanted.buffers(), strict=True))
+
+
+class Counted(TemporalLayer):
+    """A layer of a plugin with tensors that are not stored."""
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(dim))
+        self.register_buffer("numbers", torch.arange(dim), persistent=config.half_state)
+        if config.half_state:
+            self.powers = 2 ** torch.arange(dim)
+
+    def init_state(self, num_sequences: int) -> torch.Tensor:
+        return torch.zeros(num_sequences, 1)
+
+    def forward(self, x, state, step_scale=1.0):
+        return x, state
+
+
+@pytest.mark.parametrize("half_state", [False, True])
+def test_tensors_of_a_layer_that_are_not_stored_have_their_values(monkeypatch, half_state):
+    monkeypatch.setitem(TEMPORAL_LAYERS, "counted", Counted)
+    with without_values():
+        layer = build_temporal_layer(TemporalConfig("counted", half_state=half_state), 5)
+    assert layer.numbers.tolist() == [0, 1, 2, 3, 4]
+    assert not half_state or layer.powers.tolist() == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize("weights", [None, [1], {"a": 1}, {("detector", "a"): torch.zeros(1)}, {3: torch.zeros(1)}])

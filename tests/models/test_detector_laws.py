@@ -11,7 +11,7 @@ from rvtssm.models.detector import parameters_by_room
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
 from rvtssm.models.step import DetectorStep
-from rvtssm.ssm import TEMPORAL_LAYERS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 L, B = 4, 2

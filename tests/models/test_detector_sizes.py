@@ -18,7 +18,7 @@ from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.pafpn import CspLayer
 from rvtssm.models.rvt_backbone import RvtBackbone, derive_partition
 from rvtssm.models.yolox_head import locate
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 @pytest.mark.parametrize(

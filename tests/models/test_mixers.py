@@ -14,7 +14,7 @@ from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.ssm2d import SSM2D, RealSSM2D
 from rvtssm.models.step import DetectorStep
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 DIM, PARTITION = 8, (2, 3)

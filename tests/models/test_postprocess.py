@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.postprocess import PostprocessConfig, postprocess, select_boxes, to_probabilities
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import postprocess, select_boxes, to_probabilities
 
 
 def draw(num_frames: int = 2, num_locations: int = 200, seed: int = 0) -> Tensor:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
 from rvtssm.models.denoising import build_attention_mask, draw_noisy_queries
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.rtdetr_decoder import NUM_POINTS, DeformableAttention, refine_boxes
 from rvtssm.models.rtdetr_head import RtdetrHead, RtdetrPredictions
 from rvtssm.models.rtdetr_loss import match_cheapest

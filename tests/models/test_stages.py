@@ -13,7 +13,8 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 L, B = 3, 2
 STRIDES = 4, 8, 16, 32

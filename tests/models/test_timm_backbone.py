@@ -7,7 +7,8 @@ import timm
 import torch
 
 from rvtssm.models.detector import parameters_by_room
-from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.optim import build_optimizer
+from rvtssm.training.training_config import OptimConfig
 
 MODEL = "test_convnext"
 

@@ -12,7 +12,8 @@ from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.transfer import read_source, transfer
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)
 META = CheckpointMeta(
@@ -137,6 +138,16 @@ def test_filters_of_another_representation_are_left(start):
     after = with_windows(representation="voxel_grid", num_bins=20)  # as many channels, of another meaning
     _, _, report = start(META, after)
     assert outcomes(report, "left") == {"backbone.stages.0.downsample.conv.weight"}
+
+
+def test_filters_of_surfaces_are_taken_for_the_same_time_constants_only(start):
+    stem, before = "backbone.stages.0.downsample.conv.weight", with_windows(representation="surfaces")
+    source, target, report = start(before, before)
+    assert not outcomes(report, "left")
+    assert torch.equal(target.state_dict()[stem], source.state_dict()[stem])
+    after = with_windows(representation="surfaces", time_constants_us=(5_000, 20_000, 60_000, 200_000))
+    _, _, report = start(before, after)
+    assert outcomes(report, "left") == {stem} and "time constants (5000, 17100" in report[stem].reason
 
 
 def test_heads_of_another_width_are_left(start):

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer
-from rvtssm.ssm.layer import to_rows
+from rvtssm.ssm.layer import TemporalLayer, to_rows
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 
 class LeakyLayer(TemporalLayer):

@@ -12,7 +12,7 @@ from rvtssm import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
-from rvtssm.ssm import TEMPORAL_LAYERS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 HERE = Path(__file__).parent
 FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))

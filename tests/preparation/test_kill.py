@@ -16,9 +16,11 @@ import pytest
 from event_examples import SPEC
 from test_prepare_dataset import contents, write_recording
 
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.simulation.generate_recordings import SyntheticConfig, generate_synthetic
+from rvtssm.simulation.generate_recordings import generate_synthetic
+from rvtssm.simulation.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 
@@ -119,6 +121,22 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
         assert code == 0 and len(complete) >= len(NAMES) - 1
     summary = finish(preprocessing(tmp_path, replace(PREPROCESS, workers=1)))
     assert len(summary.skipped) == len(complete) and not summary.failed
+    assert contents(tmp_path / "out") == wanted[0]
+
+
+@pytest.mark.parametrize("num_killed_workers", [0, 1])
+def test_preprocess_on_a_cluster(tmp_path, wanted, num_killed_workers):
+    distributed = pytest.importorskip("distributed")
+    write_raw(tmp_path)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
+        assert run_and_kill(task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
+        for worker in [*cluster.workers.values()][:num_killed_workers]:
+            os.kill(worker.pid, signal.SIGKILL)
+        found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
+        assert all(wanted[0][name] == data for name, data in found.items() if not Path(name).name.startswith("."))
+        summary = finish(task)
+    assert sorted(summary.written + summary.skipped) == sorted(f"train/{name}" for name in NAMES)
     assert contents(tmp_path / "out") == wanted[0]
 
 

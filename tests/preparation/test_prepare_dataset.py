@@ -22,7 +22,8 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.store import SequenceWriter, open_sequence
 from rvtssm.records import WindowSettings
@@ -318,6 +319,19 @@ def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, su
     assert summary.repaired == ({"train/a": 100} if suffix == "_td.h5" else {})
 
 
+def test_surfaces_are_prepared_whole_since_a_section_would_lack_what_came_before(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
+    monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 20_000)
+    workers = TwoHere()
+    assert prepare(tmp_path, workers_given=workers, representation="surfaces").written == ["train/a"]
+    assert workers.tasks == ["prepare_recording"]
+    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
+    assert sequence.settings.representation == "surfaces" and sequence.histograms(0, 1).shape[1] == 8
+    assert prepare(tmp_path, representation="surfaces").skipped == ["train/a"]
+    (_, message) = prepare(tmp_path, representation="surfaces", time_constants_ms=[5.0, 20.0]).failed[0]
+    assert "was made with time_constants_us=[5000, 17100, 58500, 200000], now [5000, 20000]" in message
+
+
 class TwoHere:
     """As two workers would do it, the last first, and all that is sent is pickled."""
 
@@ -389,7 +403,7 @@ def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypat
         write_recording(tmp_path / "raw" / "train", name)
 
     def write(self):
-        if "a.h5" in self._stored.file.filename:
+        if "a.h5" in str(self._disk.name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(self)
 

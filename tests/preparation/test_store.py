@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import multiprocessing
-import os
 import pickle
+import resource
 import shutil
-from pathlib import Path
+import signal
 
 import h5py
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, read_meta, sequence_writer
+from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import Labels, Windows
 
 NUM_WINDOWS, FRAME = 7, (20, 6, 8)
@@ -58,27 +58,41 @@ def test_round_trip(tmp_path, example):
         sequence.histograms(5, 8)
 
 
-def fail_on_a_full_disk(path, example):
-    """/dev/full takes the place of the file, so that nothing can be written any more, as the error says."""
-    windows, labels, counts = example
-    with (
-        sequence_writer(path, windows, labels, counts.shape[1:], counts.dtype) as writer,
-        open("/dev/full", "wb") as full,
-    ):
-        writer.append([bytes(1000)] * NUM_WINDOWS)
-        writer.flush()
-        os.dup2(full.fileno(), writer._stored.file.id.get_vfd_handle())
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def write_beyond_limits(path, example, num_bytes):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing beyond the limit is an error
+    for limit in (*range(0, num_bytes, 300), num_bytes - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with pytest.raises(OSError, match="File too large") as caught:
+            write(path, example)
+        assert caught.value.filename == str(path) and not list(path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
+    write(path, example)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-def test_a_full_disk_does_not_end_the_process_later(tmp_path, example):
-    spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=fail_on_a_full_disk, args=(tmp_path / "a.h5", example))
+def write_and_interrupt(path, example, num_bytes):
+    write_data = UnfailingFile.write
+
+    def write_interrupted(self, data):
+        signal.raise_signal(signal.SIGINT)
+        return write_data(self, data)
+
+    UnfailingFile.write = write_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        write(path, example)
+    assert not list(path.parent.iterdir())
+    UnfailingFile.write = write_data
+    write(path, example)
+
+
+@pytest.mark.parametrize("act", [write_beyond_limits, write_and_interrupt])
+def test_a_write_that_fails_or_is_interrupted_does_not_crash_the_process(tmp_path, example, act):
+    write(tmp_path / "whole" / "a.h5", example)
+    whole = (tmp_path / "whole" / "a.h5").read_bytes()
+    path = tmp_path / "limited" / "a.h5"
+    process = multiprocessing.get_context("spawn").Process(target=act, args=(path, example, len(whole)))
     process.start()
-    process.join(60)
-    assert process.exitcode == 1  # that of an exception; HDF5 would crash at the end
-    assert not list(tmp_path.iterdir())
+    process.join(120)
+    assert process.exitcode == 0 and path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float16])

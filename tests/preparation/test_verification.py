@@ -16,8 +16,11 @@ from rvtssm.cli import main
 from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.labels import read_boxes, write_boxes
+from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.prepare_dataset import PreprocessConfig, preprocess_dataset
+from rvtssm.preparation.preparation_config import PreprocessConfig
+from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.preparation.store import open_sequence
 from rvtssm.preparation.verification import verify_dataset
 from rvtssm.records import WindowSettings
 
@@ -236,6 +239,25 @@ def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
     without_digest(tree / "prepared" / "test" / "c.h5")
     (fault,) = faults_of(tree)
     assert "c_td.dat has 4000 events, 4001 when it was prepared" in fault
+
+
+def test_a_changed_event_in_the_middle_of_a_recording_is_found(tree, monkeypatch):
+    """It keeps the size, both ends and the number of events."""
+    monkeypatch.setattr("rvtssm.preparation.prepare_recording._SAMPLE_BYTES", 100)
+    preprocess_dataset(SPEC, tree / "raw", tree / "again", WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
+    shutil.copy(tree / "again" / "test" / "c.h5", tree / "prepared" / "test" / "c.h5")
+    assert faults_of(tree, config=replace(CONFIG, splits=("test",))) == []
+    path = tree / "raw" / "test" / "c_td.dat"
+    data = bytearray(path.read_bytes())
+    middle = len(data) - 8 * 2_000 + 4  # the place of an event; its lowest bit is that of x
+    data[middle] ^= 1
+    path.write_bytes(data)
+    (fault,) = faults_of(tree, config=replace(CONFIG, splits=("test",)))
+    assert fault.startswith("prepared/test/c: ") and "c.h5 has other frames than" in fault
+    events = open_recording(path, HEIGHT, WIDTH).read()
+    start_us = open_sequence(tree / "prepared" / "test" / "c.h5").windows.bounds_us[:, 0]
+    window = np.searchsorted(start_us, events.t[2_000], side="right") - 1
+    assert f"from window {window} on" in fault
 
 
 def test_files_made_with_different_settings_are_told_without_the_recordings(tree):

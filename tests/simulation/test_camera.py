@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.records import Events
-from rvtssm.simulation.camera import CameraConfig, simulate_events
+from rvtssm.simulation.camera import simulate_events
+from rvtssm.simulation.simulation_config import CameraConfig
 
 QUIET = {"threshold_mismatch": 0.0, "background_rate_hz": 0.0, "hot_pixel_share": 0.0, "refractory_us": 0}
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.simulation.actors import CAR, PEDESTRIAN, Actor, Journey, SceneConfig
-from rvtssm.simulation.camera import CameraConfig, simulate_events
+from rvtssm.simulation.actors import CAR, PEDESTRIAN, Actor, Journey
+from rvtssm.simulation.camera import simulate_events
 from rvtssm.simulation.cars import build_car
 from rvtssm.simulation.pedestrians import build_pedestrian
 from rvtssm.simulation.scene import MIN_VISIBLE, Scene, build_scene
+from rvtssm.simulation.simulation_config import CameraConfig, SceneConfig
 from rvtssm.simulation.street import View, build_street
 
 VIEW = View(height=120, width=160, unit=1.0, horizon_px=45.0, camera_m=1.6)

@@ -13,7 +13,8 @@ from rvtssm.datasets.synthetic import SPEC
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
-from rvtssm.simulation.generate_recordings import SPLITS, SyntheticConfig, generate_synthetic, synthetic_recording
+from rvtssm.simulation.generate_recordings import SPLITS, generate_synthetic, synthetic_recording
+from rvtssm.simulation.simulation_config import SyntheticConfig
 
 SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, height=48, width=64, workers=1)
 

@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer, build_temporal_layer
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import INITIAL_MODES
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 DIM, NUM_SEQUENCES = 12, 6
 TOLERANCE = 1e-5  # of the largest value

@@ -11,8 +11,8 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
 DT = torch.tensor([0.1, 0.02, 1.0, 0.3], dtype=torch.float64)

@@ -26,7 +26,9 @@ from layer_examples import (
 from torch import Tensor
 from torch.func import functional_call
 
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 LENGTHS = (1, 2, 3, 10, 21, 210)
 

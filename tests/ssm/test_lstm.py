@@ -17,8 +17,8 @@ from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.stage import Stage
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 DIM, HEIGHT, WIDTH, STREAMS = 5, 4, 3, 2
 N = STREAMS * HEIGHT * WIDTH

@@ -24,11 +24,12 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 @torch.no_grad()

@@ -6,7 +6,9 @@ import pytest
 import torch
 from layer_examples import DIM, NUM_SEQUENCES, RATELESS, VARIANTS, as_tuple, assert_near, random_state, steps
 
-from rvtssm.ssm import TEMPORAL_LAYERS, Spectrum, TemporalConfig, build_temporal_layer
+from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 GRID = (1, 2)
 MASKED = {"bandlimit": 0.3, "bandlimit_at": "current_step", "dt_max": 2.0}

@@ -12,10 +12,10 @@ from scipy.linalg import expm
 from scipy.signal import cont2discrete
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.per_feature import toeplitz
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 DIM, SIZE = 3, 8
 

@@ -15,9 +15,10 @@ from cauchy_kernel import cauchy_kernel
 from golden_arrays import GoldenArrays, read_arrays
 from numpy.typing import ArrayLike
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 pytestmark = pytest.mark.golden
 TOLERANCE = 5e-5  # of the largest value of the array

@@ -7,9 +7,10 @@ import torch
 from scan_reference import scan_reference
 from torch.func import functional_call
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer
 from rvtssm.ssm.init import INITIAL_MODES, hippo_legs, initial_modes
 from rvtssm.ssm.s5 import S5, S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 
 def test_the_formula_written_out():

@@ -14,9 +14,9 @@ import torch
 from golden_arrays import GoldenArrays, read_arrays
 from numpy.typing import ArrayLike
 
-from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.init import hippo_legs
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 pytestmark = pytest.mark.golden
 TOLERANCE = 1e-5  # of the largest value of the array

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer
 from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 DIM, SIZE = 4, 6
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 from scan_reference import scan_reference
 from torch import Tensor
 
-from rvtssm.ssm import TemporalConfig, build_temporal_layer, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
+from rvtssm.ssm import scan_cpu, scan_loop, shared_state
 from rvtssm.ssm.scan import scan, sweeps
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
@@ -54,8 +57,8 @@ def gradients(function, inputs: tuple[Tensor, ...], weights: tuple[Tensor, Tenso
 def _fast_twin(monkeypatch, request):
     """Both sweeps that run here; the kernels for GPUs are in test_scan_triton."""
     chosen = {"cpu": scan_cpu, "loop": scan_loop}[request.param]
-    monkeypatch.setattr(scan_module, "sweeps", lambda device_type: chosen)
-    monkeypatch.setattr(shared_state, "sweeps", lambda device_type: chosen)
+    monkeypatch.setattr(scan_module, "sweeps", lambda device_type, method: chosen)
+    monkeypatch.setattr(shared_state, "sweeps", lambda device_type, method: chosen)
 
 
 @pytest.mark.usefixtures("_fast_twin")
@@ -141,6 +144,84 @@ def test_the_sweeps_are_chosen_by_device(monkeypatch):
     monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: None)
     assert sweeps.__wrapped__("cuda") is scan_loop, "a GPU without Triton"
     assert sweeps.__wrapped__("mps") is scan_loop
+    for device in ("cpu", "cuda", "mps"):
+        assert sweeps.__wrapped__(device, "loop") is scan_loop
+    assert sweeps.__wrapped__("cpu", "triton") is scan_cpu
+    with pytest.raises(ValueError, match=r"temporal\.scan=triton needs Triton, which is not installed"):
+        sweeps.__wrapped__("cuda", "triton")
+
+
+@pytest.mark.parametrize("name", ["s5", "s7"])
+def test_a_layer_runs_the_scan_that_was_asked_for(monkeypatch, name):
+    x, results = torch.randn(3, 2, 4), []
+    for method in ("auto", "loop"):
+        torch.manual_seed(0)
+        layer = build_temporal_layer(TemporalConfig(name=name, scan=method), 4)
+        if method == "loop":
+            monkeypatch.setattr(scan_cpu, "forward", None)
+            monkeypatch.setattr(scan_cpu, "backward", None)
+        y, _ = layer(x, layer.init_state(2))
+        results.append((y, *torch.autograd.grad(y.sum(), list(layer.parameters()))))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+class FailingKernels:
+    """Sweeps that fail as Triton does: the forward runs, unless an error is given for it."""
+
+    def __init__(self, error: Exception, name: str) -> None:
+        self.error, self.name, self.calls = error, name, 0
+
+    def forward(self, *values):
+        self.run("forward", values)
+
+    def backward(self, *values):
+        return self.run("backward", values)
+
+    def run(self, name, values):
+        self.calls += 1
+        if name == self.name:
+            raise self.error
+        return getattr(scan_loop, name)(*values)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+@pytest.mark.parametrize("kind", ["resources", "compiler", "import"])
+def test_the_loop_takes_over_from_a_kernel_that_cannot_be_built(monkeypatch, name, kind):
+    resources = pytest.importorskip("triton.runtime.errors").OutOfResources
+    error = {
+        "resources": resources(300_000, 100_000, "shared memory"),
+        "compiler": RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        "import": ImportError("cannot import name 'ptxas'"),
+    }[kind]
+    kernels = FailingKernels(error, name)
+    run = scan_module.KernelsOrLoop(kernels)
+    monkeypatch.setattr(scan_module, "sweeps", lambda device_type, method: run)
+    values = example(5, "constant", torch.complex64)
+    with pytest.warns(RuntimeWarning, match="cannot be built here") as warned:
+        states, _ = scan(*values)
+        gradients = torch.autograd.grad(states.abs().sum(), values)
+    assert str(error).split(",")[0] in str(warned[0].message)
+    assert len(warned) == 1
+    wanted, _ = slow_scan(*values)
+    torch.testing.assert_close(states, wanted)
+    for found, expected in zip(gradients, torch.autograd.grad(wanted.abs().sum(), values), strict=True):
+        torch.testing.assert_close(found, expected)
+    calls = kernels.calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scan(*values)
+    assert kernels.calls == calls, "the kernels are not tried again"
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: an illegal address")]
+)
+def test_an_error_of_the_device_is_raised(error):
+    pytest.importorskip("triton")
+    run = scan_module.KernelsOrLoop(FailingKernels(error, "forward"))
+    with pytest.raises(RuntimeError, match="CUDA"):
+        run.forward()
 
 
 def test_the_package_works_without_triton():
@@ -148,7 +229,7 @@ def test_the_package_works_without_triton():
 import sys
 sys.modules["triton"] = None
 import torch
-from rvtssm.ssm import TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
 layer = S5SSM(4, TemporalConfig())
 layer(torch.randn(3, 2, 4), layer.init_state(2))[0].sum().backward()
@@ -162,7 +243,7 @@ assert "rvtssm.ssm.scan_triton" not in sys.modules
 def test_the_operator_keeps_the_rules_of_pytorch(kind):
     """Shapes without data, gradients registered, no input changed, nothing aliased: what a compiler relies on."""
     inputs = tuple(value.detach().requires_grad_() for value in example(3, kind, torch.complex64))
-    torch.library.opcheck(scan_module._scan, inputs, test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(scan_module._scan, (*inputs, "auto"), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize("name", ["s5", "s7"])

@@ -85,7 +85,7 @@ def test_a_whole_system_equals_the_cpu_path(monkeypatch, dtype, tolerance):
     state = torch.randn(num_sequences, num_modes, dtype=torch.complex64)
     results = []
     for run, device, precision in ((scan_triton, DEVICE, dtype), (scan_cpu, "cpu", torch.float32)):
-        monkeypatch.setattr(shared_state, "sweeps", lambda device_type, run=run: run)
+        monkeypatch.setattr(shared_state, "sweeps", lambda device_type, method, run=run: run)
         leaves = [value.to(device).requires_grad_() for value in (*values, u, state)]
         decay_, gain_, w_in, w_out, d, u_, state_ = leaves
         system = SharedSystem(decay_.expand(num_steps, 2, -1), gain_, None, w_in, w_out, d)

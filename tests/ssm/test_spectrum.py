@@ -9,11 +9,13 @@ import pytest
 import torch
 from scipy.linalg import solve_continuous_lyapunov
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import bandlimit_mask, energy_diagonal, frequencies, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 LAMBDA = torch.tensor([-0.5 + 0j, -0.5 + 2j, -0.25 - 8j, 0 + 1j])
 DT = torch.tensor([1.0, math.pi / 4, math.pi / 16, 2.0])

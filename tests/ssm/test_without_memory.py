@@ -8,7 +8,9 @@ from layer_examples import DIM, assert_near, build, every_variant, rate, steps
 from torch import Tensor
 from torch.func import functional_call
 
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 L, N = 5, 6
 SCALES = {

@@ -18,8 +18,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import TrainingConfig, build_trainer
+from rvtssm.training.fit import build_trainer
 from rvtssm.training.launch import check_processes
+from rvtssm.training.training_config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}

@@ -12,17 +12,18 @@ import torch
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.postprocess import PostprocessConfig, postprocess
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.run.train import train
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.optim import OptimConfig
+from rvtssm.training.training_config import OptimConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = DatasetSpec(
@@ -227,6 +228,20 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers():
     module.on_load_checkpoint({"decisive": {}, "train_seconds": 60.0, "processes": parts})
     assert module.train_seconds == 60
     assert module.train_streams.states()["state"] is states[1] and torch.equal(module._random_state, randoms[1])
+
+
+def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
+    module = build_module()
+    module._trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0})()
+    module.defaults = {"model.new": 1, "model.old": 1}
+    own = {"streams": module.train_streams.state_dict(), "random": torch.get_rng_state()}
+    stored = {"decisive": {"model.old": 2}, "train_seconds": 60.0, "processes": [own]}
+    module.decisive = {"model.new": 1, "model.old": 2}
+    module.on_load_checkpoint(stored)
+    for changed in ({"model.new": 2, "model.old": 2}, {"model.new": 1, "model.old": 1}, {"model.new": 1}):
+        module.decisive = changed
+        with pytest.raises(ValueError, match="had other settings"):
+            module.on_load_checkpoint(stored)
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rvtssm.training.optim import OptimConfig, build_optimizer, learning_rate_rule, peak_learning_rate
+from rvtssm.training.optim import build_optimizer, learning_rate_rule, peak_learning_rate
+from rvtssm.training.training_config import OptimConfig
 
 
 def rates(num_steps: int, config: OptimConfig) -> list[float]:

@@ -14,8 +14,9 @@ from rvtssm.run.train import train
 from rvtssm.training import pace as pace_module
 from rvtssm.training.callbacks import left_text, pace_text
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import TrainingConfig, build_trainer
+from rvtssm.training.fit import build_trainer
 from rvtssm.training.pace import Pace, pace_of
+from rvtssm.training.training_config import TrainingConfig
 
 
 class Run:

@@ -76,7 +76,7 @@ def batches(dataset: str, folders: tuple[str, ...]):
         patch.setitem(DATASETS, dataset, spec)
         data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data)
     batch = next(batch for batch in data.train_dataloader() if len(batch.frame_index))
-    evaluated = next(iter(data.eval_loader("val")))
+    evaluated = next(iter(data.val_dataloader()))
     return data, batch, evaluated
 
 

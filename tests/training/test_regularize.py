@@ -11,10 +11,12 @@ from test_module import build_module, draw_counts, make_batch
 
 from rvtssm.cli import compose
 from rvtssm.run.checks import check
-from rvtssm.ssm import TemporalConfig, TemporalLayer, build_temporal_layer
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.module import DetectionModule
-from rvtssm.training.optim import OptimConfig
 from rvtssm.training.regularize import h2_term
+from rvtssm.training.training_config import OptimConfig
 
 BAND = OptimConfig().h2_band
 

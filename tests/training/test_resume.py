@@ -22,7 +22,8 @@ from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
 from rvtssm.training.fit import find_resume
-from rvtssm.training.optim import OptimConfig, build_optimizer
+from rvtssm.training.optim import build_optimizer
+from rvtssm.training.training_config import OptimConfig
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
 SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")

@@ -15,12 +15,13 @@ from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.run.train import train
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig, build_temporal_layer
 from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import TrainingConfig
-from rvtssm.training.optim import OptimConfig, build_optimizer
-from rvtssm.training.speed import PRECISIONS, check_compiler, choose_precision, speed_up
+from rvtssm.training.optim import build_optimizer
+from rvtssm.training.speed import check_compiler, choose_precision, speed_up
+from rvtssm.training.training_config import PRECISIONS, OptimConfig, TrainingConfig
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2

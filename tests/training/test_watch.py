@@ -6,7 +6,7 @@ import csv
 import functools
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,14 +19,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rvtssm.cli import compose
 from rvtssm.inference.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
+from rvtssm.records import WindowSettings
 from rvtssm.run.train import train
-from rvtssm.ssm import TEMPORAL_LAYERS, TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import callbacks, spectrum_monitor
 from rvtssm.training.callbacks import GradientNorms
 from rvtssm.training.checkpoints import Checkpoints
-from rvtssm.training.fit import TrainingConfig, build_trainer
+from rvtssm.training.fit import build_trainer
 from rvtssm.training.loggers import build_loggers
+from rvtssm.training.training_config import TrainingConfig
 from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
 
 STRIDE_US = 50_000
@@ -59,6 +62,7 @@ def test_tensorboard_shows_numbers_and_pictures(watched):
 def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_process):
     module, hist = build_module(), draw_counts(3, 2)
     module.val_labels = labels_near(module, hist)
+    module.checkpoint_meta = {"windows": asdict(WindowSettings())}
     batch = make_batch(hist, [0, 1], [True, True])
     validate(module, [batch])
     trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}

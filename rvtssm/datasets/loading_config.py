@@ -1,0 +1,116 @@
+"""The settings of batches: how chunks are chosen, augmented and loaded. This file does not import torch."""
+
+import math
+from dataclasses import dataclass, field
+
+from rvtssm.limits import check_at_least, check_choice, check_share
+
+RATE_WINDOWS = ("shrink", "slide", "random")
+
+
+@dataclass
+class SamplingConfig:
+    """The composition of training batches. Numbers are per process."""
+
+    mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
+    batch_size: int = 8  # chunks
+    chunk_length: int = 21  # steps per chunk
+    stream_share: float = 0.5  # of a mixed batch, which holds at least one of each kind
+    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss, null = all
+    batches_per_epoch: int | None = None  # mode=random only; null = every labelled step once
+
+    @property
+    def num_streams(self) -> int:
+        """Chunks of a batch that continue the chunk before them."""
+        if self.mode != "mixed":
+            return self.batch_size if self.mode == "stream" else 0
+        return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
+
+    def __post_init__(self) -> None:
+        check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
+        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
+        check_share("sampling", self, "stream_share")
+        if self.batch_size < (2 if self.mode == "mixed" else 1):
+            raise ValueError(
+                f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
+                "a mixed batch holds at least one random chunk and one stream"
+            )
+        if self.mode == "mixed" and self.stream_share in (0, 1):
+            raise ValueError(
+                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
+                f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
+            )
+        if self.batches_per_epoch is not None and self.mode != "random":
+            raise ValueError(
+                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
+                "with streams an epoch is one pass over all recordings"
+            )
+
+
+@dataclass
+class FlipZoomConfig:
+    """Probabilities and ranges; the defaults are those of random chunks."""
+
+    flip_prob: float = 0.5
+    zoom_prob: float = 0.8
+    zoom_in_weight: float = 8.0  # how often a zoom is a zoom in rather than out
+    zoom_out_weight: float = 2.0
+    zoom_in_min: float = 1.0
+    zoom_in_max: float = 1.5
+    zoom_out_min: float = 1.0
+    zoom_out_max: float = 1.2
+
+    def check(self, section: str) -> None:
+        """Raise ValueError for values out of range."""
+        check_share(section, self, "flip_prob", "zoom_prob")
+        check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
+        if self.zoom_in_weight + self.zoom_out_weight == 0:
+            raise ValueError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
+        for kind in ("zoom_in", "zoom_out"):
+            check_at_least(section, self, 1, f"{kind}_min")
+            check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
+
+
+@dataclass
+class AugmentConfig:
+    """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
+
+    Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
+    """
+
+    random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
+    stream: FlipZoomConfig = field(
+        default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
+    )
+    # from raw events: every random chunk, and every recording in a stream, is counted at one of them; null: as trained
+    rates_hz: list[float] | None = None
+    rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
+
+    def __post_init__(self) -> None:
+        self.random.check("augment.random")
+        self.stream.check("augment.stream")
+        if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
+            raise ValueError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
+        check_choice("augment.rate_window", self.rate_window, RATE_WINDOWS)
+        if self.stream.zoom_in_weight:
+            raise ValueError(
+                f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
+                "chunk and cannot stay the same over a stream: use 0"
+            )
+
+
+@dataclass
+class DataConfig:
+    """Loading; numbers are per process."""
+
+    num_workers: int = 2  # 0: this process loads
+    prefetch_factor: int = 2  # batches each worker keeps ready
+    pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
+    eval_batch_size: int = 8  # recordings side by side
+    eval_chunk_length: int = 21  # steps
+    max_open_recordings: int = 32  # files each worker keeps open
+
+    def __post_init__(self) -> None:
+        check_at_least("data", self, 0, "num_workers")
+        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
+        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")

@@ -1,0 +1,83 @@
+"""Confidence intervals of average precision: how it would vary with other recordings of the same kind.
+
+Recordings are drawn with replacement, because frames of one recording resemble each other (Efron and Tibshirani 1993).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.evaluation.matches import RecordingMatches, average_precisions, weighted_precisions
+from rvtssm.records import DatasetSpec
+
+LEVEL = 0.95
+TRUSTED_RECORDINGS = 20  # with fewer, intervals are too narrow: benchmarks.coverage
+
+
+class Interval(NamedTuple):
+    """A number with the interval that holds it at LEVEL; NaN where there are too few recordings for one."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """The numbers of an evaluation, and of replicates in which recordings were drawn with replacement.
+
+    Two of them can be compared replicate by replicate if they have the same recordings, replicates and seed.
+    """
+
+    recordings: tuple[str, ...]  # those that were drawn from
+    metrics: Mapping[str, float]
+    replicates: Mapping[str, npt.NDArray[np.float64]]  # (B,) by name
+
+    @property
+    def has_intervals(self) -> bool:
+        return len(self.recordings) > 1 and all(len(values) for values in self.replicates.values())
+
+    def interval(self, name: str) -> Interval:
+        """Return a number with its interval."""
+        return _interval(self.metrics[name], self.replicates[name])
+
+    def minus(self, other: "Resampled", name: str) -> Interval | None:
+        """Return the difference of a number to that of the other, with its interval; None if they do not compare.
+
+        Both numbers of a replicate come from the same recordings, so that what is hard for both cancels out.
+        """
+        ours, theirs = self.replicates[name], other.replicates[name]
+        if self.recordings != other.recordings or len(ours) != len(theirs) or not self.has_intervals:
+            return None
+        return _interval(self.metrics[name] - other.metrics[name], ours - theirs)
+
+    def sentence(self) -> str:
+        """Say for a report where the intervals come from, and whether they can be trusted."""
+        if not self.has_intervals:
+            return "none: they need evaluation.bootstrap above 0 and at least two recordings"
+        few = len(self.recordings) < TRUSTED_RECORDINGS
+        return (
+            f"{LEVEL:.0%}, from {len(next(iter(self.replicates.values())))} replicates in which the "
+            f"{len(self.recordings)} recordings are drawn with replacement; differences are paired; trusted from "
+            f"{TRUSTED_RECORDINGS} recordings on" + (", so these are too narrow" if few else "")
+        )
+
+
+def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replicates: int, seed: int = 0) -> Resampled:
+    """Return the numbers of an evaluation with `num_replicates` replicates, which may be 0."""
+    names, metrics = tuple(each.name for each in matches), average_precisions(matches, spec)
+    if len(matches) < 2 or not num_replicates:
+        return Resampled(names, metrics, {name: np.zeros(0) for name in metrics})
+    drawn = np.random.default_rng(seed).multinomial(len(matches), [1 / len(matches)] * len(matches), num_replicates)
+    return Resampled(names, metrics, weighted_precisions(matches, spec, drawn))
+
+
+def _interval(value: float, replicates: npt.NDArray[np.float64]) -> Interval:
+    known = replicates[~np.isnan(replicates)]
+    if not len(known):
+        return Interval(value, np.nan, np.nan)
+    low, high = np.percentile(known, (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
+    return Interval(value, float(low), float(high))

@@ -1,0 +1,169 @@
+"""Average precision from matches that are kept per recording, so that recordings can be weighted and gathered.
+
+The rules of accumulation are those of pycocotools, whose numbers come out to the last digit.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.atomic_files import atomic_file
+from rvtssm.records import DatasetSpec
+
+OVERLAPS = np.linspace(0.5, 0.95, 10)  # the least overlaps of a match
+RECALLS = np.linspace(0, 1, 101)
+SIZES = ("all", "small", "medium", "large")  # of the objects that count
+METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+_MOST_CELLS = 4_000_000  # detections times weightings that are accumulated at once, 32 MB per array
+
+Precision = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingMatches:
+    """What the detections of one recording found, ordered by class, frame and score. It can be saved and sent.
+
+    Letters: D detections, S of SIZES, T of OVERLAPS, K classes.
+    """
+
+    name: str
+    score: npt.NDArray[np.float64]  # (D,)
+    class_id: npt.NDArray[np.int64]  # (D,)
+    is_hit: npt.NDArray[np.bool_]  # (S, T, D) the detection has an object
+    is_ignored: npt.NDArray[np.bool_]  # (S, T, D) it is neither right nor wrong
+    num_truths: npt.NDArray[np.int64]  # (S, K) objects that count
+
+
+def write_matches(path: Path, matches: Sequence[RecordingMatches]) -> None:
+    """Write matches as `.npz`; the file appears when it is complete."""
+    arrays = {
+        f"{number}/{field.name}": np.asarray(getattr(each, field.name))
+        for number, each in enumerate(matches)
+        for field in fields(RecordingMatches)
+    }
+    with atomic_file(path) as staged, open(staged, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_matches(path: Path) -> list[RecordingMatches]:
+    """Return the matches that `write_matches` wrote, in the same order."""
+    with np.load(path, allow_pickle=False) as arrays:
+        numbers = dict.fromkeys(key.partition("/")[0] for key in arrays)
+        rows = [[arrays[f"{number}/{field.name}"] for field in fields(RecordingMatches)] for number in numbers]
+    return [RecordingMatches(str(name), *rest) for name, *rest in rows]
+
+
+def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, float]:
+    """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth."""
+    weights = np.ones((1, len(matches)), np.int64)
+    values = {name: float(found[0]) for name, found in weighted_precisions(matches, spec, weights).items()}
+    return {
+        name: math.nan if math.isnan(value) else value for name, value in values.items()
+    }  # one NaN, equal to itself
+
+
+def weighted_precisions(
+    matches: Sequence[RecordingMatches], spec: DatasetSpec, weights: npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the numbers of `average_precisions` for each of B weightings, as (B,) arrays.
+
+    weights (B, R) say how often each recording counts, as if it occurred so often. Of equal scores, the copies of a
+    detection come one after the other.
+    """
+    rows = [_metrics(precision, spec) for precision in _precisions(matches, spec.num_classes, weights)]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def precision_curves(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, Precision]:
+    """Return by class the precision (101,) at overlap 0.5 and recall 0, 0.01, ..., 1; NaN without ground truth."""
+    (precision,) = _precisions(matches, spec.num_classes, np.ones((1, len(matches)), np.int64))
+    return {name: precision[0, :, k, 0] for k, name in enumerate(spec.class_names)}
+
+
+def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
+    """Return all numbers of one table of precisions (T, 101, K, S)."""
+    parts = [precision[..., 0], precision[:1, :, :, 0], precision[5:6, :, :, 0]]
+    parts += [precision[..., size] for size in range(1, len(SIZES))]
+    found = dict(zip(METRICS, map(_mean, parts), strict=True))
+    return found | {f"AP/{name}": float(precision[:, :, k, 0].mean()) for k, name in enumerate(spec.class_names)}
+
+
+def _mean(values: Precision) -> float:
+    """Return the mean of the classes that have ground truth."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _precisions(
+    matches: Sequence[RecordingMatches], num_classes: int, weights: npt.NDArray[np.int64]
+) -> Iterator[Precision]:
+    """Yield the precision (T, 101, K, S) of each weighting; NaN for a class or size without ground truth."""
+    recording = np.repeat(np.arange(len(matches)), [len(each.score) for each in matches])
+    num_truths = np.array([each.num_truths for each in matches]).reshape(len(matches), len(SIZES), num_classes)
+    score, class_id, is_hit, is_ignored = (
+        np.concatenate([getattr(each, name) for each in matches], axis=-1) if matches else np.zeros(shape)
+        for name, shape in (("score", 0), ("class_id", 0), ("is_hit", (4, 10, 0)), ("is_ignored", (4, 10, 0)))
+    )
+    of_class = []
+    for k in range(num_classes):
+        chosen = np.flatnonzero(class_id == k)
+        of_class.append(chosen[np.argsort(-score[chosen], kind="mergesort")])
+    at_once = max(1, _MOST_CELLS // max(1, *map(len, of_class)))
+    for first in range(0, len(weights), at_once):
+        some = weights[first : first + at_once]
+        found = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, len(SIZES)), np.nan)
+        for k, order in enumerate(of_class):
+            for size in range(len(SIZES)):
+                if not num_truths[:, size, k].any():
+                    continue
+                totals = some @ num_truths[:, size, k]
+                hits, ignored = is_hit[size][:, order].astype(bool), is_ignored[size][:, order].astype(bool)
+                curves = _curves(hits, ~ignored, some, recording[order], totals)
+                for overlap, curve in enumerate(curves):
+                    found[totals > 0, overlap, :, k, size] = curve[totals > 0]
+        yield from found
+
+
+def _curves(
+    is_hit: npt.NDArray[np.bool_],
+    is_counted: npt.NDArray[np.bool_],
+    weights: npt.NDArray[np.int64],
+    recording: npt.NDArray[np.int64],
+    totals: npt.NDArray[np.int64],
+) -> Iterator[Precision]:
+    """Yield for each overlap the precision (B, 101) of detections in the order of their scores.
+
+    Precision at a recall is the best of all points at or above that recall. Between two hits it only falls, so that
+    only hits are looked at.
+    """
+    needed = _hits_for_recalls(totals)
+    counted, running = np.zeros(0, np.int64), np.zeros((len(weights), 0), np.int64)
+    for overlap in range(len(is_hit)):
+        columns = np.flatnonzero(is_counted[overlap])
+        if not overlap or not np.array_equal(columns, counted):
+            counted = columns
+            weight = weights[:, recording[counted]]
+            running = weight.cumsum(axis=1)
+        at = np.flatnonzero(is_hit[overlap][counted])
+        num_hits = weight[:, at].cumsum(axis=1)
+        precision = num_hits / (running[:, at] + np.spacing(1))
+        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        best = np.concatenate([best, np.zeros((len(weights), 1))], axis=1)  # recalls that are not reached
+        # all rows in one search, which needs them one above the other
+        rows = np.arange(len(weights))[:, None]
+        above = rows * (int(totals.max()) + 2)
+        place = np.searchsorted((num_hits + above).ravel(), (needed + above).ravel()).reshape(needed.shape)
+        yield np.take_along_axis(best, place - rows * len(at), axis=1)
+
+
+def _hits_for_recalls(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the least numbers of hits (B, 101) whose share of the totals (B,) reaches each of RECALLS."""
+    whole = np.maximum(totals, 1)[:, None]
+    hits = np.maximum(np.ceil(RECALLS * whole) - 1, 0)
+    for _ in range(2):  # the product may have been rounded; the quotient decides, as in pycocotools
+        hits += hits / whole < RECALLS
+    return hits.astype(np.int64)

@@ -1,0 +1,125 @@
+"""Exponential sums of events per pixel and polarity: frames that depend on the events before a time, not on a window.
+
+With time constants tau[k], the sum of a pixel and polarity at time t is s[k](t) = sum of exp(-(t - t[i]) / tau[k]) over
+its events with t[i] < t (leaky integration, as in the time surfaces of Lagorce et al., 2017, where only the latest
+event counts). A frame stores 16 log2(1 + s) as uint8, straight between powers of two: 0 below s = 1/32, 16 for one
+event that is just over.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.jit import jit
+
+LEVELS_PER_OCTAVE = 16
+_LONG_AGO_US = -(1 << 62)
+_LEAST = 1e-6  # sums below this become 0; a frame shows them as 0 from 1/32 on
+_FINE_BITS = 10  # of a time within an epoch: weights are products from two tables, which are small
+
+Ints = npt.NDArray[np.int64]
+
+
+class Surfaces:
+    """Use this to keep the sums of a stream: `add` its events in order of time, `write` the frame of a later time.
+
+    Time is cut into epochs of a fixed length per constant, from time 0 on. A sum is stored as it would be at the start
+    of the epoch of the latest event: then an event only adds its weight to one number, and the stored sums do not
+    depend on when frames are written or how the events are cut into calls, to the last bit.
+    """
+
+    def __init__(self, time_constants_us: tuple[int, ...], num_pixels: int) -> None:
+        self._weights = _epoch_weights(time_constants_us)
+        self._constants_us = np.array(time_constants_us, np.float64)
+        self._sums = np.zeros((2 * len(time_constants_us), num_pixels), np.float32)  # channel = polarity * K + k
+        self._epochs = np.int64(_LONG_AGO_US) >> self._weights[0]  # each times its length is before all events
+        self.until_us: int = _LONG_AGO_US  # all events before this time have been added
+
+    def add(self, cells: npt.NDArray[np.int32], times_us: Ints, until_us: int) -> None:
+        """Add events, cell = 2 * pixel + polarity, none before `until_us` of the last call; then set `until_us`."""
+        _add(cells, times_us, self._constants_us, *self._weights, self._epochs, self._sums)
+        self.until_us = until_us
+
+    def write(self, time_us: int, frame: npt.NDArray[np.uint8]) -> None:
+        """Write the contiguous frame (2K, h, w) at a time that is not before the events added so far."""
+        shifts, _, _ = self._weights
+        factors = np.exp(((self._epochs << shifts) - time_us) / self._constants_us).astype(np.float32)
+        _write_levels(self._sums, factors, frame.reshape(self._sums.shape))
+
+    def state(self) -> tuple[npt.NDArray[np.float32], Ints]:
+        """Return copies of the stored sums, and of the epochs and `until_us`."""
+        return self._sums.copy(), np.append(self._epochs, self.until_us)
+
+    def load_state(self, sums: npt.NDArray[np.float32], times: Ints) -> None:
+        self._sums[:], self._epochs[:], self.until_us = sums, times[:-1], int(times[-1])
+
+
+def to_sums(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """Return the sums that the levels of a frame stand for."""
+    octaves = np.arange(256 // LEVELS_PER_OCTAVE + 1)
+    sums: npt.NDArray[np.float64] = np.interp(frame, LEVELS_PER_OCTAVE * octaves, 2.0**octaves - 1)
+    return sums
+
+
+@cache
+def _epoch_weights(
+    time_constants_us: tuple[int, ...],
+) -> tuple[Ints, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the binary logarithms of the epochs (K,), each 4 to 8 time constants long, and the two tables of weights.
+
+    An event `offset` us after the start of its epoch weighs coarse[k, offset >> 10] * fine[k, offset & 1023].
+    """
+    shifts = np.array([max(_FINE_BITS, int(math.log2(8 * tau))) for tau in time_constants_us])
+    tau = np.array(time_constants_us, np.float64)[:, None]
+    steps = np.arange(1 << max(shifts) - _FINE_BITS) << _FINE_BITS
+    coarse = np.exp(np.minimum(steps, 1 << shifts[:, None]) / tau)
+    fine = np.exp(np.arange(1 << _FINE_BITS) / tau)
+    return shifts, coarse.astype(np.float32), fine.astype(np.float32)
+
+
+@jit
+def _add(cells, times, constants, shifts, coarse, fine, epochs, sums):  # type: ignore[no-untyped-def]
+    num_constants = len(constants)
+    for k in range(num_constants):
+        first = 0
+        while first < len(times):
+            epoch = times[first] >> shifts[k]
+            if epoch != epochs[k]:
+                factor = np.float32(math.exp(-float((epoch - epochs[k]) << shifts[k]) / constants[k]))
+                _decay(sums[k], factor)
+                _decay(sums[num_constants + k], factor)
+                epochs[k] = epoch
+            stop = np.searchsorted(times, (epoch + 1) << shifts[k])
+            _add_within(cells[first:stop], times[first:stop], epoch << shifts[k], coarse[k], fine[k], k, sums)
+            first = stop
+
+
+@jit
+def _add_within(cells, times, start, coarse, fine, k, sums):  # type: ignore[no-untyped-def]
+    """Add the events of one epoch that begins at `start` to the sums of constant k."""
+    num_pixels, flat = sums.shape[1], sums.reshape(-1)
+    here, jump = np.uint64(k * num_pixels), np.uint64(sums.shape[0] // 2 * num_pixels)
+    for i in range(np.uint64(len(times))):
+        offset, cell = np.uint64(times[i] - start), np.uint64(cells[i])
+        place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
+        flat[place] += coarse[offset >> np.uint64(_FINE_BITS)] * fine[offset & np.uint64((1 << _FINE_BITS) - 1)]
+
+
+@jit
+def _decay(plane, factor):  # type: ignore[no-untyped-def]
+    for i in range(len(plane)):
+        value = plane[i] * factor
+        plane[i] = value if value > np.float32(_LEAST) else np.float32(0)
+
+
+@jit
+def _write_levels(sums, factors, frame):  # type: ignore[no-untyped-def]
+    """Write levels: the exponent and the first 4 bits of the fraction of 1 + s, rounded, as one number."""
+    for channel in range(len(sums)):
+        factor = factors[channel % len(factors)]
+        plane, levels = sums[channel], frame[channel]
+        for i in range(len(plane)):
+            bits = np.float32(plane[i] * factor + np.float32(1)).view(np.int32) - np.int32(0x3F800000)  # of 1.0
+            levels[i] = np.uint8(min((bits + np.int32(1 << 18)) >> np.int32(19), np.int32(255)))

@@ -1,0 +1,63 @@
+"""The settings of predictions and of exported files. This file does not import torch."""
+
+import math
+from dataclasses import dataclass, field
+
+from rvtssm.models.model_config import PostprocessConfig
+
+DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
+PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png")
+SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
+_LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
+
+
+@dataclass
+class PredictConfig:
+    """One run of `rvtssm predict`."""
+
+    hz: float | None = None  # inference rate, null: the rate of training
+    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
+    height: int | None = None  # sensor, pixels, for events that do not say it
+    width: int | None = None
+    min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
+    postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
+    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
+    overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
+    max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
+    num_stills: int = 4  # pictures evenly spread over the recording, for png
+    scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
+    windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
+
+    def __post_init__(self) -> None:
+        if self.window not in ("shrink", "slide"):
+            raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
+        for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "windows_per_call"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"predict.{name}={value} must be positive")
+        if self.hz is not None and self.hz > 1e6:
+            raise ValueError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+        if self.scale is not None and self.scale > _LARGEST_SCALE:
+            raise ValueError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
+        if not 0 <= self.min_score <= 1:
+            raise ValueError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
+        if self.num_stills < 0:
+            raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
+        if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:
+            raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
+
+
+@dataclass
+class ExportConfig:
+    """One run of `rvtssm export`; the format follows from the name of the file."""
+
+    height: int | None = None  # frame, pixels; null: as in training
+    width: int | None = None
+    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "check_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"export.{name}={value} must be at least 1")

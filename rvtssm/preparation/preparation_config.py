@@ -1,0 +1,27 @@
+"""The settings of `rvtssm preprocess`. This file does not import what reads and writes recordings."""
+
+from dataclasses import dataclass
+
+from rvtssm.limits import check_at_least, check_choice
+
+
+@dataclass
+class PreprocessConfig:
+    """Which recordings are prepared, with or without their labels, and by which processes."""
+
+    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
+    splits: tuple[str, ...] = ("train", "val", "test")
+    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
+    workers: int | None = None  # None: one per core
+    overwrite: bool = False  # replace what was made with other settings
+    check_disk: bool = True  # refuse to begin where the disk seems too small
+
+    def __post_init__(self) -> None:
+        check_choice("preprocess.labels", self.labels, ("required", "none"))
+        check_at_least("preprocess", self, 1, "workers")
+        if not self.splits:
+            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.labels == "required"

@@ -1,0 +1,61 @@
+"""The temporal layers that a detector can have; this table is where a new one is added."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from rvtssm.limits import check_choice
+from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.s4 import S4
+from rvtssm.ssm.s4d import S4D
+from rvtssm.ssm.s5 import S5
+from rvtssm.ssm.s7 import S7
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
+    "s4": S4,
+    "s4d": S4D,
+    "s5": S5,
+    "s7": S7,
+    "lstm": LSTM,
+}
+
+_has_no_values = ContextVar("without_values", default=False)
+
+
+def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
+    """Build the layer `config.name` over `dim` features. Raise ValueError for names that do not exist."""
+    check_choice("temporal.name", config.name, TEMPORAL_LAYERS)
+    check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
+    build = TEMPORAL_LAYERS[config.name]
+    if _has_no_values.get():
+        with torch.device("meta"):
+            layer = build(dim, config)
+        if _is_stored_completely(layer):
+            return layer.to_empty(device=torch.get_default_device())
+    return build(dim, config)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Leave out the initial values of temporal layers that are built in the block, because weights will be loaded.
+
+    The eigenvalues of a large state take long to compute, hours for 100 000 modes.
+    """
+    token = _has_no_values.set(True)
+    try:
+        yield
+    finally:
+        _has_no_values.reset(token)
+
+
+def _is_stored_completely(layer: TemporalLayer) -> bool:
+    """Return whether loading weights sets every tensor of a layer."""
+    stored = layer.state_dict()
+    has_other = any(isinstance(value, Tensor) for module in layer.modules() for value in vars(module).values())
+    return not has_other and all(name in stored for name, _ in layer.named_buffers())

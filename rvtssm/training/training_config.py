@@ -1,0 +1,98 @@
+"""The settings of a training and of its optimiser. This file does not import torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rvtssm.limits import check_at_least, check_choice, check_positive
+
+# Weights stay in full precision, since there are no complex numbers of 16 bits.
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+
+
+@dataclass
+class OptimConfig:
+    """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
+
+    learning_rate: float = 2e-4  # peak
+    weight_decay: float = 0.0
+    warmup_fraction: float = 0.005  # share of the steps before the peak
+    start_divisor: float = 20.0  # first learning rate = peak / start_divisor
+    end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
+    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), as in the paper
+    clip_value: float = 1.0  # gradients are clipped by value, 0 = off
+    h2_weight: float = 0.0  # weight of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
+    h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
+
+    def __post_init__(self) -> None:
+        check_positive("optim", self, "learning_rate", "start_divisor", "end_divisor")
+        check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
+        if self.warmup_fraction >= 1:
+            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
+        self.h2_band = tuple(self.h2_band)
+        if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
+            raise ValueError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
+
+
+@dataclass
+class TrainingConfig:
+    """One run of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
+
+    steps: int = 400_000  # optimiser steps
+    init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
+    validate_every: int = 10_000  # steps; after the last step there is always a validation
+    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
+    checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
+    log_every: int = 50  # steps
+    devices: int = 1
+    num_nodes: int = 1
+    accelerator: str = "auto"
+    precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
+    compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
+    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
+    channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
+    fused: bool = True  # the optimiser updates all weights at once; not used in 16-mixed, where it cannot clip
+    accumulate: int = 1  # batches per optimiser step
+    sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
+    freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
+    loggers: list[str] = field(
+        default_factory=lambda: ["tensorboard"]
+    )  # in addition to CSV: tensorboard, or full names of classes
+    logger_args: Any = None  # arguments of such a class, as in {project: gen1}
+    num_images: int = 4  # images drawn at each validation, for loggers that take images
+    spectra: bool = True  # log the spectra of the temporal layers at each validation
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
+        check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
+        check_at_least("training", self, 0, "num_images")
+        check_positive("training", self, "checkpoint_minutes")
+        check_choice("training.precision", self.precision, PRECISIONS)
+        check_choice("training.accelerator", self.accelerator, ACCELERATORS)
+        self.recompute_strides = tuple(self.recompute_strides)
+        check_loggers(self.loggers, self.logger_args)
+        if self.sync_batchnorm and self.freeze_batchnorm:
+            raise ValueError(
+                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
+            )
+
+
+def check_loggers(names: Sequence[str], arguments: Any) -> None:
+    """Raise ValueError if a name cannot be a logger, or if it is not clear which logger the arguments are for."""
+    classes = [name for name in names if name != "tensorboard"]
+    for name in classes:
+        if "." not in name:
+            raise ValueError(
+                f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
+                "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
+            )
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ValueError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
+    if arguments and len(classes) != 1:
+        raise ValueError(
+            f"training.logger_args={arguments} are for the one class in training.loggers, which names "
+            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}"
+        )

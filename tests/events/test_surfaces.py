@@ -1,0 +1,138 @@
+"""Surfaces: sums that depend on the events before a time, and not on windows, strides or the cuts between packets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
+from rvtssm.events.surfaces import to_sums
+from rvtssm.events.windows import free_grid
+from rvtssm.records import Windows, WindowSettings
+
+SETTINGS = WindowSettings(representation="surfaces")
+
+
+def sums_by_definition(events, time_us, constants_us):
+    """The sums (2K, HEIGHT, WIDTH) at a time, from the formula."""
+    sums = np.zeros((2, len(constants_us), HEIGHT, WIDTH))
+    before = events.between(-(1 << 62), time_us)
+    for k, tau in enumerate(constants_us):
+        np.add.at(sums[:, k], (before.p, before.y, before.x), np.exp(-(time_us - before.t) / tau))
+    return sums.reshape(-1, HEIGHT, WIDTH)
+
+
+def levels_of(sums):
+    """The levels of sums, not rounded: 16 per octave of 1 + s, straight between powers of two."""
+    octaves = np.arange(17)
+    return np.interp(sums, 2.0**octaves - 1, 16 * octaves)
+
+
+def windows_at(ends_us, length_us=10_000) -> Windows:
+    ends_us = np.asarray(ends_us, np.int64)
+    return Windows(np.stack([ends_us - length_us, ends_us], axis=1), np.diff(ends_us, prepend=0))
+
+
+def counter_of(settings=SETTINGS) -> FrameCounter:
+    return FrameCounter(settings, frame_pixels(HEIGHT, WIDTH))
+
+
+@given(
+    events=any_events(max_step_us=9_000, max_start_us=5_000),
+    ends_us=st.lists(st.integers(-3_000_000, 3_000_000), min_size=1, max_size=4, unique=True).map(sorted),
+    constants_us=st.lists(st.integers(200, 10_000_000), min_size=1, max_size=5),
+    shift_us=st.integers(-2_000_000, 2_000_000),
+)
+def test_frames_are_those_of_the_definition(events, ends_us, constants_us, shift_us):
+    events = to_events(events.t + shift_us, events.x // 16, events.y // 16, events.p)
+    settings = WindowSettings(representation="surfaces", time_constants_us=constants_us)
+    found = count_windows(events, windows_at(ends_us), HEIGHT, WIDTH, settings)
+    assert found.shape == (len(ends_us), 2 * len(constants_us), HEIGHT, WIDTH) and found.dtype == np.uint8
+    for frame, end_us in zip(found, ends_us, strict=True):
+        sums = sums_by_definition(events, end_us, constants_us)
+        assert np.abs(frame - levels_of(sums)).max() <= 0.501  # rounded once
+        assert np.abs(np.log2(1 + to_sums(frame)) - np.log2(1 + sums)).max() < 0.05
+
+
+@pytest.mark.parametrize("length_us", [None, 50_000, 700])
+@pytest.mark.parametrize("stride_us", [5_000, 12_500, 1e6 / 30])
+def test_the_frame_at_a_time_is_the_same_at_any_rate(stride_us, length_us):
+    events = random_events(30_000, span_us=900_000)
+    times_us = 50_000 * np.arange(1, 18)
+    wanted = count_windows(events, windows_at(times_us), HEIGHT, WIDTH, SETTINGS)
+    settings = WindowSettings(stride_us, length_us, representation="surfaces")
+    counter, ends_us = counter_of(settings), free_grid(0, 900_000, settings).ends_us
+    counter.push(events)
+    found = counter.take(windows_at(np.union1d(ends_us, times_us)).bounds_us)
+    np.testing.assert_array_equal(found[np.searchsorted(np.union1d(ends_us, times_us), times_us)], wanted)
+    assert wanted.any(axis=(1, 2, 3)).all()
+
+
+@given(cuts=st.lists(st.integers(0, 3_000), max_size=8), forgets=st.lists(st.booleans(), min_size=9, max_size=9))
+def test_packets_and_forgetting_change_nothing(cuts, forgets):
+    events, windows = random_events(3_000, span_us=400_000), windows_at(np.arange(30_000, 420_000, 30_000), 45_000)
+    counter, found, done = counter_of(), [], 0
+    for start, stop, forget in zip([0, *sorted(cuts)], [*sorted(cuts), 3_000], forgets, strict=False):
+        packet = to_events(*(getattr(events, name)[start:stop] for name in ("t", "x", "y", "p")))
+        counter.push(packet)
+        closed = int(np.searchsorted(windows.ends_us, packet.t[-1], "right")) if len(packet) else done
+        found += list(counter.take(windows.bounds_us[done:closed]))
+        done = closed
+        if forget and done < len(windows):
+            counter.forget_before(int(windows.bounds_us[done, 0]))
+    found += list(counter.take(windows.bounds_us[done:]))
+    np.testing.assert_array_equal(found, count_windows(events, windows, HEIGHT, WIDTH, SETTINGS))
+
+
+def test_memory_is_that_of_the_open_window():
+    counter = counter_of()
+    blocks = (random_events(2_000, seed=i, span_us=10_000, start_us=10_000 * i) for i in range(200))
+    for _, _ in count_as_they_close(blocks, None, counter, 4):
+        assert len(counter.times_us) <= 5 * 2_000 + 2_000
+    assert len(counter._cells) <= 1 << 16
+
+
+def test_the_state_continues_and_matters():
+    events = random_events(4_000, span_us=100_000)
+    one, other = counter_of(), counter_of()
+    one.push(events.between(0, 60_000))
+    one.take(windows_at([40_000]).bounds_us)
+    one.forget_before(50_000)
+    other.load_state(one.state())
+    fresh = counter_of()
+    for counter in (one, other, fresh):
+        counter.push(events.between(60_000, 100_000))
+    frames = [counter.take(windows_at([100_000]).bounds_us) for counter in (one, other, fresh)]
+    np.testing.assert_array_equal(frames[0], count_windows(events, windows_at([100_000]), HEIGHT, WIDTH, SETTINGS))
+    np.testing.assert_array_equal(frames[1], frames[0])
+    assert (frames[2] < frames[0]).any() and (frames[2] <= frames[0]).all()
+
+
+def test_events_before_the_warm_up_count_less_than_one_percent():
+    events = random_events(60_000, span_us=3_000_000)
+    time_us = 2_500_000
+    assert SETTINGS.warmup_us == 1_000_000
+    whole = sums_by_definition(events, time_us, SETTINGS.time_constants_us)
+    recent = events.between(time_us - SETTINGS.warmup_us, 1 << 62)
+    missing = whole - sums_by_definition(recent, time_us, SETTINGS.time_constants_us)
+    earlier = sums_by_definition(events, time_us - SETTINGS.warmup_us, SETTINGS.time_constants_us)
+    assert (missing <= 0.01 * earlier).all() and missing.max() > 0
+
+
+def test_a_hot_pixel_saturates_and_silence_forgets_it():
+    t = np.arange(0, 4_000_000, 2)
+    events = to_events(t, np.zeros_like(t), np.zeros_like(t), np.ones_like(t))
+    settings = WindowSettings(representation="surfaces", time_constants_us=(500, 2_000_000))
+    found = count_windows(events, windows_at([4_000_000, 60_000_000]), HEIGHT, WIDTH, settings)
+    np.testing.assert_array_equal(found[0, :, 0, 0], [0, 0, np.rint(levels_of(250.5)), 255])
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("constants_us", [(), (100,), (5_000, 20_000_000)])
+def test_time_constants_that_cannot_be_used_are_refused(constants_us):
+    with pytest.raises(ValueError, match="give at least one, each between 200 and 10000000 us"):
+        WindowSettings(representation="surfaces", time_constants_us=constants_us)
