@@ -150,6 +150,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     monkeypatch.setattr(evaluate_verb, "_measure", lambda _: (None, []))  # a forked process cannot use torch
     monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder, pictures: write_files(folder, after))
     monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
+    monkeypatch.setattr(evaluate_verb, "write_run_files", lambda *_: None)
     began = []
 
     def copy(out: Path) -> None:

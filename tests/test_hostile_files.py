@@ -29,6 +29,7 @@ from rvtssm.workers import Processes, WorkerDied
 
 EVENTS = random_events(300)
 FRAME = (2, 3, 4)
+_BOUND_S = 300  # of a process that starts, far above what it takes
 META = {"dataset": "tiny", "class_names": ["a" * 40]}
 
 
@@ -171,7 +172,7 @@ open_sequence(sys.argv[1])
 
 def test_a_read_without_an_end_is_stopped_with_a_line(endless):
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -202,7 +203,7 @@ sys.exit(cli.main(["train"]))
 
 def test_a_loading_process_that_is_stopped_ends_a_verb_with_one_line(endless):
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(endless)], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        [sys.executable, "-c", LOAD, str(endless)], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -211,7 +212,9 @@ def test_a_loading_process_that_is_stopped_ends_a_verb_with_one_line(endless):
 
 def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
     load = LOAD.replace("open_sequence(paths[0])", "__import__('os').kill(__import__('os').getpid(), 9)")
-    done = subprocess.run([sys.executable, "-c", load, "a"], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", load, "a"], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("rvtssm train: ") and "killed by signal: Killed" in line
@@ -250,7 +253,7 @@ watchdog.LIMIT_S = 0.5
 with watchdog.watched("slow.h5"):
     time.sleep(2.5)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=_BOUND_S)
 
 
 @pytest.mark.parametrize("place", [0, -1])

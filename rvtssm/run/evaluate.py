@@ -48,7 +48,6 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     out = writable(Path(config.out or "outputs/evaluate"))
     if config.evaluation.checkpoints is None:
         report = _evaluate_one(config, out)
-        write_run_files(out, "evaluate", config)
         _say_results({str(config.checkpoint): report})
         return [report]
     if not config.evaluation.checkpoints or config.checkpoint:
@@ -63,8 +62,8 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         for number, path in enumerate(config.evaluation.checkpoints, start=1):
             reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
         write_comparison(reports, staged)
+        write_run_files(out, "evaluate", config)
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
-    write_run_files(out, "evaluate", config)
     _say_results(reports)
     return list(reports.values())
 
@@ -73,6 +72,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
     with result_set(out, "evaluation", REPORT_FILES) as staged:
         report, pictures = _measure(config)
         write_report(report, staged, pictures)
+        write_run_files(out, "evaluate", config)
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
     say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
     return report

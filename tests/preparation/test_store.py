@@ -91,7 +91,7 @@ def test_a_write_that_fails_or_is_interrupted_does_not_crash_the_process(tmp_pat
     path = tmp_path / "limited" / "a.h5"
     process = multiprocessing.get_context("spawn").Process(target=act, args=(path, example, len(whole)))
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode == 0 and path.read_bytes() == whole
 
 
