@@ -3,9 +3,10 @@
     python -m benchmarks.streaming --json FILE [--threads T] [--models DIR] [--sizes tiny,small,base]
 
 Gen1 frames (240 x 304), batch 1, random counts, carried state, tiny, small and base with S5 and with the LSTM of the
-same width: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
-out=*.aot.pt2`) and ONNX (`out=*.onnx`, onnxruntime), on CPU. All of a size take turns within each round, in one process
-and on the same threads; a ratio is the median over rounds of what the baseline took divided by what the other took.
+same width, on CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm
+export out=*.aot.pt2`) and ONNX (`out=*.onnx`, run by onnxruntime, and with `precision=bf16` by OpenVINO). All of a size
+take turns within each round, in one process and on the same threads; a ratio is the median over rounds of what the
+baseline took divided by what the other took.
 `--models` keeps the exported files, which take longer to make than to measure, for the next run: that takes about three
 minutes on one core of a Xeon.
 
@@ -43,6 +44,7 @@ from rvtssm.inference.exported import read_exported
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import DatasetSpec, Events, WindowSettings
@@ -51,8 +53,8 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
 LAYERS = ("s5", "lstm")
-SUFFIXES = {"compiled": ".aot.pt2", "onnx": ".onnx"}  # of the forms that are files
-FORMS = {"cpu": ("eager", *SUFFIXES), "cuda": ("eager", "cuda graph")}
+SUFFIXES = {"compiled": ".aot.pt2", "onnx": ".onnx", "onnx bf16": ".onnx"}  # of the forms that are files
+FORMS = {"cpu": ("eager", "eager bf16", *SUFFIXES), "cuda": ("eager", "cuda graph")}
 ROUNDS = 21
 WARM_UP = 3
 MEMORY_STEPS = (1_000, 10_000)
@@ -94,12 +96,12 @@ def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
     return step
 
 
-def exported_step(checkpoint: LoadedCheckpoint, path: Path, say: Callable[[str], None]) -> Step:
+def exported_step(checkpoint: LoadedCheckpoint, path: Path, say: Callable[[str], None], precision: str) -> Step:
     """Return the same from an exported file, which is written if it does not exist."""
     if not path.exists():
         say(f"exporting {path.name}")
         export_detector(checkpoint, path)
-    return eager_step(read_exported(path, trust=True))
+    return eager_step(read_exported(path, trust=True, precision=precision))
 
 
 class CudaGraphStep:
@@ -144,10 +146,12 @@ def measure_steps(
         for layer in LAYERS:
             for form in forms:
                 checkpoint = build_checkpoint(size, layer)
+                precision = "bf16" if form.endswith("bf16") else "float32"
                 if form in SUFFIXES:
                     name = f"{size}_{layer}_{SPEC.frame_height}x{SPEC.frame_width}{SUFFIXES[form]}"
-                    steps[layer, form] = exported_step(checkpoint, folder / name, say)
+                    steps[layer, form] = exported_step(checkpoint, folder / name, say, precision)
                 else:
+                    set_precision(checkpoint.detector, precision)
                     steps[layer, form] = (
                         CudaGraphStep(checkpoint) if "graph" in form else eager_step(checkpoint, device)
                     )

@@ -30,7 +30,7 @@ from rvtssm.records import WindowSettings
 
 FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
-_OPSET = 18
+_OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
 
 

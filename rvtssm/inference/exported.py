@@ -1,5 +1,6 @@
 """Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -63,24 +64,26 @@ def is_exported(path: Path | str) -> bool:
 def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
     """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
 
-    `precision` is one of `models.model_config.PRECISIONS`. ValueError for an exported file with another precision than
-    float32, because it has the one it was exported in.
+    `precision` is one of `models.model_config.PRECISIONS`.
     """
     if is_exported(path):
-        if precision != "float32":
-            raise ValueError(f"precision={precision}: {path} has the precision it was exported in; leave it out")
-        return read_exported(path, trust)
+        return read_exported(path, trust, precision)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
     set_precision(checkpoint.detector, precision)
     return checkpoint
 
 
-def read_exported(path: Path | str, trust: bool = False) -> LoadedCheckpoint:
+def read_exported(path: Path | str, trust: bool = False, precision: str = "float32") -> LoadedCheckpoint:
     """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
 
     ONNX is data. The other formats are programs, which can run any code while they are read, so they need `trust`.
+    With the precision `bf16`, an ONNX file is run by OpenVINO; no other format can be run so.
     """
     kind = format_of(path)
+    if kind != "onnx" and precision != "float32":
+        raise ValueError(
+            f"precision={precision}: {path} has the precision it was exported in; leave it out, or export to .onnx"
+        )
     if not Path(path).is_file():
         raise ValueError(f"there is no exported model at {path}")
     if kind != "onnx" and not trust:
@@ -90,7 +93,10 @@ def read_exported(path: Path | str, trust: bool = False) -> LoadedCheckpoint:
         )
     check_digest(path)
     with file_errors(path, " cannot be used", _AGAIN), quiet():
-        run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
+        if precision == "bf16":
+            run, text = _open_in_bf16(Path(path))
+        else:
+            run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
         meta, description = read_description(text, path)
     detector: Any = ExportedDetector(run, meta, description)
     return LoadedCheckpoint(
@@ -180,6 +186,45 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
         return found[:num_predictions], found[num_predictions:]
 
     return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
+
+
+def _open_in_bf16(path: Path) -> tuple[Run, str]:
+    """Open an ONNX file for products in bfloat16. What follows the last product stays in float32: states and boxes.
+
+    OpenVINO plans for one number of streams, so the file is compiled at the first step of each number.
+    """
+    if find_spec("openvino") is None:
+        raise ValueError(
+            f"precision=bf16 of {path} needs the package openvino; run `pip install -e '.[openvino]'` in the checkout"
+        )
+    import openvino  # an optional package
+
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    try:
+        model = core.read_model(path)
+    except Exception:  # its errors have no common class
+        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
+    shapes = {each.any_name: each.partial_shape for each in model.inputs}
+
+    @functools.cache
+    def compiled(num_streams: int) -> Any:
+        model.reshape({name: [num_streams, *list(shape)[1:]] for name, shape in shapes.items()})
+        return core.compile_model(model, "CPU", options)
+
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
+        try:
+            outputs = compiled(len(hist))(dict(zip(shapes, arrays, strict=True)), share_inputs=True)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
+        found = [torch.from_numpy(array.copy()) for array in outputs.values()]
+        num_predictions = len(found) - len(state)
+        return found[:num_predictions], found[num_predictions:]
+
+    where = ["framework", METADATA_KEY]
+    return run, model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
 
 
 def _open_program(path: Path) -> tuple[Run, str]:

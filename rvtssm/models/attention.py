@@ -7,7 +7,7 @@ query, key and value of one head side by side in the projection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,14 @@ class ScaledLinear(nn.Linear):
         self.gamma = nn.Parameter(torch.full((out_features,), scale))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.gamma[:, None] * self.weight, self.gamma * self.bias)
+        return F.linear(x, *self.scaled())
+
+    def scaled(self) -> tuple[Tensor, Tensor]:
+        """Return weight and bias with the scale multiplied in."""
+        return self.gamma[:, None] * self.weight, self.gamma * self.bias
+
+    def export_form(self, height: int, width: int) -> nn.Linear:
+        return _linear(*self.scaled())
 
 
 class SelfAttention(nn.Module):
@@ -187,3 +194,71 @@ class AttentionPair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.grid(self.block(x))
+
+    def export_form(self, height: int, width: int) -> ExportedAttentionPair:
+        return ExportedAttentionPair(self, height, width)
+
+
+class ExportedSelfAttention(nn.Module):
+    """`SelfAttention` with one product each for query, key and value, since a common product would have to be split."""
+
+    def __init__(self, attention: SelfAttention) -> None:
+        super().__init__()
+        self.head_dim = attention.head_dim
+        # the rows of the projection are by head, and within a head those of query, key and value
+        weight, bias = (
+            parameter.detach().unflatten(0, (-1, 3, self.head_dim)).transpose(0, 1).flatten(1, 2)
+            for parameter in (attention.qkv.weight, attention.qkv.bias)
+        )
+        scale = self.head_dim**-0.5
+        self.query = _linear(weight[0] * scale, bias[0] * scale)
+        self.key, self.value = _linear(weight[1], bias[1]), _linear(weight[2], bias[2])
+        self.proj = _linear(*attention.proj.scaled())
+
+    def forward(self, x: Tensor, num_tokens: int) -> Tensor:
+        """Attend within groups of T consecutive pixels: (G * T, C) -> (G * T, C)."""
+        query, key, value = (
+            layer(x).view(-1, num_tokens, x.shape[1] // self.head_dim, self.head_dim).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = torch.softmax(query @ key.transpose(2, 3), dim=-1) @ value
+        return self.proj(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class ExportedAttentionPair(nn.Module):
+    """An `AttentionPair` for maps of H x W pixels in which pixels move three times: to the order of the blocks, from
+    there to that of the grid, and back. All products are products of two matrices.
+    """
+
+    order: Tensor  # of pixels in the grid: the places of the same pixels in the blocks
+
+    def __init__(self, pair: AttentionPair, height: int, width: int) -> None:
+        super().__init__()
+        self.partition, self.split, self.merge = pair.block.partition, pair.block.split, pair.grid.merge
+        pixels = torch.arange(height * width).view(1, height, width, 1)
+        by_block, by_grid = (part.split(pixels, part.partition).flatten() for part in (pair.block, pair.grid))
+        self.register_buffer("order", by_block.argsort()[by_grid])
+        for name, part in (("block", pair.block), ("grid", pair.grid)):
+            widen, activate, narrow = part.mlp
+            mlp = nn.Sequential(widen, activate, _linear(*cast(ScaledLinear, narrow).scaled()))
+            kept = {"norm1": part.norm1, "norm2": part.norm2, "mlp": mlp}
+            setattr(self, name, nn.ModuleDict({**kept, "attention": ExportedSelfAttention(part.attention)}))
+
+    def forward(self, x: Tensor) -> Tensor:
+        num_streams, height, width, dim = x.shape
+        pixels = self.mixed(self.block, self.split(x, self.partition).reshape(-1, dim))
+        pixels = pixels.view(num_streams, -1, dim).index_select(1, self.order).flatten(0, 1)
+        pixels = self.mixed(self.grid, pixels)
+        return self.merge(pixels.view(-1, *self.partition, dim), self.partition, (height, width))
+
+    def mixed(self, part: Any, x: Tensor) -> Tensor:
+        """Mix pixels (B * H * W, C) that lie in the order of their groups, as `PartitionAttention` does."""
+        x = x + part["attention"](part["norm1"](x), self.partition[0] * self.partition[1])
+        return x + part["mlp"](part["norm2"](x))
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """Return a linear map with copies of a weight and a bias."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = (nn.Parameter(part.detach().clone(), requires_grad=False) for part in (weight, bias))
+    return layer

@@ -105,11 +105,11 @@ class Backbone(nn.Module, ABC):
         return {}
 
     def to_real_step(self) -> None:
-        """Replace in place what computes in complex numbers by one step in real numbers.
+        """Replace in place what has a form for export: one step in real numbers, for maps of this size.
 
         ValueError if a temporal layer has no such step.
         """
-        take_real_forms(self, *self.padded_hw)
+        take_export_forms(self, *self.padded_hw)
 
     def freeze_spatial(self) -> None:
         """Train the temporal layers only: the rest gets no gradient and stays in evaluation mode."""
@@ -190,19 +190,20 @@ class Head(nn.Module, ABC):
         """Return boxes (M, N, 4) in pixels and scores (M, N, K) from 0 to 1, by which two detectors are compared."""
 
 
-def take_real_forms(part: nn.Module, height: int, width: int) -> None:
-    """Replace in place every temporal layer by its real step, and every module that has a `real_form` by that.
+def take_export_forms(part: nn.Module, height: int, width: int) -> None:
+    """Replace in place every temporal layer by its real step, and every module that has an `export_form` by that.
 
-    The latter depends on the size of the maps in pixels.
+    An export form computes the same numbers up to rounding, for maps of one size in pixels, without complex numbers and
+    in few operations. Its tensors are constants, because an exported model is not trained.
     """
     for name, child in part.named_children():
-        real_form: Any = getattr(child, "real_form", None)
+        export_form: Any = getattr(child, "export_form", None)
         if isinstance(child, TemporalLayer):
             setattr(part, name, child.real_step())
-        elif real_form is not None:
-            setattr(part, name, real_form(height, width))
+        elif export_form is not None:
+            setattr(part, name, export_form(height, width))
         else:
-            take_real_forms(child, height, width)
+            take_export_forms(child, height, width)
 
 
 def at_least_one(num_matched: int) -> Tensor | int:

@@ -125,10 +125,14 @@ class Detector(nn.Module):
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]
-        frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
-        # moved while they are small; and laid out plainly, as a single frame has to be for a fast convolution
-        frames = frames.contiguous().to(next(self.backbone.parameters()).dtype)
-        return frames.view(hist.shape[0], hist.shape[1], *frames.shape[1:])
+        dtype = next(self.backbone.parameters()).dtype
+        if torch.compiler.is_exporting():  # channels stay first, as the convolutions of other programs want them
+            frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom)).to(dtype).permute(0, 2, 3, 1)
+        else:
+            frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
+            # moved while they are small; and laid out plainly, as a single frame has to be for a fast convolution
+            frames = frames.contiguous().to(dtype)
+        return frames.unflatten(0, hist.shape[:2])
 
 
 def build_detector(

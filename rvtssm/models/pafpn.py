@@ -55,7 +55,7 @@ class Pafpn(Neck):
         self.channels = {stride: channels[stride] for stride in self.strides}
         c8, c16, c32 = self.channels.values()
         num_blocks = model.fpn_blocks
-        self.twice = nn.Upsample(scale_factor=2, mode="nearest-exact")
+        self.twice = nn.Upsample(scale_factor=2, mode="nearest")
         self.reduce32 = ConvNormAct(c32, c16, 1)
         self.merge16_down = CspLayer(2 * c16, c16, num_blocks)
         self.reduce16 = ConvNormAct(c16, c8, 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rvtssm.models.contracts import Backbone, check_memory_strides, take_real_forms
+from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.stage import Stage
 from rvtssm.ssm.layer import TemporalLayer
@@ -75,7 +75,7 @@ class RvtBackbone(Backbone):
 
     def to_real_step(self) -> None:
         for stride, stage in zip(_STRIDES, self.stages, strict=True):
-            take_real_forms(stage, self.padded_hw[0] // stride, self.padded_hw[1] // stride)
+            take_export_forms(stage, self.padded_hw[0] // stride, self.padded_hw[1] // stride)
 
     def facts(self) -> dict[str, Any]:
         return {"mixer": self.mixer, "partition_hw": list(self.partition)}

@@ -56,7 +56,7 @@ class SSM2D(nn.Module):
             y = torch.fft.irfft2(mixed, s=size, dim=(1, 2))[:, :height, :width]
             return torch.addcmul(y, inputs, self.D).to(x.dtype)
 
-    def real_form(self, height: int, width: int) -> RealSSM2D:
+    def export_form(self, height: int, width: int) -> RealSSM2D:
         """Return the layer for frames of height x width without complex numbers, for export."""
         return RealSSM2D(self, height, width)
 
@@ -113,10 +113,7 @@ def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
 
 
 class RealSSM2D(nn.Module):
-    """A `SSM2D` layer for frames of H x W pixels as products of real matrices, for formats without transforms.
-
-    Its tensors are constants, because an exported model is not trained.
-    """
+    """A `SSM2D` layer for frames of H x W pixels as products of real matrices, for formats without transforms."""
 
     spectrum: Tensor
     rows: Tensor

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import yaml
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
+from rvtssm.output_folder import result_set
 from rvtssm.provenance import written_by
 
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
@@ -30,9 +30,9 @@ def write_run_files(folder: Path, verb: str, config: Config) -> None:
         yaml.safe_dump(overrides(config), sort_keys=False),
         json.dumps(environment(verb), indent=2) + "\n",
     )
-    for name, text in zip(RUN_FILES, contents, strict=True):
-        with atomic_file(folder / name) as staged:
-            staged.write_text(text)
+    with result_set(folder, "run", RUN_FILES) as staged:
+        for name, text in zip(RUN_FILES, contents, strict=True):
+            (staged / name).write_text(text)
 
 
 def overrides(config: Config) -> list[str]:

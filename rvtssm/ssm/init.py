@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rvtssm.limits import check_choice
-from rvtssm.ssm.discretize import DISCRETIZATIONS
 
 Modes = tuple[np.ndarray, np.ndarray]
 
@@ -98,16 +97,6 @@ def initial_b(v: Tensor, dim: int) -> Tensor:
     if wants_shapes_only():
         return torch.empty(v.shape[1], dim, dtype=v.dtype)
     return v.mH @ truncated_normal(len(v), dim, std=dim**-0.5).to(v.dtype)
-
-
-def unit_drive(lambda_: Tensor, step: Tensor, discretization: str) -> Tensor:
-    """Return factors (P, 1) for the rows of B that give every mode a state of variance 1.
-
-    That holds for inputs of variance 1 that are drawn anew at every training step. Without the factors, a mode of step
-    dt starts with a variance of about dt, so that the slow modes are a small part of the output.
-    """
-    decay, gain = DISCRETIZATIONS[discretization](lambda_, step, 1.0)
-    return ((1 - decay.abs().square()).sqrt() / gain.abs())[:, None]
 
 
 def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:

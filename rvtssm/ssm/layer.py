@@ -64,8 +64,8 @@ class TemporalLayer(nn.Module, ABC):
     def real_step(self) -> TemporalLayer:
         """Return a layer for export: the same step in real numbers only, with the step scale as an input.
 
-        Its `forward` takes L = 1 and a step scale (G,). A complex state (N, *shape) becomes (N, *shape, 2). Raises a
-        ValueError if the layer has no such step.
+        Its `forward` takes L = 1 and a step scale (G,). A complex state (N, *shape) becomes two tensors (N, *shape),
+        its real and its imaginary part. Raises a ValueError if the layer has no such step.
         """
         raise ValueError(
             f"{type(self).__name__} cannot be exported: it has no step in real numbers whose length is an input; "

@@ -1,11 +1,12 @@
 """What the layers share that write their step in real numbers, for export to formats without complex numbers.
 
-Each layer keeps its own step beside it (`TemporalLayer.real_step`). A complex state (N, *shape) is (N, *shape, 2) here.
+Each layer keeps its own step beside it (`TemporalLayer.real_step`). A complex state is a `Pair` here.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -34,9 +35,9 @@ class Pair(NamedTuple):
     def plus(self, other: Pair) -> Pair:
         return Pair(self.re + other.re, self.im + other.im)
 
-    def joined(self) -> Tensor:
-        """Return both parts along a last axis of 2."""
-        return torch.stack([self.re, self.im], dim=-1)
+    def of(self, function: Callable[[Tensor], Tensor]) -> Pair:
+        """Apply a function to both parts."""
+        return Pair(function(self.re), function(self.im))
 
 
 class RealStep(TemporalLayer):
@@ -51,16 +52,18 @@ class RealStep(TemporalLayer):
         super().__init__()
         self.discretization, self.bandlimit = discretization, bandlimit
 
-    def init_state(self, num_sequences: int) -> Tensor:
-        """Return zeros (N, *shape, 2)."""
-        return self.lambda_re.new_zeros(num_sequences, *self.lambda_re.shape, 2)
+    def init_state(self, num_sequences: int) -> Pair:
+        """Return zeros (N, *shape), twice."""
+        zeros = self.lambda_re.new_zeros(num_sequences, *self.lambda_re.shape)
+        return Pair(zeros, zeros.clone())
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, Tensor]:
-        """Take one step: x (1, N, H), state (N, *shape, 2), step_scale (G,) -> y (1, N, H), the next state."""
-        assert isinstance(state, Tensor)
-        before = to_pair(state.unflatten(0, (step_scale.shape[0], -1)))
-        y, after = self.advance(x[0], before, step_scale)
-        return (y + self.d * x[0])[None], after.joined().flatten(0, 1)
+    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, Pair]:
+        """Take one step: x (1, N, H), state twice (N, *shape), step_scale (G,) -> y (1, N, H), the next state."""
+        assert not isinstance(state, Tensor)
+        before = Pair(*state).of(lambda part: part.unflatten(0, (step_scale.shape[0], -1)))
+        u = x.flatten(0, 1)
+        y, after = self.advance(u, before, step_scale)
+        return (y + self.d * u)[None], after.of(lambda part: part.flatten(0, 1))
 
     @abstractmethod
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
@@ -100,28 +103,22 @@ class RealStep(TemporalLayer):
 class RealSharedStep(RealStep):
     """The step of modes that all features share, as in S5 and S7: x' = decay x + gain B u, y = Re(C x) + D u."""
 
-    w_in: Tensor
-    w_out: Tensor
-
     @abstractmethod
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
         """x (N, H), step_scale (G, 1, 1) -> training steps and scaled steps, that broadcast to (G, N / G, P)."""
 
     def keep_matrices(self, b: Tensor, c: Tensor) -> None:
-        """Store B (P, H, 2) and C (H, P, 2), given as pairs, as real matrices; C comes with its signs."""
-        self.keep(w_in=b.transpose(1, 2).flatten(0, 1), w_out=c.flatten(1))
+        """Store B (P, H, 2) and C (H, P, 2), given as pairs; C comes with its signs."""
+        self.keep(b=torch.view_as_complex(b), c=torch.view_as_complex(c))
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
         dt, step = self.steps(x, step_scale[:, None, None])
         decay, gain = self.discretize(dt, step)
-        driven = to_pair(F.linear(x, self.w_in).unflatten(-1, (-1, 2)).unflatten(0, (step_scale.shape[0], -1)))
+        # One product for each part, since parts that lie side by side in memory would have to be copied.
+        driven = self.pair("b").of(lambda matrix: F.linear(x, matrix).unflatten(0, (step_scale.shape[0], -1)))
         after = decay.times(before).plus(gain.times(driven))
-        return F.linear(self.visible(after, step).joined().flatten(-2).flatten(0, 1), self.w_out), after
-
-
-def to_pair(values: Tensor) -> Pair:
-    """Split a last axis of 2 into two parts."""
-    return Pair(values[..., 0], values[..., 1])
+        seen, c = self.visible(after, step).of(lambda part: part.flatten(0, 1)), self.pair("c")
+        return F.linear(seen.re, c.re) + F.linear(seen.im, c.im), after
 
 
 def check_modes(lambda_: Tensor) -> None:

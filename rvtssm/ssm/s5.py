@@ -9,16 +9,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import (
-    initial_b,
-    initial_c,
-    initial_modes,
-    log_uniform_steps,
-    normal,
-    to_pairs,
-    unit_drive,
-    wants_shapes_only,
-)
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
@@ -36,7 +27,7 @@ class S5SSM(TemporalLayer):
     as C V with entries whose real and imaginary parts have variance 1 / S each: the release draws C with 1 / (H S),
     which leaves the state a hundredth part of the output. D starts standard normal, as in the paper; the release draws
     it uniformly between 0 and 1. With `half_state` the kept modes stand for themselves and their conjugates,
-    y = 2 Re(C x) + D u, and C starts from real numbers. `normalise_drive` scales the rows of B, see `unit_drive`.
+    y = 2 Re(C x) + D u, and C starts from real numbers.
 
     Lambda is a free parameter. With `clip_real` every forward uses min(Re(lambda), -1e-4).
 
@@ -56,14 +47,11 @@ class S5SSM(TemporalLayer):
         c = initial_c(v, dim, config.half_state)
         if config.bidirectional:
             c = torch.cat([c, initial_c(v, dim, config.half_state)], dim=1)
-        d, log_step = normal(dim), log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
-        if config.normalise_drive and not wants_shapes_only():
-            b = b * unit_drive(lambda_, log_step.exp(), config.discretization)
         self.Lambda = nn.Parameter(to_pairs(lambda_))
         self.B = nn.Parameter(to_pairs(b))
         self.C = nn.Parameter(to_pairs(c))
-        self.D = nn.Parameter(d)
-        self.log_step = nn.Parameter(log_step.float())
+        self.D = nn.Parameter(normal(dim))
+        self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
         self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional

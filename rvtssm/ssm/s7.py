@@ -15,17 +15,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import (
-    initial_b,
-    initial_c,
-    initial_modes,
-    log_uniform_steps,
-    normal,
-    to_pairs,
-    truncated_normal,
-    unit_drive,
-    wants_shapes_only,
-)
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
@@ -53,8 +43,7 @@ class SelectiveSSM(TemporalLayer):
     The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper, and
     it can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which
     is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about standard
-    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5, and so is
-    `normalise_drive`, at the steps of zero input.
+    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5.
 
     The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
     """
@@ -66,15 +55,12 @@ class SelectiveSSM(TemporalLayer):
         config.refuse_bandlimit(_NO_MODES)
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
-        b, c, d = initial_b(v, dim), initial_c(v, dim, config.half_state), normal(dim)
-        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
-        if config.normalise_drive and not wants_shapes_only():
-            b = b * unit_drive(lambda_, step, config.discretization)
         self.log_real = nn.Parameter((-lambda_.real).log().float())
         self.imag = nn.Parameter(lambda_.imag.float())
-        self.B = nn.Parameter(to_pairs(b))
-        self.C = nn.Parameter(to_pairs(c))
-        self.D = nn.Parameter(d)
+        self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
+        self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
+        self.D = nn.Parameter(normal(dim))
+        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
         self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
         self.discretization, self.half_state, self.scan = config.discretization, config.half_state, config.scan
 

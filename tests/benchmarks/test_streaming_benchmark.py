@@ -40,7 +40,8 @@ def test_a_form_takes_the_same_steps_and_is_made_once(tmp_path):
     assert not torch.equal(wanted[0], wanted[1])  # the state goes on
     said = []
     for _ in range(2):
-        step = streaming.exported_step(streaming.build_checkpoint("toy", "s5"), tmp_path / "a.pt2", said.append)
+        checkpoint = streaming.build_checkpoint("toy", "s5")
+        step = streaming.exported_step(checkpoint, tmp_path / "a.pt2", said.append, "float32")
         for one in wanted:
             torch.testing.assert_close(step(hist), one, rtol=1e-3, atol=1e-3)
     assert said == ["exporting a.pt2"]
@@ -57,10 +58,11 @@ def test_ratios_are_medians_of_pairs():
 
 
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
-    files = []
+    files, precisions = [], []
 
-    def instead(checkpoint, path, say):
+    def instead(checkpoint, path, say, precision):
         files.append(path.name)
+        precisions.append(precision)
         return streaming.eager_step(checkpoint)
 
     monkeypatch.setattr(streaming, "exported_step", instead)
@@ -68,11 +70,12 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "found.json").read_text())
     assert {"device", "threads", "torch", "python", "commit", "rows", "memory"} == set(found)
     assert [(row["layer"], row["form"]) for row in found["rows"]] == [
-        (layer, form) for layer in ("s5", "lstm") for form in ("eager", "compiled", "onnx")
+        (layer, form) for layer in ("s5", "lstm") for form in ("eager", "eager bf16", "compiled", "onnx", "onnx bf16")
     ]
     assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found["rows"])
     assert found["memory"]["growth"] == pytest.approx(0.01)
-    assert files[:2] == ["toy_s5_32x32.aot.pt2", "toy_s5_32x32.onnx"] and len(files) == 4
+    assert files[:3] == ["toy_s5_32x32.aot.pt2", "toy_s5_32x32.onnx", "toy_s5_32x32.onnx"] and len(files) == 6
+    assert precisions == 2 * ["float32", "float32", "bf16"]
     assert "resident after 3 steps 100.0 MiB" in capsys.readouterr().out
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import zipfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,22 @@ def test_a_file_says_what_it_is(exported):
     assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
     read = read_exported(path)
     assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
+
+
+def test_the_graph_has_no_operation_that_it_could_do_without(exported):
+    """Activations are single nodes, scales are part of the weights, and the two parts of a state are never joined."""
+    onnx = pytest.importorskip("onnx")
+    _, folder = exported(".onnx")
+    graph = onnx.load(folder / "model.onnx").graph
+    counts = Counter(node.op_type for node in graph.node)
+    assert not counts.keys() & {"Erf", "Sqrt", "BatchNormalization", "GatherND", "ScatterND", "Expand", "Identity"}
+    assert counts["Gelu"] == 2 + 4 * 2 and counts["Softmax"] == 2 and counts["Cast"] == 1
+    assert counts["Gather"] == 1, "pixels go from the blocks to the grid at once"
+    makes = {name: node.op_type for node in graph.node for name in node.output}
+    for state in graph.output[1:]:
+        assert state.name.startswith("next_state") and makes[state.name] not in ("Concat", "Transpose")
+    weights = {weight.name for weight in graph.initializer}
+    assert not [node.name for node in graph.node if weights.issuperset(node.input) and node.op_type != "Constant"]
 
 
 def test_weights_are_exported_alone(exported, tmp_path):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from rvtssm.cli import compose
+from rvtssm.inference.exported import read_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.low_precision import set_precision
+from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
 from rvtssm.run.weights import read_weights
 
@@ -29,9 +33,46 @@ def test_the_key_decides(weights_path, precision, dtype):
         assert next(detector.backbone.parameters()).dtype == (dtype or torch.float32)
 
 
-def test_an_exported_file_has_its_own_precision():
-    with pytest.raises(ValueError, match=r"precision=bf16: model\.onnx has the precision it was exported in"):
-        read_weights(compose(["checkpoint=model.onnx", "precision=bf16"]))
+def test_an_exported_program_has_its_own_precision():
+    with pytest.raises(ValueError, match=r"precision=bf16: model\.pt2 has the precision it was exported in"):
+        read_weights(compose(["checkpoint=model.pt2", "trust=true", "precision=bf16"]))
+
+
+def test_an_onnx_file_in_bf16_names_what_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    keys = compose([f"checkpoint={tmp_path / 'model.onnx'}", "precision=bf16"])
+    if find_spec("openvino") is not None:
+        with pytest.raises(ValueError, match=r"model\.onnx is not a whole ONNX file"):
+            read_weights(keys)
+    monkeypatch.setattr("rvtssm.inference.exported.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs the package openvino; run `pip install -e '\.\[openvino\]'`"):
+        read_weights(keys)
+
+
+@torch.no_grad()
+def test_an_onnx_file_in_bf16_is_near_and_does_not_drift(exported):
+    """Carried over many steps at changing rates, for one stream and for three; the states stay in float32."""
+    pytest.importorskip("openvino")
+    _, folder = exported(".onnx")
+    exact, low = (read_exported(folder / "model.onnx", precision=name).detector for name in PRECISIONS)
+    generator = torch.Generator().manual_seed(0)
+    for num_streams, num_steps in ((3, 3), (1, 400)):
+        states, drift = [exact.init_state(num_streams), low.init_state(num_streams)], []
+        for step in range(num_steps):
+            counts = torch.randint(0, 4, (1, num_streams, 20, 48, 64), generator=generator, dtype=torch.uint8)
+            scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
+            (wanted, states[0]), (found, states[1]) = (
+                detector(counts, state, scale) for detector, state in zip((exact, low), states, strict=True)
+            )
+            boxes, scores = zip(low.head.compared(wanted), low.head.compared(found), strict=True)
+            assert (boxes[1] - boxes[0]).abs().max() < 0.05 * boxes[0].abs().max()
+            assert (scores[1] - scores[0]).abs().max() < 0.05
+            pairs = list(zip(*states, strict=True))
+            drift.append(max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs))
+            if num_streams == 3 and step == 0:
+                assert any((ours != ours.bfloat16().float()).any() for _, ours in pairs), "states are not rounded"
+    early, late = torch.tensor(drift[:100]), torch.tensor(drift[-100:])
+    assert 0 < early.max() < 0.05 and late.max() < 1.5 * early.max()
 
 
 def test_an_unknown_precision_is_refused(live_checkpoint):

@@ -6,7 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rvtssm.models.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
+from rvtssm.models.attention import (
+    WRITTEN_OUT,
+    AttentionPair,
+    PartitionAttention,
+    ScaledLinear,
+    SelfAttention,
+    attend,
+)
+from rvtssm.models.model_config import ModelConfig
 
 HEIGHT, WIDTH, DIM = 8, 12, 8
 PARTITION = (4, 3)
@@ -49,6 +57,16 @@ def test_attention_is_softmax_of_products_per_head():
         weights = (query @ key.transpose(1, 2) / 4**0.5).softmax(dim=-1)
         outputs.append(weights @ value)
     torch.testing.assert_close(layer(x), layer.proj(torch.cat(outputs, dim=-1)))
+
+
+@pytest.mark.parametrize("normed_input", [True, False])
+@torch.no_grad()
+def test_the_form_for_export_is_the_pair(normed_input):
+    torch.manual_seed(0)
+    model = ModelConfig(size="custom", head_dim=4, layer_scale=1.0)
+    pair = AttentionPair(DIM, PARTITION, model, normed_input).eval()
+    x = torch.randn(2, HEIGHT, WIDTH, DIM)
+    torch.testing.assert_close(pair.export_form(HEIGHT, WIDTH)(x), pair(x))
 
 
 @torch.no_grad()
