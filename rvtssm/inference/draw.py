@@ -28,15 +28,17 @@ TEXT: Color = (226, 230, 237)
 BRIGHTER: Color = (255, 86, 70)
 DARKER: Color = (62, 132, 255)
 GROUND_TRUTH: Color = (255, 255, 255)
-CLASS_COLORS: tuple[Color, ...] = (  # none of them close to the two of the events
-    (255, 205, 60),
-    (74, 222, 128),
-    (232, 121, 249),
-    (45, 212, 191),
-    (255, 153, 51),
-    (190, 242, 100),
-    (249, 168, 212),
-    (165, 180, 252),
+# For eyes with any kind of colour blindness, too, they differ from each other, from the colours of the events, from
+# white and from the background.
+CLASS_COLORS: tuple[Color, ...] = (
+    (255, 215, 70),
+    (215, 120, 170),
+    (170, 255, 170),
+    (170, 170, 255),
+    (70, 120, 20),
+    (215, 20, 170),
+    (255, 120, 120),
+    (120, 70, 255),
 )
 
 _SHOWN_US = 50_000
@@ -106,10 +108,11 @@ def draw_frame(
             _draw_dashed(canvas, _scaled(xyxy, scale))
             if still_us >= STILL_US:
                 _draw_still(canvas, _scaled(xyxy, scale), f"still {still_us / 1e6:.1f} s")
-    for i in chosen:
+    tags: list[Box] = []
+    for i in chosen[::-1]:  # the best choose their places first
         class_id = int(detections.class_id[i])
         text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
-        _draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text)
+        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text, tags))
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
@@ -195,16 +198,30 @@ def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
     cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
 
 
-def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str) -> None:
-    """Write class and score above the box, or inside it at the upper edge of the picture."""
-    x1, y1, _, _ = box
+def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequence[Box]) -> Box:
+    """Write class and score above the box, or inside it at the upper edge of the picture; return where.
+
+    If another tag is there already, the first free place of these is taken: below the box, inside it at its upper and
+    at its lower edge.
+    """
+    x1, y1, _, y2 = box
     (width, height), _ = cv2.getTextSize(text, _FONT, 0.48, 1)
-    left = min(max(x1 - 1, 0), max(canvas.shape[1] - width - 8, 0))
-    top = y1 - height - 9
-    if top < 0:
-        top = min(max(y1, 0), canvas.shape[0] - height - 9)
-    cv2.rectangle(canvas, (left, top), (left + width + 8, top + height + 8), color, cv2.FILLED)
-    cv2.putText(canvas, text, (left + 4, top + height + 4), _FONT, 0.48, BACKGROUND, 1, cv2.LINE_AA)
+    width, height = width + 8, height + 8
+    left = min(max(x1 - 1, 0), max(canvas.shape[1] - width, 0))
+    lowest = max(canvas.shape[0] - height - 1, 0)
+    tops = [top for top in (y1 - height - 1, y2 + 2, y1, y2 - height) if 0 <= top <= lowest]
+    places = [(left, top, left + width, top + height) for top in (*tops, min(max(y1, 0), lowest))]
+    place = next((place for place in places if not any(_overlap(place, other) for other in taken)), places[0])
+    left, top, right, bottom = place
+    cv2.rectangle(canvas, (left, top), (right, bottom), color, cv2.FILLED)
+    luminance = np.dot(color, (0.2126, 0.7152, 0.0722))
+    ink = BACKGROUND if luminance > 110 else GROUND_TRUTH
+    cv2.putText(canvas, text, (left + 4, bottom - 4), _FONT, 0.48, ink, 1, cv2.LINE_AA)
+    return place
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
 
 
 def _draw_dashed(canvas: np.ndarray, box: Box, dash: int = 7, gap: int = 5) -> None:

@@ -26,8 +26,43 @@ def make_labels(*ltwh, still_us=-1):
     return Labels(boxes, zeros, zeros, zeros, np.full(n, still_us))
 
 
+# Linear RGB of what eyes with a kind of colour blindness see (Machado, Oliveira and Fernandes 2009)
+COLOR_BLINDNESS = {
+    "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def seen_lab(colors, blindness):
+    """CIE Lab of colours as seen with a kind of colour blindness."""
+    values = np.array(colors) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(linear @ np.array(COLOR_BLINDNESS[blindness]).T, 0, 1)
+    seen = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return cv2.cvtColor(seen[None].astype(np.float32), cv2.COLOR_RGB2Lab)[0]
+
+
+@pytest.mark.parametrize("blindness", COLOR_BLINDNESS)
+def test_all_colours_differ_for_all_eyes(blindness):
+    others = (draw.BRIGHTER, draw.DARKER, draw.GROUND_TRUTH, draw.BACKGROUND)
+    lab = seen_lab([*draw.CLASS_COLORS, *others], blindness)
+    distances = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
+    assert distances[~np.eye(len(lab), dtype=bool)].min() > 15  # 2.3 is just noticeable
+
+
 def has_color(image, color):
     return bool((image == np.array(color, np.uint8)).all(axis=-1).any())
+
+
+def test_tags_of_boxes_at_one_place_do_not_hide_each_other(hist):
+    boxes = [(20 + i / 10, 20, 50, 45, 0.9 - i / 10, i) for i in range(4)]
+    canvas = draw_frame(hist, make_detections(*boxes), class_names=["a", "b", "c", "d"], scale=6)
+    areas = [int((canvas == np.array(draw.class_color(i), np.uint8)).all(axis=-1).sum()) for i in range(4)]
+    # the ink covers less than half of a tag; the box of the best one, on top, is its line as well
+    (width, height), _ = cv2.getTextSize("a 0.90", cv2.FONT_HERSHEY_SIMPLEX, 0.48, 1)
+    assert min(areas) > width * height / 2, areas
 
 
 @pytest.fixture
