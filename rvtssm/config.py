@@ -51,10 +51,12 @@ class EvaluationConfig:
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms")
         if self.latency_ms is not None and self.latency_from is not None:
             raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
-        if not self.streaming and (self.latency_ms, self.latency_from, self.when_late) != (None, None, "skip"):
-            raise ValueError(
-                "evaluation.latency_ms, latency_from and when_late concern streaming; set evaluation.streaming=true"
-            )
+        usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
+        for key, value in usual.items():
+            if not self.streaming and getattr(self, key) != value:
+                raise ValueError(
+                    f"evaluation.{key}={getattr(self, key)} concerns streaming; set evaluation.streaming=true"
+                )
         if self.label_hz is not None and self.grid == "labels" and not self.streaming:
             raise ValueError(
                 f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "

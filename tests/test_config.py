@@ -27,7 +27,7 @@ from rvtssm.verbs import VERBS
 CONFIGS = Path(__file__).parents[1] / "configs"
 PACKAGE = Path(__file__).parents[1] / "rvtssm"
 GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
-CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
 # a table of the code and the group of files that names its entries
 TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "temporal": TEMPORAL_LAYERS}
 
@@ -37,7 +37,7 @@ def test_the_checkout_has_the_configs():
     assert sorted(path.name for path in CONFIGS.iterdir()) == [*sorted([*GROUPS, "config.yaml"])]
 
 
-@pytest.mark.parametrize(("group", "name"), CHOICES, ids=lambda value: value)
+@pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
 def test_every_file_composes_and_can_be_chosen(group, name):
     config = compose([f"{group}={name}"])
     assert isinstance(config, Config)
@@ -62,7 +62,7 @@ def assert_holds(found, wanted) -> None:
 
 @pytest.mark.parametrize("group", TABLES)
 def test_the_files_of_a_group_are_the_entries_of_its_table(group):
-    assert {name for of, name in CHOICES if of == group} == set(TABLES[group])
+    assert {name for of, name in FILES if of == group} == set(TABLES[group])
 
 
 @pytest.mark.parametrize("size", MODEL_SIZES)

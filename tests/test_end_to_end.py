@@ -259,8 +259,7 @@ def test_several_weights_in_one_report(demo, tmp_path):
     assert list(found) == [str(path) for path in weights]
     for number, report in enumerate(found.values(), start=1):
         assert set(report["rates"]) == {"20", "60"}
-        assert ("minus_the_first" in report) == (number > 1)
-        report.pop("minus_the_first", None)
+        assert "minus_the_first" not in report  # one recording has no intervals
         assert report == json.loads((tmp_path / str(number) / "evaluation.json").read_text())
     assert cli.main(["evaluate", names, f"checkpoint={weights[0]}"]) == 2
     assert cli.main(["evaluate", f"checkpoints=[{weights[0]},{weights[0]}]"]) == 2

@@ -359,7 +359,7 @@ def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["latency_ms=5"], "concern streaming; set evaluation.streaming=true"),
+        (["latency_ms=5"], "concerns streaming; set evaluation.streaming=true"),
         (["label_hz=100"], "makes labels between window ends"),
         (["label_hz=100", "grid=free"], "the labels of a have no track_id"),
         (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),

@@ -103,7 +103,7 @@ def test_a_cuda_graph_takes_the_same_steps():
         (["--threads", "0"], "--threads 0"),
         (["--sizes", "huge"], "--sizes huge: choose from toy"),
         (["--forms", "onnx"], "--forms needs eager"),
-        (["--forms", "eager,engine"], "--forms engine: choose from eager, compiled, onnx"),
+        (["--forms", "eager,engine"], "--forms engine: choose from eager, eager bf16, compiled, onnx, onnx bf16"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(wrong, answer, capsys):

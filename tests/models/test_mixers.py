@@ -115,7 +115,7 @@ def test_how_many_parameters(mixer, size, number):
 
 def test_a_mixer_that_is_none_is_refused():
     with pytest.raises(ValueError, match=r"model\.mixer='pooling'; choose from attention, convnext, ssm2d"):
-        ModelConfig(mixer="pooling")
+        build_detector(ModelConfig(mixer="pooling"), TemporalConfig(), 64, 64, num_classes=2)
 
 
 @torch.no_grad()

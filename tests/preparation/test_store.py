@@ -70,6 +70,7 @@ def write_beyond_limits(path, example, num_bytes):
 
 
 def write_and_interrupt(path, example, num_bytes):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
     write_data = UnfailingFile.write
 
     def write_interrupted(self, data):

@@ -13,6 +13,7 @@ from scipy.signal import cont2discrete
 
 from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
 DT = torch.tensor([0.1, 0.02, 1.0, 0.3], dtype=torch.float64)
@@ -120,4 +121,4 @@ def test_silence_only_decays_an_impulse(name):
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"'euler'; choose from zoh, bilinear, dirac, async"):
-        TemporalConfig(discretization="euler")
+        build_temporal_layer(TemporalConfig(discretization="euler"), 4)
