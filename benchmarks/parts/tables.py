@@ -16,7 +16,7 @@ _NOTES = {  # by override
     "model.head=rtdetr": "The query head has fewer queries, layers and noisy copies than by default, since frames are "
     "small and have few objects.",
 }
-_COLUMNS = ("combination", "parameters", "AP", "AP50", "slide drop", "ms per live step", "training s")
+_COLUMNS = ("combination", "parameters", "AP", "AP50", "slide drop", "ms per live step")
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -31,7 +31,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"those of the test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} Hz minus the "
         f"mean AP at {', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes from the "
         "events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were timed in "
-        "one run. The training seconds include validation.",
+        "one run, by turns.",
         "",
         "| " + " | ".join(_COLUMNS) + " |",
         "|---|" + "--:|" * (len(_COLUMNS) - 1),
@@ -54,7 +54,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{100 * row['AP50'][reference]:.1f}",
         f"{drop:.1f}",
         f"{row['live_ms']:.1f}",
-        f"{row['train_seconds']:.0f}",
     ]
 
 
