@@ -2,8 +2,8 @@
 
     python -m benchmarks.coverage --checkpoint FILE --folder DIR --json FILE [--sizes 5,10,20]
 
-A detector runs once over many short recordings that are generated with seeds of their own. Their matches are kept in
-DIR. Each test split is a different part of them; its interval should contain the AP over all recordings together.
+A detector runs once over many short recordings, which are generated in DIR with seeds of their own. Each test split is
+a different part of them; its interval should contain the AP over all recordings together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rvtssm.cli import compose
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.bootstrap import resample
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
-from rvtssm.evaluation.matches import RecordingMatches, average_precisions, read_matches, write_matches
+from rvtssm.evaluation.matches import RecordingMatches, average_precisions
 from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file if one is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="for recordings and matches")
+    parser.add_argument("--folder", type=Path, required=True, help="for recordings")
     parser.add_argument("--recordings", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each recording; the first 0.5 are not scored")
     parser.add_argument("--sizes", default="5,10,20", help="recordings of a split")
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     matches, spec = measured_matches(options.checkpoint, options.folder, options.recordings, options.seconds)
     rows = [coverage(matches, spec, int(size)) for size in options.sizes.split(",")]
     found: dict[str, Any] = {**machine("cpu"), "recordings": len(matches), "seconds": options.seconds}
+    found["replicates"] = REPLICATES
     found |= {"AP": average_precisions(matches, spec)["AP"], "rows": rows}
     table = Table(*rows[0], title=f"AP over {len(matches)} recordings together: {100 * found['AP']:.2f}")
     for row in rows:
@@ -89,29 +90,26 @@ def coverage(matches: Sequence[RecordingMatches], spec: DatasetSpec, size: int) 
 def measured_matches(
     checkpoint: Path, folder: Path, num_recordings: int, seconds: float
 ) -> tuple[list[RecordingMatches], DatasetSpec]:
-    """Return the matches of the detector in recordings that are generated, and made once per folder."""
+    """Return the matches of the detector in recordings that are generated."""
     loaded = read_checkpoint(checkpoint)
-    path = folder / "matches.npz"
-    if not path.exists():
-        words = ["experiment=demo", f"dataset.raw_dir={folder / 'raw'}", f"synthetic.duration_s={seconds}"]
-        counts = [f"synthetic.seed={SEED}", "synthetic.num_train=0", "synthetic.num_val=0"]
-        config = compose([*words, *counts, f"synthetic.num_test={num_recordings}", "data.eval_batch_size=20"])
-        generate(config)
-        data = SequenceDataModule(replace(config.dataset, prepared_dir=None), data=config.data)
-        sequences = data.eval_sequences("test", loaded.windows, "raw")
-        results = stream(
-            loaded.detector,
-            data.eval_loader(sequences),
-            trained_stride_us=loaded.windows.stride_us,
-            memory_chunk=loaded.model_config.memory_chunk,
-            progress="recordings",
-        )
-        scored = [
-            ScoredRecording(sequences[each.recording].name, sequences[each.recording].labels, each.detections)
-            for each in results
-        ]
-        write_matches(path, match_detections(scored, loaded.spec))
-    return read_matches(path), loaded.spec
+    words = ["experiment=demo", f"dataset.raw_dir={folder / 'raw'}", f"synthetic.duration_s={seconds}"]
+    counts = [f"synthetic.seed={SEED}", "synthetic.num_train=0", "synthetic.num_val=0"]
+    config = compose([*words, *counts, f"synthetic.num_test={num_recordings}", "data.eval_batch_size=20"])
+    generate(config)
+    data = SequenceDataModule(replace(config.dataset, prepared_dir=None), data=config.data)
+    sequences = data.eval_sequences("test", loaded.windows, "raw")
+    results = stream(
+        loaded.detector,
+        data.eval_loader(sequences),
+        trained_stride_us=loaded.windows.stride_us,
+        memory_chunk=loaded.model_config.memory_chunk,
+        progress="recordings",
+    )
+    scored = [
+        ScoredRecording(sequences[each.recording].name, sequences[each.recording].labels, each.detections)
+        for each in results
+    ]
+    return match_detections(scored, loaded.spec), loaded.spec
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -73,6 +74,7 @@ class Row:
     p95_ms: float
     times_eager: float
     times_lstm: float
+    frame_hw: tuple[int, int] = (SPEC.frame_height, SPEC.frame_width)
 
 
 def build_checkpoint(size: str, layer: str, spec: DatasetSpec = SPEC) -> LoadedCheckpoint:
@@ -256,6 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--forms needs eager, which the others are compared with")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
+    if "onnx bf16" in forms and find_spec("openvino") is None:
+        parser.error("--forms onnx bf16 needs the package openvino; install it, or name other forms")
     if options.threads < 1:
         parser.error(f"--threads {options.threads}: needed is at least 1")
     torch.set_num_threads(options.threads)

@@ -122,7 +122,10 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
     from rvtssm.command_help import completion_script, verb_help
 
     if "--help" in flags:
-        say(verb_help(verb, [word for word in overrides if "=" not in word]))
+        topics = [word for word in overrides if "=" not in word]
+        if verb == "inspect" and topics and (os.sep in topics[0] or os.path.exists(topics[0])):
+            topics = topics[1:]
+        say(verb_help(verb, topics))
         return 0
     if verb == "completion":
         say(completion_script(overrides[0] if overrides else ""))

@@ -35,7 +35,7 @@ def hint(key: str, verb: str) -> str:
     """Return what to do about a key that does not exist: the similar keys of the verb, or else of all sections."""
     names = _names(verb)
     found = similar(key, names) or similar(key, [known.name for known in keys_of(Config())])
-    return f"did you mean {' or '.join(found)}?" if found else f"`rvtssm {verb} --config` prints every key"
+    return f"did you mean {' or '.join(found)}?" if found else f"`rvtssm {verb} --help` describes its keys"
 
 
 def completion_script(shell: str) -> str:
@@ -52,7 +52,7 @@ def _names(verb: str) -> list[str]:
     """Return the sections and the full names of the keys that a verb reads."""
     known, config = VERBS[verb], Config()
     of_sections = [key.name for name in known.reads for key in keys_of(getattr(config, name), f"{name}.")]
-    return [*known.keys, *known.reads, "experiment", *of_sections]
+    return [*known.keys, *known.reads, "experiment", "plugins", *of_sections]
 
 
 def _words(verb: str) -> list[str]:
@@ -100,6 +100,10 @@ _SHELLS = {
         '{verb}) words="{words}" ;;',
         """_rvtssm() {
   local word="${COMP_WORDS[COMP_CWORD]}" words=
+  COMPREPLY=()
+  if ((COMP_CWORD > 2)) && [[ "$word" == = || "${COMP_WORDS[COMP_CWORD - 1]}" == = ]]; then
+    return # a value: bash completes files
+  fi
   if ((COMP_CWORD == 1)); then
     words="VERBS"
   else

@@ -26,7 +26,7 @@ from typing import IO, Any
 LIMIT_S = 30.0  # of computing in one block; waiting for a slow disk does not count where the system can tell
 EXIT_CODE = 2  # of a watched process that was ended
 
-_STOP_SIGNAL = signal.SIGALRM
+_STOP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)  # one that programs hardly use
 _HEADER = struct.Struct("qq")  # the number of entries and exits, odd inside; the thread
 _SIZE = 8192
 
@@ -101,7 +101,12 @@ def watched(path: Path | str) -> Iterator[None]:
 
 @functools.cache
 def _handle_stop_signal() -> Any:
-    """Let the stop signal end this process with EXIT_CODE; return what must stay in memory. Forks inherit both."""
+    """Let the stop signal end this process with EXIT_CODE; return what must stay in memory. Forks inherit both.
+
+    A handler that the program has set for this signal stays; then the process is killed, some seconds later.
+    """
+    if signal.getsignal(_STOP_SIGNAL) is not signal.SIG_DFL:
+        return None
     import ctypes  # here, because the watching process needs neither
 
     import numba

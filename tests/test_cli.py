@@ -53,7 +53,7 @@ def refused(capsys):
     [
         (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
         (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
-        (["train", "zzz=1"], r"zzz: .*; `rvtssm train --config` prints every key$"),
+        (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
         (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
         (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
         (["trian"], "no verb 'trian'; choose from demo, generate, preprocess, train"),
@@ -166,6 +166,7 @@ def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
 
 
 def test_help_of_a_key_shows_that_of_the_verb(capsys):
+    assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
     assert cli.main(["train", "precision", "--help"]) == 0
     assert "auto, 32-true, 64-true, bf16-mixed, 16-mixed" in capsys.readouterr().out
 
@@ -186,6 +187,9 @@ def test_a_verb_prints_the_sections_that_it_reads(capsys):
         (["predict", "dataset.ra"], {"dataset.raw_dir="}),
         (["predict", "optim"], set()),
         (["completion", ""], {"bash", "zsh", "fish"}),
+        (["train", "plug"], {"plugins="}),
+        (["train", "dataset.raw_dir", "=", "da"], set()),
+        (["train", "out", "="], set()),
     ],
 )
 def test_bash_completes_verbs_and_keys(capsys, words, wanted):

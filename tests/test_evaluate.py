@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.output_folder import write_files
 from rvtssm.records import Events, WindowSettings
 from rvtssm.run import evaluate as evaluate_verb
+from rvtssm.run.split_runs import SplitRuns
 from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.killed import killed_at_each_call
 
@@ -150,7 +152,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     monkeypatch.setattr(evaluate_verb, "_measure", lambda _: (None, []))  # a forked process cannot use torch
     monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder, pictures: write_files(folder, after))
     monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
-    monkeypatch.setattr(evaluate_verb, "write_run_files", lambda *_: None)
+    monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
     began = []
 
     def copy(out: Path) -> None:
@@ -307,6 +309,60 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
     assert "-50 ms" in (tmp_path / "streamed/evaluation.md").read_text()
 
 
+def test_a_latency_of_a_file_is_that_of_a_single_window(weights, refused, tmp_path):
+    def answer(told) -> str:
+        (tmp_path / "told.json").write_text(json.dumps(told))
+        return refused(f"checkpoint={weights()}", f"latency_from={tmp_path / 'told.json'}", *STREAMING)
+
+    assert "of calls of 8 windows" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
+    assert "tells -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
+    row = {"size": "custom", "layer": "s5", "form": "eager", "median_ms": 5, "frame_hw": [240, 304]}
+    assert "tells no latency of custom s5" in answer({"rows": [row]})
+
+
+def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weights, tmp_path, monkeypatch):
+    """Labels 125 ms apart make 16 Hz of the 20 Hz of the training, which may be asked for by that name."""
+    raw = write_recording(tmp_path / "raw", labels_us=250_000 + 125_000 * np.arange(6))
+    calls = []
+    scored, shifted = SplitRuns.scored, SplitRuns.scored_with_shifts
+
+    def look(self, *options, **more):
+        calls.append((*options, more))
+        return scored(self, *options, **more)
+
+    def look_with_shifts(self, *options):
+        calls.append(options)
+        return shifted(self, *options)
+
+    monkeypatch.setattr(SplitRuns, "scored", look)
+    monkeypatch.setattr(SplitRuns, "scored_with_shifts", look_with_shifts)
+    arguments = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "ablate_memory=true", *STREAMING[2:]
+    found = evaluated(tmp_path / "one", *arguments, "frequencies_hz=[8,16]", "time_shifts_ms=[0]")
+    assert calls == [(8, None, {}), (16, None, {}), (16, None, {"is_reset": True}), (16, [0])]
+    assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
+    calls.clear()
+    streaming = "streaming=true", "latency_ms=30", "time_shifts_ms=[]"
+    evaluated(tmp_path / "two", *arguments, "frequencies_hz=[40]", *streaming)
+    assert calls == [(40, 30, {}), (20, 30, {"is_reset": True})]
+
+
+def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path):
+    """Before the first label the steps have any length, which must not hide the others."""
+    raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
+    assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "frequencies_hz=[30]")
+
+
+def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    evaluated(out, f"checkpoint={weights()}", *STREAMING[1:])
+    before = (out / "evaluation.json").read_bytes()
+    (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
+    monkeypatch.setattr(evaluate_verb, "_measure", None)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[40]", f"out={out}"]) == 2
+    assert "holds config.yaml" in capsys.readouterr().err
+    assert (out / "evaluation.json").read_bytes() == before
+
+
 def test_a_latency_longer_than_the_recording_scores_nothing(weights, tmp_path):
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "latency_ms=2000", *STREAMING)
     assert found["rates"]["20"]["AP"] == found["rates"]["20"]["AP50"] == 0
@@ -320,7 +376,7 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
         return stream(detector, loader, **options)
 
     monkeypatch.setattr("rvtssm.run.split_runs.stream", look_and_stream)
-    (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}}))
+    (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
     told = f"latency_from={tmp_path / 'prediction.json'}"
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, *STREAMING)
     (sequence,) = seen
@@ -361,7 +417,7 @@ def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     [
         (["latency_ms=5"], "concerns streaming; set evaluation.streaming=true"),
         (["label_hz=100"], "makes labels between window ends"),
-        (["label_hz=100", "grid=free"], "the labels of a have no track_id"),
+        (["label_hz=100", "grid=free"], "the labels of the test split have no track_id"),
         (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
         (["streaming=true", "latency_from=nothing.json"], "tells no latency of custom s5"),
         (["time_shifts_ms=[0,0]"], "name different finite times"),

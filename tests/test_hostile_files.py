@@ -256,6 +256,22 @@ with watchdog.watched("slow.h5"):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=_BOUND_S)
 
 
+def test_signals_of_the_program_stay_its_own():
+    code = """
+import os, signal
+from rvtssm import watchdog
+seen = []
+for number in (signal.SIGALRM, watchdog._STOP_SIGNAL):
+    signal.signal(number, lambda *_: seen.append(_[0]))
+with watchdog.watched("a.h5"):
+    pass
+os.kill(os.getpid(), watchdog._STOP_SIGNAL)
+signal.raise_signal(signal.SIGALRM)
+assert seen == [watchdog._STOP_SIGNAL, signal.SIGALRM]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=_BOUND_S)
+
+
 @pytest.mark.parametrize("place", [0, -1])
 def test_an_event_a_day_away_is_one_line(tmp_path, place):
     t = EVENTS.t + 86_400_000_000

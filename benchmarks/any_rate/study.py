@@ -74,7 +74,7 @@ class Study:
     @property
     def settings(self) -> dict[str, Any]:
         """What rows must share to stand in one table."""
-        return {"steps": self.steps, "overrides": list(self.overrides)}
+        return {"steps": self.steps, "overrides": list(self.overrides), "precision": self.precision}
 
 
 def read_result(path: Path, study: Study) -> dict[str, Any]:

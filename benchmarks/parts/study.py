@@ -22,7 +22,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 
-# the weights are random; a training step costs about as much as one with the rvt backbone
+# the weights are random
 TIMM = ("model.backbone=timm", "model.timm_name=regnetx_002")
 # the defaults are made for larger frames with more objects, and cost too much of a step on a CPU
 RTDETR = ("model.head=rtdetr", "model.rtdetr_queries=30", "model.rtdetr_layers=2", "model.rtdetr_denoising=12")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.any_rate.study import HZ
-from benchmarks.parts.study import PRECISION
 from rvtssm.evaluation.frequency import performance_drop
 
 _HEADER = "# Backbones and heads on the demo's data"
 _COMMAND = "python -m benchmarks.parts --folder DIR --json benchmarks/parts/rows.json"
 _NOTES = {  # by override
-    "model.timm_name=regnetx_002": "The weights of the timm model are random at first. On a CPU, a training step with "
-    "`regnetx_002` takes as long as one with the rvt backbone; one with `resnet18` takes three times as long.",
+    "model.timm_name=regnetx_002": "The weights of the timm model are random at first.",
     "model.head=rtdetr": "The query head has fewer queries, layers and noisy copies than by default, since frames are "
     "small and have few objects.",
 }
@@ -27,11 +25,11 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         "    " + " ".join([_COMMAND, *_given(settings)]),
         "",
-        f"Each combination is trained once, with one seed, {settings['steps']} steps in {PRECISION}. AP and AP50 are "
-        f"those of the test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} Hz minus the "
-        f"mean AP at {', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes from the "
-        "events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were timed in "
-        "one run, by turns.",
+        f"Each combination is trained once, with one seed, {settings['steps']} steps in {settings['precision']}. "
+        f"AP and AP50 are those of the test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} "
+        f"Hz minus the mean AP at {', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes "
+        "from the events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were "
+        "timed in one run, by turns.",
         "",
         "| " + " | ".join(_COLUMNS) + " |",
         "|---|" + "--:|" * (len(_COLUMNS) - 1),

@@ -207,6 +207,11 @@ class RawSplit:
         Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
         could not be prepared either.
         """
+        if label_hz is not None and not any(boxes["track_id"].any() for _, _, boxes in self._recordings):
+            raise ValueError(
+                f"the labels of the {self.split} split have no track_id, without which nothing can be interpolated; "
+                "set evaluation.label_hz=null"
+            )
         sequences = []
         for name, recording, boxes in self._recordings:
             plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train", grid=grid)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
-from rvtssm.evaluation.matches import average_precisions, precision_curves
+from rvtssm.evaluation.matches import RecordingMatches, average_precisions, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
 from rvtssm.inference.inference_config import SHOWN_SCORE
@@ -87,13 +87,14 @@ def break_down(
     spec: DatasetSpec,
     speeds: Mapping[str, np.ndarray] | None = None,
     num_worst: int = 6,
+    matched: Sequence[RecordingMatches] | None = None,
 ) -> Breakdown:
     """Break down the scores of recordings.
 
     `speeds` are the results of `track_speeds` by recording; recordings may be missing. `num_worst` is the number of
-    worst frames.
+    worst frames. `matched` are the matches of the recordings, if they are known.
     """
-    matched = match_detections(recordings, spec)
+    matched = match_detections(recordings, spec) if matched is None else matched
     confusion, frames = np.zeros((spec.num_classes + 1,) * 2, np.int64), []
     for name, labels, detections in recordings:
         kept = scored_labels(labels, spec)

@@ -1,31 +1,29 @@
-"""Average precision from matches that are kept per recording, so that recordings can be weighted and gathered.
+"""Average precision from matches that are kept per recording, so that recordings can be weighted.
 
 The rules of accumulation are those of pycocotools, whose numbers come out to the last digit.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.records import DatasetSpec
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)  # the least overlaps of a match
 RECALLS = np.linspace(0, 1, 101)
 SIZES = ("all", "small", "medium", "large")  # of the objects that count
 METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
-_MOST_CELLS = 4_000_000  # detections times weightings that are accumulated at once, 32 MB per array
+_MOST_CELLS = 4_000_000  # of an array over the weightings that are accumulated at once, 32 MB
 
 Precision = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingMatches:
-    """What the detections of one recording found, ordered by class, frame and score. It can be saved and sent.
+    """What the detections of one recording found, ordered by class, frame and score.
 
     Letters: D detections, S of SIZES, T of OVERLAPS, K classes.
     """
@@ -36,25 +34,6 @@ class RecordingMatches:
     is_hit: npt.NDArray[np.bool_]  # (S, T, D) the detection has an object
     is_ignored: npt.NDArray[np.bool_]  # (S, T, D) it is neither right nor wrong
     num_truths: npt.NDArray[np.int64]  # (S, K) objects that count
-
-
-def write_matches(path: Path, matches: Sequence[RecordingMatches]) -> None:
-    """Write matches as `.npz`; the file appears when it is complete."""
-    arrays = {
-        f"{number}/{field.name}": np.asarray(getattr(each, field.name))
-        for number, each in enumerate(matches)
-        for field in fields(RecordingMatches)
-    }
-    with atomic_file(path) as staged, open(staged, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-
-
-def read_matches(path: Path) -> list[RecordingMatches]:
-    """Return the matches that `write_matches` wrote, in the same order."""
-    with np.load(path, allow_pickle=False) as arrays:
-        numbers = dict.fromkeys(key.partition("/")[0] for key in arrays)
-        rows = [[arrays[f"{number}/{field.name}"] for field in fields(RecordingMatches)] for number in numbers]
-    return [RecordingMatches(str(name), *rest) for name, *rest in rows]
 
 
 def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, float]:
@@ -112,7 +91,8 @@ def _precisions(
     for k in range(num_classes):
         chosen = np.flatnonzero(class_id == k)
         of_class.append(chosen[np.argsort(-score[chosen], kind="mergesort")])
-    at_once = max(1, _MOST_CELLS // max(1, *map(len, of_class)))
+    table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * len(SIZES)
+    at_once = max(1, _MOST_CELLS // max(table_cells, *map(len, of_class)))
     for first in range(0, len(weights), at_once):
         some = weights[first : first + at_once]
         found = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, len(SIZES)), np.nan)

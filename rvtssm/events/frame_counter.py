@@ -266,11 +266,13 @@ def count_as_they_close(
             grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
         )
         yield from taken(int(num_closed))
-        open_us = part(done, done + 1).bounds_us
-        if len(open_us):
+        open_us = part(done, done + 1).bounds_us if windows is None else windows.bounds_us[done : done + 1]
+        if not len(open_us):
+            continue
+        if is_ahead and last_us >= open_us[0, 0]:
+            counter.count_ahead(open_us)
+        else:
             counter.forget_before(int(open_us[0, 0]))
-            if is_ahead and len(counter.times_us):
-                counter.count_ahead(open_us)
     if windows is not None:
         yield from taken(len(windows))
     elif grid is not None:

@@ -159,14 +159,18 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
     """Return boxes at a fixed rate from the first label time on, interpolated linearly along tracks.
 
     Between two boxes of a track that are more than LONGEST_TRACK_GAP_US apart, and outside of tracks, there are none.
-    Where a box was interpolated, `still_us` is unknown. Raise ValueError if the recording `name` has no tracks.
+    The track 0 is none if it has two boxes at one time: that is what files without tracks have. Where a box was
+    interpolated, `still_us` is unknown. Raise ValueError if the recording `name` has no tracks.
     """
-    if not boxes["track_id"].any():
+    first_us, last_us = int(boxes["t"][0]), int(boxes["t"][-1])
+    is_zero = boxes["track_id"] == 0
+    if len(np.unique(boxes["t"][is_zero])) < is_zero.sum():
+        boxes = boxes[~is_zero]
+    if not len(boxes):
         raise ValueError(
             f"the labels of {name} have no track_id, without which nothing can be interpolated; set "
             "evaluation.label_hz=null"
         )
-    first_us, last_us = int(boxes["t"][0]), int(boxes["t"][-1])
     times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
     parts = []
     for track in np.unique(boxes["track_id"]):

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from rvtssm.file_errors import file_errors
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.limits import check_choice
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.low_precision import set_precision
+from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 
 _AGAIN = "export it again with `rvtssm export`"
@@ -79,6 +81,7 @@ def read_exported(path: Path | str, trust: bool = False, precision: str = "float
     ONNX is data. The other formats are programs, which can run any code while they are read, so they need `trust`.
     With the precision `bf16`, an ONNX file is run by OpenVINO; no other format can be run so.
     """
+    check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
     if kind != "onnx" and precision != "float32":
         raise ValueError(

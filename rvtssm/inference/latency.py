@@ -1,6 +1,7 @@
 """How long a detector takes from the end of a window to its boxes: measured here, or read from a benchmark's file."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,35 @@ def measured_latency_ms(
 def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
     """Return the latency that a file tells: `prediction.json`, or the JSON of `benchmarks.streaming`.
 
-    Of the second, the row of the size and the layer of the checkpoint, run eagerly. Raise ValueError without a number.
+    Both leave the counting of events out. The first must be from single windows, since a call with several of them says
+    nothing about one. Of the second, it is the row of the size, layer and frame of the checkpoint, run eagerly. Raise
+    ValueError without such a number.
     """
+    spec = checkpoint.spec
     try:
         found: Any = json.loads(path.read_text())
         if "step_ms" in found:
-            return float(found["step_ms"]["p50"])
-        wanted = {"size": checkpoint.model_config.size, "layer": checkpoint.temporal_config.name, "form": "eager"}
-        rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
-        return float(rows[0]["median_ms"])
+            latency_ms, num_windows = float(found["step_ms"]["p50"]), found["windows_per_call"]
+        else:
+            wanted = {
+                "size": checkpoint.model_config.size,
+                "layer": checkpoint.temporal_config.name,
+                "form": "eager",
+                "frame_hw": [spec.frame_height, spec.frame_width],
+            }
+            rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
+            latency_ms, num_windows = float(rows[0]["median_ms"]), 1
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(
             f"evaluation.latency_from={path} tells no latency of {checkpoint.model_config.size} "
             f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
-            "benchmarks.streaming, or evaluation.latency_ms"
+            f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms"
         ) from error
+    if num_windows != 1:
+        raise ValueError(
+            f"evaluation.latency_from={path} is of calls of {num_windows} windows; predict with "
+            "predict.windows_per_call=1 for the latency of one"
+        )
+    if not 0 <= latency_ms < math.inf:
+        raise ValueError(f"evaluation.latency_from={path} tells {latency_ms:g} ms; needed is a number from 0 on")
+    return latency_ms

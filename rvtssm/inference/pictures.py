@@ -7,27 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.inference.draw import draw_frame, open_video, write_png
+from rvtssm.inference.draw import draw_frame, open_video, shown_events, write_png
 from rvtssm.inference.sources import Images
-from rvtssm.records import Detections, Labels
+from rvtssm.records import Detections, Labels, WindowSettings
 
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """What is drawn, and how often.
-
-    `is_summed` is for windows that follow one another: a picture then shows the events of all its windows.
-    """
+    """What is drawn, and how often."""
 
     class_names: Sequence[str]
     min_score: float
-    hz: float  # windows per second
+    windows: WindowSettings
     windows_per_picture: int
-    is_summed: bool
     has_video: bool
     num_stills: int
     downsample: int  # sensor pixels per frame pixel, for the ground truth
     scale: int | None = None  # of the picture, see `draw_frame`
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether windows follow one another: a picture then shows the events of all its windows."""
+        return self.windows.length_us is None and not self.windows.warmup_us
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def open_pictures(
     with ExitStack() as stack:
         write = None
         if settings.has_video:
-            write = stack.enter_context(open_video(folder / "video.mp4", settings.hz / period))
+            write = stack.enter_context(open_video(folder / "video.mp4", settings.windows.hz / period))
 
         def flush() -> None:
             nonlocal summed, last
@@ -60,16 +61,16 @@ def open_pictures(
             if write or is_still:
                 seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
                 if ground_truth is not None:
-                    truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.hz, frame.t_us)
+                    truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.windows.hz, frame.t_us)
                     truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
                 picture = draw_frame(
-                    hist if summed is None else summed,
+                    shown_events(hist if summed is None else summed, settings.windows),
                     frame,
                     truth,
                     settings.class_names,
                     scale=settings.scale,
                     min_score=settings.min_score,
-                    caption=f"t = {seconds:.3f} s    {settings.hz:g} Hz    score from {settings.min_score:g}",
+                    caption=f"t = {seconds:.3f} s    {settings.windows.hz:g} Hz    score from {settings.min_score:g}",
                     behind=images.at(frame.t_us) if images else None,
                 )
                 if write:
@@ -81,7 +82,7 @@ def open_pictures(
         def show(hist: np.ndarray, frame: Detections) -> None:
             nonlocal num_seen, summed, start_us, last
             if start_us is None:
-                start_us = frame.t_us - round(1e6 / settings.hz)
+                start_us = frame.t_us - round(1e6 / settings.windows.hz)
             num_seen += 1
             last = hist, frame
             if settings.is_summed and period > 1:

@@ -19,7 +19,6 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import open_detection_files
-from rvtssm.inference.draw import shown_events
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.inference_config import DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
@@ -45,7 +44,7 @@ def predict_recording(
     *,
     ground_truth: Labels | None = None,
     ends_us: np.ndarray | None = None,
-    on_frame: Callable[[Detections], None] | None = None,
+    on_frame: Callable[[Detections, int], None] | None = None,
     progress: bool = True,
 ) -> PredictionSummary:
     """Detect in events of any supported format and sensor size, in bounded memory.
@@ -55,7 +54,8 @@ def predict_recording(
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
     `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
-    window. `ground_truth` (sensor px, ordered by time) is drawn only. A window ends at each of `ends_us` (int64).
+    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
+    window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
     windows.
     """
@@ -81,12 +81,13 @@ def predict_recording(
                 blocks = tally.watched(source.recording.iterate())
                 counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
                 stride_us = plan.settings.stride_us if plan.windows is None else None
-                for hist, frame, seconds in detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess):
+                steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
+                for hist, frame, start_us, seconds in steps:
                     found = in_sensor_pixels(frame, plan.downsample)
                     append(found)
                     if on_frame is not None:
-                        on_frame(found)
-                    show(shown_events(hist, plan.settings), frame)
+                        on_frame(found, start_us)
+                    show(hist, frame)
                     advance(1)
                     tally.add(frame, seconds)
                 if source.is_piped:
@@ -129,8 +130,8 @@ def detect(
     stride_us: float | None,
     frame_hw: tuple[int, int],
     config: PostprocessConfig,
-) -> Iterator[tuple[np.ndarray, Detections, float]]:
-    """Yield histogram, detections (frame px, inside the frame) and seconds of work of every window.
+) -> Iterator[tuple[np.ndarray, Detections, int, float]]:
+    """Yield frame, detections (frame px, inside the frame), start (us) and seconds of work of every window.
 
     `counted` has windows with their frames (n, C, h, w), in order. `stride_us` is the step of the detector, by default
     that of the windows, which is in whole microseconds. The state is carried through all steps.
@@ -152,8 +153,8 @@ def detect(
         )
         frames = streams.detector.head.decode(predictions, windows.ends_us.tolist(), config)
         seconds = (time.perf_counter() - began) / len(windows)
-        for hist, frame in zip(hists, frames, strict=True):
-            yield hist, inside_frame(frame, *frame_hw), seconds
+        for hist, frame, start_us in zip(hists, frames, windows.bounds_us[:, 0].tolist(), strict=True):
+            yield hist, inside_frame(frame, *frame_hw), start_us, seconds
         is_first = False
 
 
@@ -178,12 +179,10 @@ class _Plan:
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
-    recording, settings = source.recording, checkpoint.windows
+    recording, settings = source.recording, checkpoint.windows.for_rate(config.hz, config.window)
     downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
     if min(recording.height, recording.width) < downsample:
         raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
-    if config.hz is not None and not math.isclose(config.hz, settings.hz):
-        settings = settings.at_rate(config.hz, config.window)
     windows, num_windows = None, None
     if isinstance(recording, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
@@ -197,9 +196,8 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,
-        hz=settings.hz,
+        windows=settings,
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
-        is_summed=settings.length_us is None and not settings.warmup_us,
         has_video="mp4" in config.formats,
         num_stills=config.num_stills if "png" in config.formats else 0,
         downsample=downsample,

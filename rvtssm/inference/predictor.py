@@ -68,7 +68,9 @@ class FrameResult:
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`. Raise ValueError if that library is not installed."""
         if find_spec("supervision") is None:
-            raise ValueError("to_supervision needs the extra `supervision`: pip install rvtssm[supervision]")
+            raise ValueError(
+                "to_supervision needs the package supervision; run `pip install -e '.[supervision]'` in the checkout"
+            )
         import supervision
 
         return supervision.Detections(
@@ -146,26 +148,23 @@ class Predictor:
             source = Source("events in memory", EventsInMemory(recording, height, width))
         elif isinstance(recording, Recording):
             source = Source(recording.path.name, recording)
-        found: list[Detections] = []
+        spec, frames = self.checkpoint.spec, list[tuple[Detections, int]]()
         with tempfile.TemporaryDirectory() as folder:
             summary = predict_recording(
-                self.checkpoint, source, folder, config, on_frame=found.append, progress=progress
+                self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
             )
-        length_us = round(1000 * summary.window_ms)
-        spec = self.checkpoint.spec
-        return Prediction(
-            [FrameResult(frame, frame.t_us - length_us, summary.sensor_hw, spec) for frame in found], summary
-        )
+        results = [FrameResult(found, start_us, summary.sensor_hw, spec) for found, start_us in frames]
+        return Prediction(results, summary)
 
     def stream(
         self, height: int, width: int, *, hz: float | None = None, min_score: float = SHOWN_SCORE
     ) -> "LiveStream":
         """Return a stream for the events of a camera with a sensor of height x width pixels.
 
-        `hz` is the rate, by default that of the training, and windows are as long as the stride.
+        `hz` is the rate, by default that of the training. Windows at other rates are as long as the stride.
         """
-        windows = self.checkpoint.windows
-        schedule = FixedRate(hz or windows.hz, windows.length_us if hz is None else None)
+        windows = self.checkpoint.windows.for_rate(hz, "shrink")
+        schedule = FixedRate(windows.hz, windows.length_us)
         config = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
         return LiveStream(StreamDetector(self.checkpoint, height, width, schedule=schedule, config=config), self)
 

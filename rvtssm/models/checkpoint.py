@@ -51,11 +51,13 @@ class CheckpointMeta:
     prepared_dir: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        temporal = asdict(self.temporal_config)
+        del temporal["scan"]  # how the recurrence runs is a matter of the machine
         return {
             "format_version": FORMAT_VERSION,
             "spec": asdict(self.spec),
             "model": asdict(self.model_config),
-            "temporal": asdict(self.temporal_config),
+            "temporal": temporal,
             "windows": asdict(self.windows),
             "raw_dir": self.raw_dir,
             "prepared_dir": self.prepared_dir,

@@ -136,9 +136,12 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
         sequence.check_frames()
-        faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
-        if recording is not None and path.is_file():
-            faults += _source_faults(sequence, recording, recipe)
+        faults = [*_window_faults(sequence), *_label_faults(sequence, spec)]
+        has_source = recording is not None and path.is_file()
+        of_source = _source_faults(sequence, recording, recipe) if recording is not None and has_source else []
+        if of_source or not has_source:  # frames that were counted again and are equal have no fault
+            faults += _frame_faults(sequence, spec)
+        faults += of_source
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
     mine = shared_settings(sequence.meta)

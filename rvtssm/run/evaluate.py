@@ -16,6 +16,7 @@ from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.matches import RecordingMatches
 from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
@@ -34,7 +35,7 @@ from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
-from rvtssm.run.run_files import write_run_files
+from rvtssm.run.run_files import run_files
 from rvtssm.run.split_runs import PlannedRate, SplitRuns
 from rvtssm.run.weights import read_weights
 
@@ -59,21 +60,19 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         one = replace(config, checkpoint=path)
         _data_for(one, read_weights(one))
     reports = {}
-    with result_set(out, "comparison", COMPARISON_FILES) as staged:
+    with result_set(out, "comparison", COMPARISON_FILES) as staged, run_files(out, "evaluate", config):
         for number, path in enumerate(config.evaluation.checkpoints, start=1):
             reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
         write_comparison(reports, staged)
-        write_run_files(out, "evaluate", config)
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
     _say_results(reports)
     return list(reports.values())
 
 
 def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
-    with result_set(out, "evaluation", REPORT_FILES) as staged:
+    with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
         report, pictures = _measure(config)
         write_report(report, staged, pictures)
-        write_run_files(out, "evaluate", config)
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
     say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
     return report
@@ -96,8 +95,8 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
-    def scored(recordings: list[ScoredRecording]) -> Resampled:
-        return resample(match_detections(recordings, spec), spec, options.bootstrap, config.seed)
+    def resampled_from(matched: list[RecordingMatches]) -> Resampled:
+        return resample(matched, spec, options.bootstrap, config.seed)
 
     runs = SplitRuns(config, checkpoint, data)
     rates, trained = runs.plan_rates()
@@ -110,7 +109,8 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         device=checkpoint.detector.device,
         precision=config.precision,
     )
-    latencies = _latencies(runs, rates) if options.streaming else {}
+    run = [*rates, trained] if trained and trained not in rates else rates
+    latencies = _latencies(runs, run) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
     rows, still, gained = [], {}, {}
     for rate in rates:
@@ -121,20 +121,21 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         if latency_ms is not None:
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
             measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
-        resampled = scored(recordings)
+        matched = match_detections(recordings, spec)
+        resampled = resampled_from(matched)
         rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
         if rate is broken_down:
-            breakdown = break_down(recordings, spec, _speeds(runs, recordings))
+            breakdown = break_down(recordings, spec, _speeds(runs, recordings), matched=matched)
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
-    if options.ablate_memory:
-        recordings, _ = runs.scored(trained_hz, latencies.get(trained.hz) if trained else None, is_reset=True)
-        reset = scored(recordings)
+    if options.ablate_memory and trained:
+        recordings, _ = runs.scored(trained.asked_hz, latencies.get(trained.hz), is_reset=True)
+        reset = resampled_from(match_detections(recordings, spec))
         gained["AP without memory"] = (
-            f"{percent_interval(reset.interval('AP'))} at {trained_hz:g} Hz, state reset at every step"
+            f"{percent_interval(reset.interval('AP'))} at {trained.hz:g} Hz, state reset at every step"
         )
-        carried = next((row.resampled for row in rows if trained and row.hz == trained.hz), None)
+        carried = next((row.resampled for row in rows if row.hz == trained.hz), None)
         if carried and (gain := carried.minus(reset, "AP")):
             gained["AP gained by memory"] = percent_interval(gain)
         if still:

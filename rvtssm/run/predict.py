@@ -96,7 +96,7 @@ def _predict_one(
         return predict_recording(checkpoint, path, out, config.predict), None, np.empty(0, bool), 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
-    def keep(frame: Detections) -> None:
+    def keep(frame: Detections, start_us: int) -> None:
         if frame.t_us in times_us:
             at_labels.append(frame)
 

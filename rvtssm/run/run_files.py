@@ -1,9 +1,11 @@
 """What a run folder says of its run, so that it can be cited and repeated: settings, changes, environment."""
 
+import contextlib
 import json
 import platform
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from rvtssm.provenance import written_by
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 
 
-def write_run_files(folder: Path, verb: str, config: Config) -> None:
-    """Write RUN_FILES: all settings, those that are not the defaults, and where and by what the verb was run.
+@contextlib.contextmanager
+def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
+    """Write RUN_FILES when the block ends: all settings, those that are not the defaults, where and by what it was run.
 
     If the folder has such files of another verb or of someone else, they go to a folder below it with the verb's name.
+    Raise ValueError at the start if files of the same verb were changed since.
     """
     if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
         folder = folder / verb
@@ -31,19 +35,19 @@ def write_run_files(folder: Path, verb: str, config: Config) -> None:
         json.dumps(environment(verb), indent=2) + "\n",
     )
     with result_set(folder, "run", RUN_FILES) as staged:
+        yield
         for name, text in zip(RUN_FILES, contents, strict=True):
             (staged / name).write_text(text)
 
 
 def overrides(config: Config) -> list[str]:
     """Return the settings that are not the defaults, as words `key=value` in JSON, which every verb reads."""
-    default = _flat(asdict(Config()))
-    return [f"{key}={json.dumps(value)}" for key, value in _flat(asdict(config)).items() if value != default.get(key)]
+    default = flat(asdict(Config()))
+    return [f"{key}={json.dumps(value)}" for key, value in flat(asdict(config)).items() if value != default.get(key)]
 
 
 def environment(verb: str) -> dict[str, Any]:
     """Return where and by what a verb is run, as plain values."""
-    has_gpu = torch.cuda.is_available()
     return {
         "verb": verb,
         "command": shlex.join(sys.argv),
@@ -51,7 +55,8 @@ def environment(verb: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name() if has_gpu else _processor(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
     }
 
@@ -72,14 +77,15 @@ def _verb_of(path: Path) -> str | None:
     return found.get("verb") if isinstance(found, dict) else None
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dicts; keys are joined by dots."""
+    leaves: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            leaves |= flat(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = value
-    return flat
+            leaves[prefix + name] = value
+    return leaves
 
 
 def _plain(value: Any) -> Any:

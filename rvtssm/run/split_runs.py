@@ -57,6 +57,7 @@ class SplitRuns:
         trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
         if options.ablate_memory and trained is None:
             trained = self._plan(trained_hz)
+            trained = by_hz.get(trained.hz, trained)
         return rates, trained
 
     def _plan(self, asked_hz: float) -> PlannedRate:
@@ -66,7 +67,11 @@ class SplitRuns:
                 f"the {self.config.evaluation.split} split has no box that is scored "
                 f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
             )
-        step_us = float(np.median(np.concatenate([sequence.windows.dt_us for sequence in sequences])))
+        # labels decide the steps from the first one on
+        parts = [sequence.windows.dt_us[int(sequence.labels.window_index[0]) + 1 :] for sequence in sequences]
+        if not any(map(len, parts)):
+            parts = [sequence.windows.dt_us for sequence in sequences]
+        step_us = float(np.median(np.concatenate(parts)))
         self.checkpoint.detector.prepare(self.config.evaluation.step_scale or step_us / trained.stride_us)
         hz = true_rate(asked_hz, step_us)
         # the rate of training is run as in training, under its true name: prepared recordings have no other

@@ -18,7 +18,7 @@ from rvtssm.run.checks import check
 from rvtssm.run.console import say
 from rvtssm.run.init_from import fill_from, read_start
 from rvtssm.run.inputs import check_training, folders
-from rvtssm.run.run_files import write_run_files
+from rvtssm.run.run_files import flat, run_files
 from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -77,7 +77,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = _flat({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
+    defaults = _comparable({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
     module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
     speed_up(
         detector,
@@ -100,7 +100,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
             precision=config.training.precision,
             output=out,
         )
-        write_run_files(out, "train", config)
+        with run_files(out, "train", config):
+            pass
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
@@ -128,7 +129,7 @@ def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
     described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
-    return _flat({**_deciding_sections(config), **described})
+    return _comparable({**_deciding_sections(config), **described})
 
 
 def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
@@ -139,12 +140,8 @@ def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _flat(tree: dict, prefix: str = "") -> dict[str, str | int | float | None]:
-    """Flatten a nested dict: keys are joined by dots, lists and tuples become text."""
-    flat: dict[str, str | int | float | None] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = str(list(value)) if isinstance(value, (list, tuple)) else value
-    return flat
+def _comparable(sections: dict[str, Any]) -> dict[str, str | int | float | None]:
+    """Return all values by key; lists become text."""
+    return {
+        key: str(list(value)) if isinstance(value, (list, tuple)) else value for key, value in flat(sections).items()
+    }

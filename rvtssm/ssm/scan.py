@@ -40,12 +40,27 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
 
         return scan_cpu
     if device_type == "cuda" and importlib.util.find_spec("triton") is not None:
-        import rvtssm.ssm.scan_triton as scan_triton
-
+        try:
+            import rvtssm.ssm.scan_triton as scan_triton
+        except (ImportError, OSError) as error:
+            if method == "triton":
+                raise
+            _warn_of_loop(error)
+            return scan_loop
         return scan_triton if method == "triton" else KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
         raise ValueError("temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop")
     return scan_loop
+
+
+def _warn_of_loop(error: Exception) -> None:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    warnings.warn(
+        f"the loop runs the recurrence, which is slower, since a Triton kernel cannot be built here ({reason}); in "
+        "training, temporal.scan=loop asks for it without this warning",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 class KernelsOrLoop:
@@ -68,13 +83,7 @@ class KernelsOrLoop:
         except Exception as error:
             if self.sweeps is scan_loop or not _is_of_building(error):
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        warnings.warn(
-            f"the loop runs the recurrence, which is slower, since a Triton kernel cannot be built here ({reason}); "
-            "temporal.scan=loop asks for it without this warning",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+            _warn_of_loop(error)
         self.sweeps = scan_loop
         return getattr(scan_loop, name)(*values)
 

@@ -29,7 +29,7 @@ class TemporalConfig:
     half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do
     init: str = "legs"  # one of rvtssm.ssm.init.INITIAL_MODES; s4 has only this one
     num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 always has one
-    scan: str = "auto"  # s5, s7: one of SCANS; see rvtssm.ssm.scan.sweeps
+    scan: str = "auto"  # s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps; weights do not keep it
     clip_real: bool = True  # s5: hold Re(lambda) <= -1e-4; the parameters of the others allow no unstable mode
     bidirectional: bool = False  # s5, offline use: a second scan from the end of the chunk
     s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7

@@ -81,7 +81,7 @@ def test_rows_stand_in_the_order_of_the_combinations_whichever_came_first(tmp_pa
 
 def test_the_table_has_the_rows_and_only_those():
     rows = [make_row("rvt_yolox"), make_row("timm_rtdetr", ap=0.1)]
-    text = tables.markdown({"settings": {"steps": 7, "overrides": ["seed=3"]}, "rows": rows})
+    text = tables.markdown({"settings": {"steps": 7, "overrides": ["seed=3"], "precision": "bf16-mixed"}, "rows": rows})
     assert "rows.json --steps 7 seed=3\n" in text
     assert "| `rvt_yolox` | 1.23 M | 30.0 | 60.0 | 1.0 | 12.3 |" in text
     assert "| `timm_rtdetr` | 1.23 M | 10.0 | 20.0 | 1.0 | 12.3 |" in text

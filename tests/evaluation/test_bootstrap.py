@@ -1,26 +1,18 @@
 """Matches per recording give the numbers of pycocotools, for any weights; intervals come from drawn recordings."""
 
-import contextlib
-import io
 import math
 
 import numpy as np
 import pytest
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
-from test_coco import SPEC, make_labels, random_recording
+from test_coco import SPEC, make_labels, plain_coco, random_recording
 
-from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import (
     METRICS,
     average_precisions,
-    read_matches,
     weighted_precisions,
-    write_matches,
 )
-from rvtssm.evaluation.protocol import scored_detections
 from rvtssm.records import Detections
 
 
@@ -37,27 +29,7 @@ def some_recordings(rng, count=5, noise=8.0, digits=9):
 
 
 def pycocotools_numbers(recordings):
-    """A plain COCOeval over all images of all recordings, each as often as it is listed."""
-    images, truths, results = [], [], []
-    for _, labels, detections in recordings:
-        for frame in detections:
-            images.append({"id": len(images) + 1})
-            at = labels.t_us == frame.t_us
-            for box, class_id in zip(labels.boxes_ltwh[at].tolist(), labels.class_id[at].tolist(), strict=True):
-                one = {"id": len(truths) + 1, "image_id": len(images), "category_id": class_id + 1, "bbox": box}
-                truths.append({**one, "area": box[2] * box[3], "iscrowd": 0})
-            frame = scored_detections(frame, SPEC)
-            rows = zip(xyxy_to_ltwh(frame.xyxy).tolist(), frame.class_id.tolist(), frame.score.tolist(), strict=True)
-            for box, class_id, score in rows:
-                results.append({"image_id": len(images), "category_id": class_id + 1, "bbox": box, "score": score})
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = {"images": images, "annotations": truths, "categories": [{"id": 1}, {"id": 2}], "info": {}}
-        truth.createIndex()
-        plain = COCOeval(truth, truth.loadRes(results), "bbox")
-        plain.evaluate()
-        plain.accumulate()
-        plain.summarize()
+    plain = plain_coco(recordings)
     found = dict(zip(METRICS, plain.stats.tolist(), strict=False))
     of_class = plain.eval["precision"][:, :, :, 0, -1]
     found |= {f"AP/{name}": float(of_class[:, :, k].mean()) for k, name in enumerate(SPEC.class_names)}
@@ -92,16 +64,6 @@ def test_how_many_weightings_are_computed_at_once_changes_nothing(monkeypatch):
     whole = resample(matches, SPEC, 20).replicates
     monkeypatch.setattr("rvtssm.evaluation.matches._MOST_CELLS", 1)
     np.testing.assert_equal(resample(matches, SPEC, 20).replicates, whole)
-
-
-def test_matches_are_read_as_they_were_written(tmp_path):
-    matches = match_detections(some_recordings(np.random.default_rng(0)), SPEC)
-    write_matches(tmp_path / "matches.npz", matches)
-    again = read_matches(tmp_path / "matches.npz")
-    assert [each.name for each in again] == [each.name for each in matches]
-    np.testing.assert_equal(average_precisions(again, SPEC), average_precisions(matches, SPEC))
-    gathered = [*again[2:], *again[:2]]  # from processes, in another order
-    assert average_precisions(sorted(gathered, key=lambda each: each.name), SPEC) == average_precisions(matches, SPEC)
 
 
 def test_an_interval_holds_the_number_and_depends_on_the_seed_alone():

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 
 import numpy as np
 import pytest
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
-from test_coco import SPEC, make_detections, make_labels, perfect, random_recording
+from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
-from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.evaluation.breakdown import break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.matches import precision_curves
-from rvtssm.evaluation.protocol import scored_detections
 from rvtssm.records import DatasetSpec
 
 CAR, PEDESTRIAN = 0, 1
@@ -73,25 +67,7 @@ def test_precision_curves_are_those_of_pycocotools():
     """A plain COCOeval over the same boxes, in their own order."""
     rng = np.random.default_rng(3)
     recordings = [ScoredRecording(name, *random_recording(rng, num_frames=8, noise=6)) for name in "ab"]
-    images, truths, results = [], [], []
-    for _, labels, detections in recordings:
-        for frame in detections:
-            images.append({"id": len(images) + 1})
-            at = labels.t_us == frame.t_us
-            for box, class_id in zip(labels.boxes_ltwh[at].tolist(), labels.class_id[at].tolist(), strict=True):
-                one = {"id": len(truths) + 1, "image_id": len(images), "category_id": class_id + 1, "bbox": box}
-                truths.append({**one, "area": box[2] * box[3], "iscrowd": 0})
-            frame = scored_detections(frame, SPEC)
-            rows = zip(xyxy_to_ltwh(frame.xyxy).tolist(), frame.class_id.tolist(), frame.score.tolist(), strict=True)
-            for box, class_id, score in rows:
-                results.append({"image_id": len(images), "category_id": class_id + 1, "bbox": box, "score": score})
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = {"images": images, "annotations": truths, "categories": [{"id": 1}, {"id": 2}], "info": {}}
-        truth.createIndex()
-        plain = COCOeval(truth, truth.loadRes(results), "bbox")
-        plain.evaluate()
-        plain.accumulate()
+    plain = plain_coco(recordings)
     curves = precision_curves(match_detections(recordings, SPEC), SPEC)
     for k, name in enumerate(SPEC.class_names):
         np.testing.assert_array_equal(curves[name], plain.eval["precision"][0, :, k, 0, 2])

@@ -1,12 +1,16 @@
 """Laws of average precision, an oracle for ignored objects, and the recorded numbers of the official code."""
 
+import contextlib
+import io
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
-from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.protocol import has_stood_still, is_scored, scored_detections, scored_labels, scoring_rules
@@ -61,6 +65,31 @@ def random_recording(rng, num_frames=6, per_frame=3, noise=4.0, extra=4):
         classes = np.concatenate([class_id[at], rng.integers(0, 2, extra)])
         frames.append(make_detections(boxes, rng.random(per_frame + extra), t, classes))
     return make_labels(truth, t_us, class_id, still_us=rng.choice([0, 400_000], n)), frames
+
+
+def plain_coco(recordings):
+    """A plain COCOeval over all images of all recordings, each as often as it is listed."""
+    images, truths, results = [], [], []
+    for _, labels, detections in recordings:
+        for frame in detections:
+            images.append({"id": len(images) + 1})
+            at = labels.t_us == frame.t_us
+            for box, class_id in zip(labels.boxes_ltwh[at].tolist(), labels.class_id[at].tolist(), strict=True):
+                one = {"id": len(truths) + 1, "image_id": len(images), "category_id": class_id + 1, "bbox": box}
+                truths.append({**one, "area": box[2] * box[3], "iscrowd": 0})
+            frame = scored_detections(frame, SPEC)
+            rows = zip(xyxy_to_ltwh(frame.xyxy).tolist(), frame.class_id.tolist(), frame.score.tolist(), strict=True)
+            for box, class_id, score in rows:
+                results.append({"image_id": len(images), "category_id": class_id + 1, "bbox": box, "score": score})
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = {"images": images, "annotations": truths, "categories": [{"id": 1}, {"id": 2}], "info": {}}
+        truth.createIndex()
+        plain = COCOeval(truth, truth.loadRes(results), "bbox")
+        plain.evaluate()
+        plain.accumulate()
+        plain.summarize()
+    return plain
 
 
 def perfect(labels):

@@ -134,6 +134,13 @@ def test_boxes_are_interpolated_along_tracks_and_nowhere_else():
     assert one["still_us"].tolist() == [0, -1, -1, -1, 100]
     assert found[found["track_id"] == 2]["t"].tolist() == [100_000, 1_300_000]
     assert (np.diff(found["t"]) >= 0).all()
+    boxes["track_id"][boxes["track_id"] == 1] = 0  # a track like any other
+    assert interpolated_boxes(boxes, 40, "drive")["x"].tolist() == found["x"].tolist()
+    untracked = boxes[boxes["track_id"] == 2].copy()
+    untracked["track_id"], untracked["t"] = 0, 100_000
+    more = np.concatenate([untracked, boxes])
+    more = interpolated_boxes(more[np.argsort(more["t"], kind="stable")], 40, "drive")
+    assert set(more["track_id"]) == {2}  # several boxes of the track 0 at one time
     boxes["track_id"] = 0
     with pytest.raises(ValueError, match="the labels of drive have no track_id"):
         interpolated_boxes(boxes, 40, "drive")

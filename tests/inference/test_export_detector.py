@@ -322,6 +322,11 @@ def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_unknown_precision_of_an_exported_file_is_refused():
+    with pytest.raises(ValueError, match="precision='bfloat16'; choose from float32, bf16"):
+        read_exported("model.onnx", precision="bfloat16")
+
+
 @pytest.mark.parametrize("name", ["a.pt2", "a.aot.pt2"])
 def test_a_program_is_not_opened_without_trust(tmp_path, capsys, monkeypatch, name):
     def opened(*arguments, **options):

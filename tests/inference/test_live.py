@@ -61,7 +61,7 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
     streamed = live(checkpoint, schedule=FixedRate(hz, length_us))
     found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
     np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)
-    for window, (_, frame, _) in zip(found, whole, strict=True):
+    for window, (_, frame, *_) in zip(found, whole, strict=True):
         assert window.detections[0].t_us == frame.t_us
         assert len(window.detections[0]) == len(frame) > 0
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
@@ -75,7 +75,7 @@ def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_even
     windows = free_grid(int(events.t[0]), int(events.t[-1]), how)
     counted = windows, count_windows(events, windows, HEIGHT, WIDTH, how)
     whole = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
-    for window, (_, frame, _) in zip(live(checkpoint).push(events), whole[:-1], strict=True):
+    for window, (_, frame, *_) in zip(live(checkpoint).push(events), whole[:-1], strict=True):
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
@@ -140,7 +140,7 @@ def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedu
         windows = free_grid(0, int(t[-1]), WindowSettings())
         counted = windows, count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention="rvt"))
         batch = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
-        for window, (_, frame, _) in zip(whole, batch[:-1], strict=True):
+        for window, (_, frame, *_) in zip(whole, batch[:-1], strict=True):
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 

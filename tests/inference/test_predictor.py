@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,8 +26,9 @@ def predictor(live_checkpoint) -> Predictor:
 
 def test_the_import_takes_no_time_and_loads_nothing():
     code = (
-        "import time; began = time.perf_counter(); import rvtssm, sys; assert time.perf_counter() - began < 0.2\n"
-        "assert not {'numpy', 'torch', 'hydra'} & {*sys.modules}\n"
+        "import sys; before = {*sys.modules}; import rvtssm\n"
+        "new = {name.partition('.')[0] for name in {*sys.modules} - before}\n"
+        "assert new - {*sys.stdlib_module_names} == {'rvtssm'}\n"
         "assert {'open', 'load', 'Events'} <= {*dir(rvtssm)}; rvtssm.Events; assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -39,9 +41,13 @@ def test_the_package_runs_as_a_module():
     assert done.stdout.strip() == rvtssm.__version__
 
 
-@pytest.mark.parametrize("hz", [None, 80])
-def test_file_recording_events_stream_and_command_find_the_same(live_checkpoint, draw_events, tmp_path, hz, capsys):
+@pytest.mark.parametrize("hz", [None, 20, 80])
+@pytest.mark.parametrize("length_us", [None, 90_000])
+def test_file_recording_events_stream_and_command_find_the_same(
+    live_checkpoint, draw_events, tmp_path, hz, length_us, capsys
+):
     weights, events = live_checkpoint(), draw_events(4_000)
+    weights.windows = replace(weights.windows, length_us=length_us)
     write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
     write_dat(tmp_path / "a_td.dat", events, 48, 64)
     detector = rvtssm.load(tmp_path / "best.ckpt")
@@ -78,7 +84,7 @@ def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, m
         assert f"<td>{name}</td>" in frame._repr_html_() and name in found._repr_html_()
     monkeypatch.setitem(sys.modules, "supervision", None)
     monkeypatch.setattr("rvtssm.inference.predictor.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install rvtssm\[supervision\]"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[supervision\]'"):
         frame.to_supervision()
     monkeypatch.setattr("rvtssm.inference.predictor.find_spec", lambda name: name)
     stand_in = types.SimpleNamespace(Detections=lambda **fields: fields)

@@ -130,6 +130,13 @@ def test_a_checkpoint_of_training_is_read_by_its_prefix(tmp_path):
         assert torch.equal(loaded.detector.state_dict()[key], value)
 
 
+def test_how_the_recurrence_ran_is_not_kept(written, tmp_path):
+    loaded = read_checkpoint(written[0])
+    loaded.temporal_config = replace(loaded.temporal_config, scan="loop")
+    write_checkpoint(tmp_path / "loop.ckpt", loaded.detector, loaded)
+    assert read_checkpoint(tmp_path / "loop.ckpt").temporal_config.scan == "auto"
+
+
 def test_it_holds_plain_data_only(written):
     content = torch.load(written[0], weights_only=True)
     assert content["rvtssm"]["spec"]["class_names"] == SPEC.class_names

@@ -214,6 +214,16 @@ def test_the_loop_takes_over_from_a_kernel_that_cannot_be_built(monkeypatch, nam
     assert kernels.calls == calls, "the kernels are not tried again"
 
 
+def test_kernels_that_cannot_be_imported_give_way_to_the_loop(monkeypatch):
+    monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "rvtssm.ssm.scan_triton", None)
+    monkeypatch.delattr("rvtssm.ssm.scan_triton", raising=False)
+    with pytest.warns(RuntimeWarning, match="cannot be built here"):
+        assert sweeps.__wrapped__("cuda") is scan_loop
+    with pytest.raises(ImportError):
+        sweeps.__wrapped__("cuda", "triton")
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: an illegal address")]
 )
