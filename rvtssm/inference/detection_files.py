@@ -1,4 +1,4 @@
-"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools."""
+"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.inference.detection_bag import open_detection_bag
 from rvtssm.inference.inference_config import DETECTION_FILES
 from rvtssm.records import Detections
 
@@ -108,7 +109,13 @@ def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[
     ]
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
+@contextmanager
+def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open_detection_bag(path, class_names) as append:
+        yield append
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
 
 
 def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:

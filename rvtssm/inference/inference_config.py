@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
 
-DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
+DETECTION_FILES = {
+    "jsonl": "detections.jsonl",
+    "npy": "detections.npy",
+    "coco": "coco_results.json",
+    "mcap": "detections.mcap",
+}
 PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png")
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
