@@ -37,7 +37,7 @@ _LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
 def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
     """Yield a function that appends the detections of one window as one message at the end of the window.
 
-    `class_id` is the name of the class. Raise ValueError without the package `rosbags`.
+    `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package `rosbags`.
     """
     if find_spec("rosbags") is None:
         raise ValueError("predict.formats has mcap, which needs the package rosbags; run `pip install -e '.[bags]'`")
@@ -72,14 +72,14 @@ def _message(types: Any, frame: Detections, class_names: Sequence[str]) -> Any:
         types["geometry_msgs/msg/Pose"](point, quaternion(0.0, 0.0, 0.0, 1.0)), np.zeros(36)
     )
     detections = []
-    for (left, top, right, bottom), class_id, score in zip(
-        frame.xyxy.tolist(), frame.class_id.tolist(), frame.score.tolist(), strict=True
-    ):
+    track_ids = np.zeros(len(frame), np.int64) if frame.track_id is None else frame.track_id
+    columns = (frame.xyxy.tolist(), frame.class_id.tolist(), frame.score.tolist(), track_ids.tolist())
+    for (left, top, right, bottom), class_id, score, track_id in zip(*columns, strict=True):
         center = types["vision_msgs/msg/Point2D"]((left + right) / 2, (top + bottom) / 2)
         box = types["vision_msgs/msg/BoundingBox2D"](
             types["vision_msgs/msg/Pose2D"](center, 0.0), right - left, bottom - top
         )
         hypothesis = types["vision_msgs/msg/ObjectHypothesis"](class_names[class_id], score)
         results = [types["vision_msgs/msg/ObjectHypothesisWithPose"](hypothesis, nowhere)]
-        detections.append(types["vision_msgs/msg/Detection2D"](header, results, box, ""))
+        detections.append(types["vision_msgs/msg/Detection2D"](header, results, box, str(track_id or "")))
     return types[_ARRAY](header, detections)

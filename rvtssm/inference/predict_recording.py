@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
+from rvtssm.inference.track_objects import Tracker
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import inside_frame
@@ -81,9 +82,23 @@ def predict_recording(
                 blocks = tally.watched(source.recording.iterate())
                 counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
                 stride_us = plan.settings.stride_us if plan.windows is None else None
+                tracker = (
+                    Tracker(
+                        config.track,
+                        checkpoint.spec.num_classes,
+                        plan.settings.hz,
+                        config.track_memory_s,
+                        config.min_score,
+                    )
+                    if config.track
+                    else None
+                )
                 steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
                 for hist, frame, start_us, seconds in steps:
                     found = in_sensor_pixels(frame, plan.downsample)
+                    if tracker:
+                        found = tracker.update(found)
+                        frame = replace(frame, track_id=found.track_id)
                     append(found)
                     if on_frame is not None:
                         on_frame(found, start_us)
