@@ -54,7 +54,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
     with open(path, "w") as lines:
 
         def append(frame: Detections) -> None:
-            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": detection_objects(frame, class_names)}) + "\n")
 
         yield append
 
@@ -108,10 +108,8 @@ def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[
     ]
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
-
-
-def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],
@@ -120,6 +118,9 @@ def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, ob
         }
         for xyxy, class_id, score in zip(frame.xyxy, frame.class_id, frame.score, strict=True)
     ]
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
 
 
 def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
