@@ -112,6 +112,8 @@ def draw_frame(
     for i in chosen[::-1]:  # the best choose their places first
         class_id = int(detections.class_id[i])
         text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
+        if detections.track_id is not None and detections.track_id[i]:
+            text += f" #{detections.track_id[i]}"
         tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text, tags))
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]

@@ -3,11 +3,17 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_choice, check_positive
+from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import PostprocessConfig
 
-DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
+DETECTION_FILES = {
+    "jsonl": "detections.jsonl",
+    "npy": "detections.npy",
+    "coco": "coco_results.json",
+    "mcap": "detections.mcap",
+}
 PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png")
+TRACKERS = ("bytetrack",)
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 
@@ -29,11 +35,15 @@ class PredictConfig:
     max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
     num_stills: int = 4  # pictures evenly spread over the recording, for png
     scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
+    track: str | None = None  # number the objects, so that the same one has the same track_id; one of TRACKERS
+    track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
     windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
         if self.window not in ("shrink", "slide"):
             raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
+        check_choice("predict.track", self.track, (*TRACKERS, None))
+        check_at_least("predict", self, 0, "track_memory_s")
         for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "windows_per_call"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

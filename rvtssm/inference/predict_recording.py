@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
+from rvtssm.inference.track_objects import Tracker
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import inside_frame
@@ -53,7 +54,7 @@ def predict_recording(
     an opened source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
     window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
     window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
@@ -81,9 +82,23 @@ def predict_recording(
                 blocks = tally.watched(source.recording.iterate())
                 counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
                 stride_us = plan.settings.stride_us if plan.windows is None else None
+                tracker = (
+                    Tracker(
+                        config.track,
+                        checkpoint.spec.num_classes,
+                        plan.settings.hz,
+                        config.track_memory_s,
+                        config.min_score,
+                    )
+                    if config.track
+                    else None
+                )
                 steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
                 for hist, frame, start_us, seconds in steps:
                     found = in_sensor_pixels(frame, plan.downsample)
+                    if tracker:
+                        found = tracker.update(found)
+                        frame = replace(frame, track_id=found.track_id)
                     append(found)
                     if on_frame is not None:
                         on_frame(found, start_us)

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from rvtssm.events.readers import ReadFaults, Recording, open_recording
+from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.tree import find_event_files
 from rvtssm.inference.event_camera import CAMERA, Camera, open_camera
@@ -95,15 +96,18 @@ class Source:
 def find_sources(where: str) -> dict[str, str]:
     """Return the inputs that `where` stands for, by name: itself, or every recording or DSEC sequence in a folder.
 
+    The folder of a ROS 2 bag is one recording.
+
     Raise ValueError for a folder without any. A missing file raises an error when it is opened.
     """
     path = Path(where)
     if where == STDIN or where.startswith((SOCKET, CAMERA)) or not path.is_dir():
         return {_short_name(where): where}
-    if (path / DSEC_EVENTS).is_file():
+    if (path / DSEC_EVENTS).is_file() or is_bag(path):
         return {path.resolve().name: where}
     sequences = sorted(found.parents[2] for found in path.glob(f"*/{DSEC_EVENTS}"))
-    found = {sequence.name: str(sequence) for sequence in sequences}
+    bags = sorted(folder for folder in path.iterdir() if is_bag(folder))
+    found = {folder.name: str(folder) for folder in (*sequences, *bags)}
     found.update({file.name: str(file) for file in find_event_files(path)})
     if not found:
         raise ValueError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
@@ -135,9 +139,10 @@ def opened_source(
                 raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
         path = Path(where)
-        recording = open_recording(path / DSEC_EVENTS if path.is_dir() else path, height, width)
+        is_sequence = (path / DSEC_EVENTS).is_file()
+        recording = open_recording(path / DSEC_EVENTS if is_sequence else path, height, width)
         try:
-            yield Source(where, recording, _dsec_images(path) if path.is_dir() else None)
+            yield Source(where, recording, _dsec_images(path) if is_sequence else None)
         finally:
             recording.close()
 
@@ -171,7 +176,7 @@ def _short_name(where: str) -> str:
         return "stdin"
     if where.startswith(CAMERA):
         return where.removesuffix(":").replace(":", "_")
-    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else Path(where).stem
+    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else split_topic(where)[0].stem
 
 
 def _connected(where: str) -> socket.socket:

@@ -100,7 +100,7 @@ def _opened(settings: LiveConfig, recording: str | None) -> Iterator[Camera | Re
         return
     opened = open_recording(recording, settings.height, settings.width)
     try:
-        with ended_by_signals(Replay(opened, opened.path.name)) as replay:
+        with ended_by_signals(Replay(opened, opened.name)) as replay:
             yield replay
     finally:
         opened.close()
