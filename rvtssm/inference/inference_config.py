@@ -29,7 +29,7 @@ class PredictConfig:
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
     height: int | None = None  # of the sensor in pixels, for events that do not say it
     width: int | None = None  # of the sensor in pixels, for events that do not say it
-    camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/live.md)
+    camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/cameras.md)
     min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
@@ -70,7 +70,7 @@ class LiveConfig:
     """One run of `rvtssm live`."""
 
     camera: str = "auto"  # the first one that is found, or the serial number of one
-    camera_settings: str | None = None  # YAML file: biases, region of interest (docs/live.md)
+    camera_settings: str | None = None  # YAML file: biases, region of interest (docs/cameras.md)
     hz: float | None = None  # highest rate, null: the rate of training; the rate is lower if the detector is slower
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
