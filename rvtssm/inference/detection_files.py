@@ -56,7 +56,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
     with open(path, "w") as lines:
 
         def append(frame: Detections) -> None:
-            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": detection_objects(frame, class_names)}) + "\n")
 
         yield append
 
@@ -119,10 +119,8 @@ def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) 
         yield append
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
-
-
-def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],
@@ -137,6 +135,9 @@ def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, ob
 def _tracks(frame: Detections) -> list[dict[str, int]]:
     """Return what every box says of its track: nothing if objects are not tracked."""
     return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
 
 
 def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
