@@ -54,9 +54,9 @@ def predict_recording(
     an opened source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `detections.mcap` (messages of vision_msgs), `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
-    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
-    window ends at each of `ends_us` (int64).
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, stills and a strip of them. Boxes are in pixels of the
+    sensor; `on_frame` receives those of every window, and the start of the window in microseconds. `ground_truth`
+    (sensor px, ordered by time) is drawn only. A window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
     windows.
     """
