@@ -46,8 +46,10 @@ def shown(page: Page) -> Image.Image:
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 
 
-def write(page: Page, path: Path, colours: int) -> None:
-    shown(page).quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+def write(page: Page, path: Path, width: int) -> None:
+    picture = shown(page)
+    picture = picture.resize((width, round(width * picture.height / picture.width)))
+    picture.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main(address: str, folder: Path, recording: str) -> None:
@@ -65,12 +67,12 @@ def main(address: str, folder: Path, recording: str) -> None:
         frames[0].save(folder / "serve_rate.gif", save_all=True, append_images=frames[1:], duration=140, loop=0)
         page.fill("#speed", "1")
         play(page, 100, 300, 7)
-        write(page, folder / "serve_desktop.png", 128)
+        write(page, folder / "serve_desktop.png", 1280)
         page.context.close()
         phone = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2}
         page = opened(browser, address, recording, "light", **phone)
         play(page, 100, 300, 7)
-        write(page, folder / "serve_phone.png", 64)
+        write(page, folder / "serve_phone.png", 390)
         browser.close()
 
 

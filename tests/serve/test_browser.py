@@ -57,9 +57,7 @@ def open_page(address, browser):
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(
-            120_000
-        )  # on a machine that is busy, to read a file in a process of its own takes long
+        page.set_default_timeout(120_000)  # ms; checking an upload on a busy machine takes long
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
         page.goto(address)
