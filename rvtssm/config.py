@@ -11,7 +11,7 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LiveConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
@@ -101,6 +101,7 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    label: LabelConfig = field(default_factory=LabelConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
