@@ -11,11 +11,12 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import TRACKERS, ExportConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
+from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -100,6 +101,8 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
@@ -108,7 +111,7 @@ class Config:
     checkpoint: str | None = None  # weights to evaluate or predict with
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
-    recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
+    recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 STILL_US = 300_000  # an object that has not moved for this time emits almost no events
 # of any recording that can be read; of two that fit the longer stands first
-EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
+EVENT_SUFFIXES = (
+    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
+    *(".bag", ".mcap", ".db3"),
+)
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:

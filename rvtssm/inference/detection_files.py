@@ -1,4 +1,4 @@
-"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools."""
+"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.inference.detection_bag import open_detection_bag
 from rvtssm.inference.inference_config import DETECTION_FILES
 from rvtssm.records import Detections
 
@@ -55,7 +56,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
     with open(path, "w") as lines:
 
         def append(frame: Detections) -> None:
-            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": detection_objects(frame, class_names)}) + "\n")
 
         yield append
 
@@ -112,10 +113,14 @@ def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[
     ]
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
+@contextmanager
+def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open_detection_bag(path, class_names) as append:
+        yield append
 
 
-def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],
@@ -130,6 +135,9 @@ def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, ob
 def _tracks(frame: Detections) -> list[dict[str, int]]:
     """Return what every box says of its track: nothing if objects are not tracked."""
     return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
 
 
 def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:

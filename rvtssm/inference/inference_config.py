@@ -3,10 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_at_least, check_choice
+from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import PostprocessConfig
 
-DETECTION_FILES = {"jsonl": "detections.jsonl", "npy": "detections.npy", "coco": "coco_results.json"}
+DETECTION_FILES = {
+    "jsonl": "detections.jsonl",
+    "npy": "detections.npy",
+    "coco": "coco_results.json",
+    "mcap": "detections.mcap",
+}
 PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png")
 TRACKERS = ("bytetrack",)
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
@@ -22,6 +27,7 @@ class PredictConfig:
     downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
     height: int | None = None  # of the sensor in pixels, for events that do not say it
     width: int | None = None  # of the sensor in pixels, for events that do not say it
+    camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/live.md)
     min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
@@ -52,6 +58,32 @@ class PredictConfig:
             raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
         if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:
             raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
+
+
+@dataclass
+class LiveConfig:
+    """One run of `rvtssm live`."""
+
+    camera: str = "auto"  # the first one that is found, or the serial number of one
+    camera_settings: str | None = None  # YAML file: biases, region of interest (docs/live.md)
+    hz: float | None = None  # highest rate, null: the rate of training; the rate is lower if the detector is slower
+    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
+    height: int | None = None  # of the sensor in pixels, for a recording that does not say it
+    width: int | None = None  # of the sensor in pixels, for a recording that does not say it
+    duration_s: float | None = None  # null: until Ctrl-C, or until the camera is unplugged
+    postprocess: PostprocessConfig = field(
+        default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)
+    )
+    formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of DETECTION_FILES
+
+    def __post_init__(self) -> None:
+        check_choice("live.window", self.window, ("shrink", "slide"))
+        check_positive("live", self, "hz", "downsample", "height", "width", "duration_s")
+        if self.hz is not None and self.hz > 1e6:
+            raise ValueError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+        for name in self.formats:
+            check_choice("live.formats", name, DETECTION_FILES)
 
 
 @dataclass

@@ -50,11 +50,11 @@ def predict_recording(
 ) -> PredictionSummary:
     """Detect in events of any supported format and sensor size, in bounded memory.
 
-    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, or an opened
-    source, which stays open.
+    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
+    an opened source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
     window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
     window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
@@ -66,7 +66,7 @@ def predict_recording(
     opened = (
         nullcontext(recording)
         if isinstance(recording, Source)
-        else opened_source(str(recording), config.height, config.width)
+        else opened_source(str(recording), config.height, config.width, config.camera_settings)
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)

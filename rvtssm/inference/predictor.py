@@ -153,7 +153,7 @@ class Predictor:
                 raise ValueError("events in memory do not say the size of their sensor; give height= and width=")
             source = Source("events in memory", EventsInMemory(recording, height, width))
         elif isinstance(recording, Recording):
-            source = Source(recording.path.name, recording)
+            source = Source(recording.name, recording)
         spec, frames = self.checkpoint.spec, list[tuple[Detections, int]]()
         with tempfile.TemporaryDirectory() as folder:
             summary = predict_recording(
