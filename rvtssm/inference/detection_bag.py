@@ -37,7 +37,8 @@ _LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
 def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
     """Yield a function that appends the detections of one window as one message at the end of the window.
 
-    `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package `rosbags`.
+    `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package
+    `rosbags`.
     """
     if find_spec("rosbags") is None:
         raise ValueError("predict.formats has mcap, which needs the package rosbags; run `pip install -e '.[bags]'`")

@@ -17,7 +17,7 @@ class ServeConfig:
     token: str | None = None  # what a page must know to be let in, null: nothing here, a random one at other addresses
     max_upload_mb: float = 512.0  # the largest file that a page may send
     max_pages: int = 8  # open at the same time; each has its own detector state
-    camera_settings: str | None = None  # YAML file: biases, region of interest of the camera (docs/live.md)
+    camera_settings: str | None = None  # YAML file: biases, region of interest of the camera (docs/cameras.md)
 
     def __post_init__(self) -> None:
         check_positive("serve", self, "max_upload_mb")
