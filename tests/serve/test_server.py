@@ -273,7 +273,7 @@ def test_the_number_of_pages_is_bounded(weights, recordings):
         ({}, "/", {"origin": "http://evil.example"}, 403),
         ({}, "/upload/x", {"origin": "http://127.0.0.1:8000"}, 404),
         ({"token": "abc"}, "/", {}, 403),
-        ({"token": "abc"}, "/?token=abd", {}, 403),
+        ({"token": "abc"}, "/?token=abcd", {}, 403),
         ({"token": "abc"}, "/?token=abc", {}, 200),
         ({"token": "abc"}, "/static/page.js", {}, 200),
         ({"token": "abc", "host": "0.0.0.0"}, "/?token=abc", {"host": "robot.local"}, 200),
