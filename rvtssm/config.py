@@ -2,8 +2,10 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -16,7 +18,7 @@ from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
-from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.simulation.simulation_config import CAMERAS, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
@@ -109,13 +111,21 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+# groups whose choices are tables of the code, with the section that a choice fills
+CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "model": ("model", MODEL_SIZES),
+    "camera": ("synthetic.camera", CAMERAS),
+}
+
+
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
     store = ConfigStore.instance()
     store.store("schema", Config)
-    for name, size in MODEL_SIZES.items():
-        store.store(name, size, group="model")
+    for group, (section, choices) in CHOICES.items():
+        for name, choice in choices.items():
+            store.store(name, choice, group=group, package=section)
 
 
 @functools.cache

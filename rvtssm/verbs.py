@@ -37,7 +37,7 @@ VERBS = {
         ("out", "seed", "precision"),
     ),
     "generate": Verb(
-        "write recordings of the synthetic dataset; dataset.raw_dir=DIR",
+        "write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
         "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
         ("synthetic",),
         ("dataset",),
