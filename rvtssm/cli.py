@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
-    *("dataset.raw_dir", "dataset.prepared_dir"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
 }
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")

@@ -18,7 +18,7 @@ from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
-from rvtssm.simulation.simulation_config import CAMERAS, SyntheticConfig
+from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
@@ -84,6 +84,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)

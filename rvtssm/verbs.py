@@ -42,6 +42,13 @@ VERBS = {
         ("synthetic",),
         ("dataset",),
     ),
+    "simulate": Verb(
+        "turn a video into events, its labels into boxes; video=FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
+        "video=street.mp4 labels=gt.txt classes=[person] out=data/street camera=davis346",
+        ("simulate",),
+        ("synthetic",),
+        ("out", "seed"),
+    ),
     "preprocess": Verb(
         "turn raw recordings into histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
         "dataset=gen1 dataset.raw_dir=data/gen1 dataset.prepared_dir=data/gen1_prepared stride_ms=50",

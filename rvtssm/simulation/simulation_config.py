@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from rvtssm.datasets.synthetic import SPEC
-from rvtssm.limits import check_at_least, check_positive, check_share
+from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
 
 FIRST_LABEL_US = 100_000
 
@@ -147,3 +147,23 @@ class SyntheticConfig:
         check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")
         check_at_least("synthetic.world", world, 16, "min_lines")
         check_at_least("synthetic.world", world, world.min_lines, "max_lines")
+
+
+@dataclass
+class SimulateConfig:
+    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `camera=NAME` chooses."""
+
+    video: str | None = None  # a video file, or a folder of pictures in the order of their names
+    labels: str | None = None  # MOT text, COCO JSON, or a folder of YOLO text or Pascal VOC XML, one file per frame
+    label_format: str | None = None  # mot, coco, yolo or voc; null: by the suffix (.txt mot, .json coco), or by files
+    label_hz: float | None = None  # interpolate boxes along tracks to this rate; null: labels at the frames
+    classes: list[str] | None = None  # names of the numbers in MOT and YOLO labels; of others, which ones are kept
+    fps: float | None = None  # frames per second; null: what the video says, which a folder does not
+    linear: bool | None = None  # light is proportional to the numbers; null: with 16 bits yes, with 8 bits sRGB
+    max_motion_px: float = 1.0  # between two interpolated frames
+    split: str = "train"  # of the dataset that is written: train, val or test
+
+    def __post_init__(self) -> None:
+        check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))
+        check_choice("simulate.split", self.split, ("train", "val", "test"))
+        check_positive("simulate", self, "label_hz", "fps", "max_motion_px")
