@@ -36,6 +36,8 @@ PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
 }
+# Files of verbs whose name another file has.
+FILES = {"inspect": "inspect_data", "live": "live_camera"}
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -115,8 +117,7 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
             raise ValueError(f"there is no option {flag}; values are given as key=value")
         if flag == "--json" and not known.has_json:
             raise ValueError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
-    # `inspect` is the name of a module of Python, so its file has another one.
-    module = f"rvtssm.run.{'inspect_data' if verb == 'inspect' else verb}"
+    module = f"rvtssm.run.{FILES.get(verb, verb)}"
     if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()
     from rvtssm.command_help import completion_script, verb_help

@@ -13,11 +13,12 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import ExportConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
+from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -40,6 +41,8 @@ class EvaluationConfig:
     latency_from: str | None = None  # file that tells it: prediction.json, or the JSON of benchmarks.streaming
     when_late: str = "skip"  # windows that end during a step, all but the newest; or queue: every window in order
     time_shifts_ms: list[float] | None = None  # AP with outputs of other times; null: with streaming -200 to 200
+    track: str | None = None  # number the objects, and score that where labels have tracks; one of TRACKERS
+    track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
     bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
@@ -47,10 +50,11 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
+        check_choice("evaluation.track", self.track, (*TRACKERS, None))
         check_choice("evaluation.window", self.window, ("shrink", "slide"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
-        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms")
+        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
         if self.latency_ms is not None and self.latency_from is not None:
             raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
@@ -63,6 +67,11 @@ class EvaluationConfig:
             raise ValueError(
                 f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "
                 "evaluation.streaming=true"
+            )
+        if self.label_hz is not None and self.track is not None:
+            raise ValueError(
+                f"evaluation.track={self.track} compares with annotated labels, not with those of evaluation.label_hz="
+                f"{self.label_hz:g}; leave one of them out"
             )
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
@@ -95,6 +104,8 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
@@ -103,7 +114,7 @@ class Config:
     checkpoint: str | None = None  # weights to evaluate or predict with
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
-    recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
+    recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:

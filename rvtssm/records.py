@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 STILL_US = 300_000  # an object that has not moved for this time emits almost no events
 # of any recording that can be read; of two that fit the longer stands first
-EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
+EVENT_SUFFIXES = (
+    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
+    *(".bag", ".mcap", ".db3"),
+)
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
@@ -252,11 +255,19 @@ class Detections:
     score: np.ndarray  # (N,) float32
     class_id: np.ndarray  # (N,) int64
     t_us: int
+    track_id: np.ndarray | None = None  # (N,) int64, 0 for a box without a track; None if objects are not tracked
 
     def __post_init__(self) -> None:
         _check("Detections.xyxy", self.xyxy, np.float32, (None, 4))
         _check("Detections.score", self.score, np.float32, (len(self.xyxy),))
         _check("Detections.class_id", self.class_id, np.int64, (len(self.xyxy),))
+        if self.track_id is not None:
+            _check("Detections.track_id", self.track_id, np.int64, (len(self.xyxy),))
 
     def __len__(self) -> int:
         return len(self.score)
+
+    def __getitem__(self, index: np.ndarray) -> Detections:
+        """Return the detections at a boolean mask or an index array."""
+        track_id = None if self.track_id is None else self.track_id[index]
+        return Detections(self.xyxy[index], self.score[index], self.class_id[index], self.t_us, track_id)

@@ -70,11 +70,26 @@ VERBS = {
         (*_WEIGHTS, "out", "seed"),
     ),
     "predict": Verb(
-        "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
+        "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
         "checkpoint=best.ckpt recording=drive.raw hz=100 out=boxes",
         ("predict",),
         ("dataset",),
         (*_WEIGHTS, "recording", "out"),
+    ),
+    "live": Verb(
+        "find objects while a camera sends events; checkpoint=FILE [camera=SERIAL] [recording=FILE] [--json]",
+        "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
+        ("live",),
+        (),
+        (*_WEIGHTS, "recording", "out"),
+        has_json=True,
+    ),
+    "serve": Verb(
+        "show a web page on which recordings and cameras play with their boxes; checkpoint=FILE [recording=FOLDER]",
+        "checkpoint=best.ckpt recording=data/drives port=8000",
+        ("serve",),
+        (),
+        ("checkpoint", "trust", "recording"),
     ),
     "export": Verb(
         "write a detector as one file for other programs; checkpoint=FILE out=model.onnx",

@@ -31,7 +31,7 @@ FOUNDATION = {
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
-    *("training", "evaluation", "inference"),
+    *("training", "evaluation", "inference", "serve"),
 }
 MAY_IMPORT = {
     "__init__": {"records", "events.readers", "inference.predictor"},
@@ -51,6 +51,7 @@ for room, others in {
     "datasets": {"records", "boxes", "events", "preparation.store"},
     "models": {"records", "boxes", "ssm"},
     "inference": {"records", "boxes", "events", "models"},
+    "serve": {"records", "events", "models", "inference"},
     "evaluation": {"records", "boxes", "events", "ssm", "models", "inference"},
     "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
 }.items():
@@ -65,7 +66,7 @@ MAY_IMPORT |= {
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(FOUNDATION), "records", "events", "simulation", "preparation", "inspection")
-WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
+WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "serve", "training", "run")
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},
     **{room: {"hydra", "omegaconf"} for room in WITHOUT_HYDRA},

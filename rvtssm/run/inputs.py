@@ -26,7 +26,7 @@ def weights_path(config: Config) -> str:
 
 def events_path(config: Config) -> str:
     """Return what to predict on; raise ValueError if it is missing."""
-    return needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
+    return needed(config.recording, "recording=FILE", "the events: a file, a folder, -, tcp://HOST:PORT or camera:")
 
 
 def export_path(config: Config) -> Path:
@@ -79,6 +79,8 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "train": (check_training,),
     "evaluate": (_check_evaluation,),
     "predict": (weights_path, events_path),
+    "live": (weights_path,),
+    "serve": (weights_path,),
     "export": (export_path, weights_path),
     "audit": (weights_path,),
     "simulate": (video_path,),

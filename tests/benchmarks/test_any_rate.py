@@ -93,11 +93,11 @@ def test_the_table_gives_mean_spread_and_drop():
 
 
 def test_the_tables_of_the_pages_are_those_of_the_rows():
-    """`rates.md` as a whole; of the front page, the rescaled rows of three detectors, window by window."""
+    """`rates.md` as a whole; of the page of users, the rescaled rows of three detectors, window by window."""
     folder = Path(study.__file__).parent
     text = tables.markdown(json.loads((folder / "rates.json").read_text()))
     assert (folder / "rates.md").read_text() == text
-    page = (folder.parents[1] / "README.md").read_text()
+    page = (folder.parents[1] / "docs/any_rate.md").read_text()
     for window in ("slide", "shrink"):
         rows = text.split(f"Window `{window}`, time step rescaled:")[1].split("Window")[0].splitlines()
         for variant in ("s5", "s4d", "lstm"):
