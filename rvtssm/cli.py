@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
-    *("dataset.raw_dir", "dataset.prepared_dir"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
 }
 # Files of verbs whose name another file has.
 FILES = {"inspect": "inspect_data", "live": "live_camera"}
