@@ -36,8 +36,7 @@ class PredictConfig:
     overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
     max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
     num_stills: int = 4  # pictures evenly spread over the recording, for png
-    # pictures show the events of the sensor, or those of the network's frame; rerun: also live in that viewer; one of
-    # VIEWS
+    # of pictures, one of VIEWS: events of the sensor, or of the network's frame; rerun: of the sensor, and in Rerun
     view: str = "sensor"
     scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
     animation_mb: float = 8.0  # the most of gif and webp, in megabytes; they show fewer pictures of long recordings
