@@ -2,8 +2,10 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -11,13 +13,13 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LiveConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
 from rvtssm.serve.serve_config import ServeConfig
-from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
@@ -91,6 +93,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -101,6 +104,7 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    label: LabelConfig = field(default_factory=LabelConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
@@ -108,7 +112,7 @@ class Config:
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
-    checkpoint: str | None = None  # weights to evaluate or predict with
+    checkpoint: str | None = None  # weights to evaluate or predict with: a file, or hf://OWNER/NAME
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
@@ -120,13 +124,21 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+# groups whose choices are tables of the code, with the section that a choice fills
+CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "model": ("model", MODEL_SIZES),
+    "camera": ("synthetic.camera", CAMERAS),
+}
+
+
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
     store = ConfigStore.instance()
     store.store("schema", Config)
-    for name, size in MODEL_SIZES.items():
-        store.store(name, size, group="model")
+    for group, (section, choices) in CHOICES.items():
+        for name, choice in choices.items():
+            store.store(name, choice, group=group, package=section)
 
 
 @functools.cache

@@ -38,6 +38,12 @@ def export_path(config: Config) -> Path:
     return out
 
 
+def video_path(config: Config) -> str:
+    """Return what to simulate; raise ValueError if it or the folder to write to is missing."""
+    needed(config.out, "out=DIR", "the folder of the dataset that is written")
+    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
+
+
 def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.frequencies_hz
@@ -58,6 +64,11 @@ def check_training(config: Config) -> None:
     build_spec(config.dataset)
 
 
+def recordings_path(config: Config) -> str:
+    """Return the folder of the recordings; raise ValueError if it is missing."""
+    return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
+
+
 def _check_weights_or_dataset(config: Config) -> None:
     if not config.checkpoint:
         build_spec(config.dataset)
@@ -73,10 +84,12 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "train": (check_training,),
     "evaluate": (_check_evaluation,),
     "predict": (weights_path, events_path),
+    "label": (weights_path, recordings_path),
     "live": (weights_path,),
     "serve": (weights_path,),
     "export": (export_path, weights_path),
     "audit": (weights_path,),
+    "simulate": (video_path,),
     "info": (_check_weights_or_dataset,),
 }
 
