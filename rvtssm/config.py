@@ -13,7 +13,7 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LiveConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
@@ -104,6 +104,7 @@ class Config:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    label: LabelConfig = field(default_factory=LabelConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
@@ -111,7 +112,7 @@ class Config:
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
-    checkpoint: str | None = None  # weights to evaluate or predict with
+    checkpoint: str | None = None  # weights to evaluate or predict with: a file, or hf://OWNER/NAME
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:

@@ -7,6 +7,7 @@ The module does not import torch, so that readers and preparation workers stay l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -210,8 +211,13 @@ class Labels:
     t_us: np.ndarray  # (N,) int64
     window_index: np.ndarray  # (N,) int64
     still_us: np.ndarray  # (N,) int64, time since the object last moved, -1 where unknown
+    # (N,) float32, 0: annotated; the score of a box that a detector made, negative if it is uncertain; all 0 if None
+    pseudo_score: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        if self.pseudo_score is None:
+            object.__setattr__(self, "pseudo_score", np.zeros(len(self.boxes_ltwh), np.float32))
+        _check("Labels.pseudo_score", self.pseudo_score, np.float32, (len(self.boxes_ltwh),))
         _check("Labels.boxes_ltwh", self.boxes_ltwh, np.float32, (None, 4))
         for name in ("class_id", "t_us", "window_index", "still_us"):
             _check(f"Labels.{name}", getattr(self, name), np.int64, (len(self.boxes_ltwh),))
@@ -238,13 +244,17 @@ class SequenceBatch:
     t_us: torch.Tensor  # (M,) int64, label time
     slot: torch.Tensor  # (B,) int64, place in the state bank, -1 for a random chunk
     recording: torch.Tensor  # (B,) int64, index of the recording in its split
+    pseudo_scores: torch.Tensor | None = None  # (M, N) float32, those of the labels; None: all are annotated
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
-        moved = {f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)}
-        return replace(self, **moved)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> SequenceBatch:
-        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SequenceBatch:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True, slots=True)

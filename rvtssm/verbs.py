@@ -76,6 +76,13 @@ VERBS = {
         ("dataset",),
         (*_WEIGHTS, "recording", "out"),
     ),
+    "label": Verb(
+        "make labels for recordings or times without; checkpoint=FILE dataset=NAME dataset.raw_dir=DIR out=DIR",
+        "checkpoint=best.ckpt dataset=gen1 dataset.raw_dir=data/gen1 out=data/gen1_labelled",
+        ("label",),
+        ("dataset",),
+        (*_WEIGHTS, "out"),
+    ),
     "live": Verb(
         "find objects while a camera sends events; checkpoint=FILE [camera=SERIAL] [recording=FILE] [--json]",
         "checkpoint=best.ckpt camera=auto hz=100 out=boxes",

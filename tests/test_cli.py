@@ -116,6 +116,8 @@ MAY_IMPORT = (
     (["demo", "synthetic.num_test=0"], ()),
     (["evaluate"], ()),
     (["predict", "checkpoint=model.ckpt"], ()),
+    (["live"], ()),
+    (["serve"], ()),
     (["export", "checkpoint=model.ckpt"], ()),
     (["audit"], ()),
     (["info"], ()),

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_at_least, check_choice, check_positive
+from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
 from rvtssm.models.model_config import PostprocessConfig
 
 DETECTION_FILES = {
@@ -63,6 +63,25 @@ class PredictConfig:
             raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
         if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:
             raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
+
+
+@dataclass
+class LabelConfig:
+    """One run of `rvtssm label`, which makes labels where there are none."""
+
+    splits: list[str] = field(default_factory=lambda: ["train"])  # whose recordings get labels; the others keep theirs
+    interval_ms: float | None = None  # between label times, in whole steps; null: the usual interval of the dataset
+    min_score: float = 0.4  # of a trusted box, the mean of both directions of time
+    min_iou: float = 0.5  # overlap of the boxes of both directions that are one object
+    min_track_ms: float = 200.0  # between the first and the last box of the track of a trusted box
+    track_memory_s: float = 0.5  # for how long an object that is not found keeps its track, in seconds
+
+    def __post_init__(self) -> None:
+        check_share("label", self, "min_score", "min_iou")
+        check_at_least("label", self, 0, "min_track_ms", "track_memory_s")
+        check_positive("label", self, "interval_ms")
+        if not self.splits or len(set(self.splits)) < len(self.splits):
+            raise ValueError(f"label.splits={self.splits}; name each split once, such as [train]")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,21 +16,25 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import Recording
 from rvtssm.inference.detection_files import coco_results
 from rvtssm.inference.draw import class_name, draw_frame
-from rvtssm.inference.exported import read_weights_file
+from rvtssm.inference.exported import ExportedDetector, read_weights_file
 from rvtssm.inference.inference_config import SHOWN_SCORE, PredictConfig
 from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.model_card import model_card
 from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.sources import EventsInMemory, Source
 from rvtssm.inference.summary import PredictionSummary
 from rvtssm.inference.track_objects import Tracker
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
+from rvtssm.models.hub import WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 
 
 def load(path: str | Path, *, precision: str = "float32", trust: bool = False) -> "Predictor":
     """Return the detector of a checkpoint, on the GPU if there is one, or of an exported file, on the CPU.
+
+    `path` is a file, or `hf://OWNER/NAME` for weights in safetensors on the Hugging Face Hub.
 
     `precision` is float32, or bf16 for products. `trust` allows .pt2 and .aot.pt2, which are programs that can run any
     code. Raise ValueError if the file is neither.
@@ -183,6 +187,20 @@ class Predictor:
         detector = StreamDetector(self.checkpoint, height, width, schedule=schedule, config=config)
         tracker = Tracker(track, len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE) if track else None
         return LiveStream(detector, self, tracker)
+
+    def push_to_hub(self, repo: str, *, private: bool = False) -> str:
+        """Upload the weights, as safetensors, with a card to the Hugging Face Hub; return the address for `load`.
+
+        `repo` is OWNER/NAME, which is created if it is missing. Paths of the training data are left out. Raise
+        ValueError if it fails, or for an exported file.
+        """
+        if isinstance(self.checkpoint.detector, ExportedDetector):
+            raise ValueError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
+        with tempfile.TemporaryDirectory() as folder:
+            public = replace(self.checkpoint, raw_dir=None, prepared_dir=None)
+            write_checkpoint(Path(folder) / WEIGHTS_FILE, public.detector, public)
+            (Path(folder) / "README.md").write_text(model_card(repo, public))
+            return upload_folder(repo, Path(folder), private, "Weights and card, written by rvtssm")
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint

@@ -64,6 +64,11 @@ def check_training(config: Config) -> None:
     build_spec(config.dataset)
 
 
+def recordings_path(config: Config) -> str:
+    """Return the folder of the recordings; raise ValueError if it is missing."""
+    return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
+
+
 def _check_weights_or_dataset(config: Config) -> None:
     if not config.checkpoint:
         build_spec(config.dataset)
@@ -79,6 +84,7 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "train": (check_training,),
     "evaluate": (_check_evaluation,),
     "predict": (weights_path, events_path),
+    "label": (weights_path, recordings_path),
     "live": (weights_path,),
     "serve": (weights_path,),
     "export": (export_path, weights_path),

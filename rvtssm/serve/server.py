@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.requests import ClientDisconnect
 
 from rvtssm.inference.draw import CLASS_COLORS
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -46,6 +47,7 @@ def build_app(
     """
     uploads = Uploads(int(config.max_upload_mb * 1e6))
     camera, pages = threading.Lock(), dict[str, Session]()
+    sending: set[str] = set()  # pages whose file is arriving or being checked
     num_arriving = 0  # connections whose session is being made
 
     @contextlib.asynccontextmanager
@@ -68,12 +70,17 @@ def build_app(
         session = pages.get(page_id)
         if session is None:
             return JSONResponse({"message": "this page is not connected; load it again"}, 404)
+        if page_id in sending:
+            return JSONResponse({"message": "this page sends a file already; wait for it"}, 409)
+        sending.add(page_id)
         try:
             size = [_side(request.query_params.get(name)) for name in ("height", "width")]
             name = unquote(request.headers.get("x-file-name", ""))
             opening = await uploads.receive(page_id, name, request.stream(), *size)
-        except (ValueError, OSError) as error:
-            return JSONResponse({"message": str(error)}, 400)
+        except (ValueError, OSError, ClientDisconnect) as error:
+            return JSONResponse({"message": getattr(error, "strerror", None) or str(error)}, 400)
+        finally:
+            sending.remove(page_id)
         if page_id not in pages:  # it was closed meanwhile
             uploads.delete(page_id)
             return JSONResponse({"message": "this page was closed"}, 404)

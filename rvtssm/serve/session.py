@@ -217,6 +217,8 @@ class Session:
         width, height = source.width >> half, source.height >> half
         x, y = np.minimum(events.x >> half, width - 1), np.minimum(events.y >> half, height - 1)
         cells = (events.p.astype(np.int64) * height + y) * width + x
+        if self._shown and events.t[0] < self._shown[-1][0]:  # the clock has jumped back
+            self._shown.clear()
         self._shown.append((int(events.t[-1]), events.t[-_MOST_SHOWN:].copy(), cells[-_MOST_SHOWN:]))
         while self._shown[0][0] < events.t[-1] - _SHOWN_US or sum(len(t) for _, t, _ in self._shown) > _MOST_SHOWN:
             self._shown.popleft()

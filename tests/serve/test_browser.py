@@ -57,6 +57,7 @@ def open_page(address, browser):
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(120_000)  # ms; checking an upload on a busy machine takes long
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
         page.goto(address)
@@ -69,7 +70,7 @@ def open_page(address, browser):
     assert [problem for problem in problems if not problem.startswith(("ws:", "data:"))] == []
 
 
-def until(page, condition, seconds=30):
+def until(page, condition, seconds=120):
     """Wait until an expression is true; the page itself may not evaluate text."""
     until_s = time.monotonic() + seconds
     while not page.evaluate(condition):
