@@ -2,8 +2,10 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -17,7 +19,7 @@ from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, Pos
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
 from rvtssm.serve.serve_config import ServeConfig
-from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
@@ -91,6 +93,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -121,13 +124,21 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+# groups whose choices are tables of the code, with the section that a choice fills
+CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "model": ("model", MODEL_SIZES),
+    "camera": ("synthetic.camera", CAMERAS),
+}
+
+
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
     store = ConfigStore.instance()
     store.store("schema", Config)
-    for name, size in MODEL_SIZES.items():
-        store.store(name, size, group="model")
+    for group, (section, choices) in CHOICES.items():
+        for name, choice in choices.items():
+            store.store(name, choice, group=group, package=section)
 
 
 @functools.cache

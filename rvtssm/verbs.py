@@ -37,10 +37,17 @@ VERBS = {
         ("out", "seed", "precision"),
     ),
     "generate": Verb(
-        "write recordings of the synthetic dataset; dataset.raw_dir=DIR",
+        "write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
         "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
         ("synthetic",),
         ("dataset",),
+    ),
+    "simulate": Verb(
+        "turn a video into events, its labels into boxes; video=FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
+        "video=street.mp4 labels=gt.txt classes=[person] out=data/street camera=davis346",
+        ("simulate",),
+        ("synthetic",),
+        ("out", "seed"),
     ),
     "preprocess": Verb(
         "turn raw recordings into histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",

@@ -45,7 +45,7 @@ MAY_IMPORT = {
 for room, others in {
     "boxes": {"records"},
     "events": {"records"},
-    "simulation": {"records", "events", "datasets.synthetic"},
+    "simulation": {"records", "events", "datasets.synthetic", "datasets.open_world"},
     "preparation": {"records", "events"},
     "inspection": {"records", "events", "preparation.store"},
     "datasets": {"records", "boxes", "events", "preparation.store"},
@@ -60,7 +60,7 @@ MAY_IMPORT |= {
     "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
     "run": FOUNDATION | ROOMS | {"config"},
     "verbs": {"config_keys"},
-    "command_help": {"config", "config_keys", "verbs", "models.model_config"},
+    "command_help": {"config", "config_keys", "verbs"},
     "cli": {"config", "run", "verbs", "command_help"},
 }
 # torch and what brings it along; preparation workers start without them

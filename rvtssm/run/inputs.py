@@ -38,6 +38,12 @@ def export_path(config: Config) -> Path:
     return out
 
 
+def video_path(config: Config) -> str:
+    """Return what to simulate; raise ValueError if it or the folder to write to is missing."""
+    needed(config.out, "out=DIR", "the folder of the dataset that is written")
+    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
+
+
 def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.frequencies_hz
@@ -83,6 +89,7 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "serve": (weights_path,),
     "export": (export_path, weights_path),
     "audit": (weights_path,),
+    "simulate": (video_path,),
     "info": (_check_weights_or_dataset,),
 }
 
