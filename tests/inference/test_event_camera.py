@@ -169,8 +169,8 @@ def resident_bytes():
 @pytest.mark.parametrize(("length_us", "seconds"), [(None, 600), (50_000, 100)])
 def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length_us, seconds):
     """A step takes 4 strides: 0.8 of one, five times. Ten minutes pass on a simulated clock."""
-    events, clock, stride_s, packet_s = of_bursts(seconds), SimulatedClock(), 0.05, 0.025
-    camera = camera_of(packets_of(events, 25_000), clock=clock)
+    events, clock, stride_s, packet_s = of_bursts(seconds), SimulatedClock(), 0.05, 0.05
+    camera = camera_of(packets_of(events, 50_000), clock=clock)
     steps = slow(monkeypatch, clock, 4 * stride_s)
     run = run_of(camera, live_checkpoint(), FixedRate(20, length_us))
     results, sizes = [], []
@@ -222,12 +222,12 @@ def _after_one_window(checkpoint, events):
 def test_a_reader_that_is_too_slow_drops_and_counts(live_checkpoint, monkeypatch):
     """If reading takes longer than events take to arrive, what waits is dropped and counted."""
     clock = SimulatedClock()
-    camera = camera_of(packets_of(of_bursts(20), 1_000), clock=clock)
+    camera = camera_of(packets_of(of_bursts(6), 1_000), clock=clock)
     slow(monkeypatch, clock, 0.05)
     feed = StreamDetector.feed
     monkeypatch.setattr(StreamDetector, "feed", lambda *arguments: (clock.sleep(0.003), feed(*arguments))[1])
     results = results_of(run_of(camera, live_checkpoint()))
-    assert camera.num_lost > 5_000 and len(results) > 20
+    assert camera.num_lost > 1_500 and len(results) > 6
     assert max(result.lag_s for result in results) < 0.5 + 0.05 + 0.05 + 0.01
 
 

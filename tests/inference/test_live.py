@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.events.frame_counter import FrameCounter, count_windows
+from rvtssm.events import frame_counter
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.windows import free_grid
 from rvtssm.inference.live import StreamDetector
@@ -196,18 +197,24 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         before_us = window.end_us
 
 
-def _noted(counts, packed):
-    """Note how many events are counted for a window."""
-    counts.append(len(packed.cells))
-    return packed
+def note_counted(monkeypatch, counts):
+    """Append to `counts` how many events are counted for each window."""
+    ranges_of = frame_counter.bin_ranges
+
+    def noted(*arguments):
+        ranges = ranges_of(*arguments)
+        counts.append(int(ranges.max() - ranges.min()))
+        return ranges
+
+    monkeypatch.setattr(frame_counter, "bin_ranges", noted)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 def test_the_work_of_a_window_stays_the_same(live_checkpoint, schedule, monkeypatch):
     """One step of the detector, and no more events to count than windows reach back, however long it has run."""
     checkpoint, work = live_checkpoint(), []
-    pack, forward = FrameCounter.pack, type(checkpoint.detector).forward
-    monkeypatch.setattr(FrameCounter, "pack", lambda self, bounds_us: _noted(work, pack(self, bounds_us)))
+    forward = type(checkpoint.detector).forward
+    note_counted(monkeypatch, work)
     monkeypatch.setattr(
         type(checkpoint.detector),
         "forward",
@@ -233,8 +240,8 @@ def test_the_work_of_a_window_does_not_grow_with_its_packet(
     for a schedule that counts them."""
     events = [draw_events(seed=seed) for seed in range(num_cameras)]
     counted, merged = [], []
-    pack, sort = FrameCounter.pack, np.sort
-    monkeypatch.setattr(FrameCounter, "pack", lambda self, bounds_us: _noted(counted, pack(self, bounds_us)))
+    sort = np.sort
+    note_counted(monkeypatch, counted)
     monkeypatch.setattr("rvtssm.inference.live.np.sort", lambda t, **k: merged.append(len(t)) or sort(t, **k))
     streamed = live(live_checkpoint(), schedule=schedule, num_cameras=num_cameras)
     found = streamed.push(events)
