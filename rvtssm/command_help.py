@@ -7,7 +7,7 @@ from rvtssm.config_keys import Key, keys_of, purpose, similar
 from rvtssm.verbs import VERBS, known_verb
 
 # group -> section
-_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "camera": "synthetic"}
+_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
 
 
 def verb_help(name: str, topics: list[str]) -> str:

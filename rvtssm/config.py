@@ -127,7 +127,7 @@ class Config:
 # groups whose choices are tables of the code, with the section that a choice fills
 CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "model": ("model", MODEL_SIZES),
-    "camera": ("synthetic.camera", CAMERAS),
+    "sensor": ("synthetic.camera", CAMERAS),
 }
 
 

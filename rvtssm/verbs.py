@@ -44,7 +44,7 @@ VERBS = {
     ),
     "simulate": Verb(
         "turn a video into events, its labels into boxes; video=FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
-        "video=street.mp4 labels=gt.txt classes=[person] out=data/street camera=davis346",
+        "video=street.mp4 labels=gt.txt classes=[person] out=data/street sensor=davis346",
         ("simulate",),
         ("synthetic",),
         ("out", "seed"),

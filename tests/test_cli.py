@@ -56,7 +56,7 @@ def refused(capsys):
         (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
         (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
         (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
-        (["trian"], "no verb 'trian'; choose from demo, generate, preprocess, train"),
+        (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
         (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
         (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
         (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),

@@ -21,6 +21,7 @@ from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.simulation.simulation_config import CAMERAS
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training.training_config import TrainingConfig
 from rvtssm.verbs import VERBS
@@ -206,3 +207,11 @@ def test_what_is_mistyped_is_refused(override):
 def test_values_that_make_no_sense_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_a_sensor_is_the_camera_of_that_name(name):
+    """Its name is no key of `synthetic`, so that it can stand behind `generate` as it is."""
+    words = [cli._in_section(word, VERBS["generate"].own) for word in (f"sensor={name}", "num_train=3")]
+    assert compose(words).synthetic.camera == CAMERAS[name]
+    assert compose([*words, "synthetic.camera.threshold=0.3"]).synthetic.camera.threshold == 0.3

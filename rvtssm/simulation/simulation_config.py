@@ -151,7 +151,7 @@ class SyntheticConfig:
 
 @dataclass
 class SimulateConfig:
-    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `camera=NAME` chooses."""
+    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` chooses."""
 
     video: str | None = None  # a video file, or a folder of pictures in the order of their names
     labels: str | None = None  # MOT text, COCO JSON, or a folder of YOLO text or Pascal VOC XML, one file per frame

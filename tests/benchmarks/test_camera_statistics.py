@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.camera_statistics import of_real, statistics, table
+from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 
 
@@ -20,6 +21,6 @@ def test_the_numbers_of_pixels_that_fire_evenly(tmp_path):
     assert found.rate_hz == pytest.approx(100, rel=0.01) and found.brighter_share == pytest.approx(0.75)
     assert found.interval_ms == pytest.approx((10, 10, 10)) and found.quiet_hz == pytest.approx(100, rel=0.01)
     assert "| even | 50 | 1.99 | 100" in table([found])
-    np.savez(tmp_path / "even.npz", t=events.t, x=events.x, y=events.y, p=events.p)
+    write_dat(tmp_path / "even_td.dat", events, 5, 10)
     (read,) = of_real(tmp_path)
     assert read.rate_hz == pytest.approx(found.rate_hz)
