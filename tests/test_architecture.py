@@ -28,6 +28,7 @@ FOUNDATION = {
     "watchdog",
     "workers",
     "config_keys",
+    "plugins",
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
@@ -60,7 +61,9 @@ MAY_IMPORT |= {
     "run": FOUNDATION | ROOMS | {"config"},
     "verbs": {"config_keys"},
     "command_help": {"config", "config_keys", "verbs", "models.model_config"},
-    "cli": {"config", "run", "verbs", "command_help"},
+    "composition": {"config", "plugins"},
+    "sweeps": {"composition", "config", "run"},
+    "cli": {"composition", "config", "run", "sweeps", "verbs", "command_help"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}

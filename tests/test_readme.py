@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rvtssm import cli
+from rvtssm.sweeps import compose_study
 from rvtssm.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -56,4 +57,5 @@ def test_a_command_of_the_pages_is_understood(command):
     _, verb, *words = command.split()
     assert verb in VERBS
     words = [word for word in words if "=" in word and not word.startswith("[")]
-    cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
+    words = [cli._in_section(word, VERBS[verb].own) for word in words]
+    compose_study(words) if verb == "study" else cli.compose(words)
