@@ -4,9 +4,11 @@
 #   docker run --rm --gpus all -v "$PWD/outputs:/rvtssm/outputs" rvtssm demo out=outputs/demo
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 
-# A compiler and the headers of Python are needed because Triton builds a small launcher for every kernel.
+# A compiler and the headers of Python are needed because Triton builds a small launcher for every kernel, libGL and glib
+# because the package trackers brings OpenCV with windows.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc git libc6-dev python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends \
+        gcc git libc6-dev libgl1 libglib2.0-0t64 python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /rvtssm

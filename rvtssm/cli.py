@@ -29,10 +29,12 @@ from rvtssm.verbs import VERBS, known_verb, usage
 # `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
-    *("dataset.raw_dir", "dataset.prepared_dir"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
 }
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
+# Files of verbs whose name another file has.
+FILES = {"inspect": "inspect_data", "live": "live_camera"}
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -97,8 +99,7 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
             raise ValueError(f"there is no option {flag}; values are given as key=value")
         if flag == "--json" and not known.has_json:
             raise ValueError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
-    # `inspect` is the name of a module of Python, so its file has another one.
-    module = f"rvtssm.run.{'inspect_data' if verb == 'inspect' else verb}"
+    module = f"rvtssm.run.{FILES.get(verb, verb)}"
     if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()
     from rvtssm.command_help import completion_script, verb_help

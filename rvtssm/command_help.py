@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from rvtssm.config import Config, configs_dir
+from rvtssm.config import CHOICES, Config, configs_dir
 from rvtssm.config_keys import Key, keys_of, purpose, similar
-from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.verbs import VERBS, known_verb
 
-_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model"}  # group -> section
+# group -> section
+_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "camera": "synthetic"}
 
 
 def verb_help(name: str, topics: list[str]) -> str:
@@ -80,7 +80,7 @@ def _choices(sections: tuple[str, ...]) -> list[str]:
     for group, section in [*_GROUPS.items(), ("experiment", "training")]:
         if section in sections:
             files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
-            lines.append(f"{group}={'|'.join(files or MODEL_SIZES)}")
+            lines.append(f"{group}={'|'.join(files or CHOICES[group][1])}")
     return lines
 
 

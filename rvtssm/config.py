@@ -2,8 +2,10 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -12,12 +14,13 @@ from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingCo
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import ExportConfig, PredictConfig
+from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
-from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.serve.serve_config import ServeConfig
+from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
@@ -39,6 +42,8 @@ class EvaluationConfig:
     latency_from: str | None = None  # file that tells it: prediction.json, or the JSON of benchmarks.streaming
     when_late: str = "skip"  # windows that end during a step, all but the newest; or queue: every window in order
     time_shifts_ms: list[float] | None = None  # AP with outputs of other times; null: with streaming -200 to 200
+    track: str | None = None  # number the objects, and score that where labels have tracks; one of TRACKERS
+    track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
     bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
@@ -46,10 +51,11 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
+        check_choice("evaluation.track", self.track, (*TRACKERS, None))
         check_choice("evaluation.window", self.window, ("shrink", "slide"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
-        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms")
+        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
         if self.latency_ms is not None and self.latency_from is not None:
             raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
@@ -62,6 +68,11 @@ class EvaluationConfig:
             raise ValueError(
                 f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "
                 "evaluation.streaming=true"
+            )
+        if self.label_hz is not None and self.track is not None:
+            raise ValueError(
+                f"evaluation.track={self.track} compares with annotated labels, not with those of evaluation.label_hz="
+                f"{self.label_hz:g}; leave one of them out"
             )
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
@@ -83,6 +94,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -94,15 +106,18 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
+    label: LabelConfig = field(default_factory=LabelConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
-    checkpoint: str | None = None  # weights to evaluate or predict with
+    checkpoint: str | None = None  # weights to evaluate or predict with: a file, or hf://OWNER/NAME
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
-    recording: str | None = None  # what to predict on: event file, folder, - (standard input) or tcp://HOST:PORT
+    recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:
@@ -111,13 +126,21 @@ class Config:
             raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+# groups whose choices are tables of the code, with the section that a choice fills
+CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "model": ("model", MODEL_SIZES),
+    "camera": ("synthetic.camera", CAMERAS),
+}
+
+
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`, and offer MODEL_SIZES as the choices of `model`."""
+    """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
     store = ConfigStore.instance()
     store.store("schema", Config)
-    for name, size in MODEL_SIZES.items():
-        store.store(name, size, group="model")
+    for group, (section, choices) in CHOICES.items():
+        for name, choice in choices.items():
+            store.store(name, choice, group=group, package=section)
 
 
 @functools.cache

@@ -14,14 +14,19 @@ FILE_ERRORS = (
 
 
 @contextlib.contextmanager
-def file_errors(path: Path | str, fault: str = " is damaged", advice: str = "copy it again") -> Iterator[None]:
-    """Raise a ValueError, "PATH FAULT (REASON); ADVICE", instead of any error of a library that reads `path`.
+def file_errors(
+    path: Path | str,
+    fault: str = " is damaged",
+    advice: str = "copy it again",
+    errors: tuple[type[Exception], ...] = FILE_ERRORS,
+) -> Iterator[None]:
+    """Raise a ValueError, "PATH FAULT (REASON); ADVICE", instead of any of the errors of a library that reads `path`.
 
     A ValueError that begins with the path is one of ours, so it stays as it is.
     """
     try:
         yield
-    except FILE_ERRORS as error:
+    except errors as error:
         if isinstance(error, ValueError) and str(error).startswith(str(path)):
             raise
         reason = " ".join(str(error).split())[:300] or type(error).__name__

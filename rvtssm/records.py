@@ -7,6 +7,7 @@ The module does not import torch, so that readers and preparation workers stay l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 STILL_US = 300_000  # an object that has not moved for this time emits almost no events
 # of any recording that can be read; of two that fit the longer stands first
-EVENT_SUFFIXES = ("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv")
+EVENT_SUFFIXES = (
+    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
+    *(".bag", ".mcap", ".db3"),
+)
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
@@ -207,8 +211,13 @@ class Labels:
     t_us: np.ndarray  # (N,) int64
     window_index: np.ndarray  # (N,) int64
     still_us: np.ndarray  # (N,) int64, time since the object last moved, -1 where unknown
+    # (N,) float32, 0: annotated; the score of a box that a detector made, negative if it is uncertain; all 0 if None
+    pseudo_score: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        if self.pseudo_score is None:
+            object.__setattr__(self, "pseudo_score", np.zeros(len(self.boxes_ltwh), np.float32))
+        _check("Labels.pseudo_score", self.pseudo_score, np.float32, (len(self.boxes_ltwh),))
         _check("Labels.boxes_ltwh", self.boxes_ltwh, np.float32, (None, 4))
         for name in ("class_id", "t_us", "window_index", "still_us"):
             _check(f"Labels.{name}", getattr(self, name), np.int64, (len(self.boxes_ltwh),))
@@ -235,13 +244,17 @@ class SequenceBatch:
     t_us: torch.Tensor  # (M,) int64, label time
     slot: torch.Tensor  # (B,) int64, place in the state bank, -1 for a random chunk
     recording: torch.Tensor  # (B,) int64, index of the recording in its split
+    pseudo_scores: torch.Tensor | None = None  # (M, N) float32, those of the labels; None: all are annotated
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
-        moved = {f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)}
-        return replace(self, **moved)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> SequenceBatch:
-        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SequenceBatch:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +265,19 @@ class Detections:
     score: np.ndarray  # (N,) float32
     class_id: np.ndarray  # (N,) int64
     t_us: int
+    track_id: np.ndarray | None = None  # (N,) int64, 0 for a box without a track; None if objects are not tracked
 
     def __post_init__(self) -> None:
         _check("Detections.xyxy", self.xyxy, np.float32, (None, 4))
         _check("Detections.score", self.score, np.float32, (len(self.xyxy),))
         _check("Detections.class_id", self.class_id, np.int64, (len(self.xyxy),))
+        if self.track_id is not None:
+            _check("Detections.track_id", self.track_id, np.int64, (len(self.xyxy),))
 
     def __len__(self) -> int:
         return len(self.score)
+
+    def __getitem__(self, index: np.ndarray) -> Detections:
+        """Return the detections at a boolean mask or an index array."""
+        track_id = None if self.track_id is None else self.track_id[index]
+        return Detections(self.xyxy[index], self.score[index], self.class_id[index], self.t_us, track_id)

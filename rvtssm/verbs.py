@@ -37,10 +37,17 @@ VERBS = {
         ("out", "seed", "precision"),
     ),
     "generate": Verb(
-        "write recordings of the synthetic dataset; dataset.raw_dir=DIR",
+        "write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
         "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
         ("synthetic",),
         ("dataset",),
+    ),
+    "simulate": Verb(
+        "turn a video into events, its labels into boxes; video=FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
+        "video=street.mp4 labels=gt.txt classes=[person] out=data/street camera=davis346",
+        ("simulate",),
+        ("synthetic",),
+        ("out", "seed"),
     ),
     "preprocess": Verb(
         "turn raw recordings into histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
@@ -70,11 +77,33 @@ VERBS = {
         ("out", "seed", "precision"),
     ),
     "predict": Verb(
-        "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT) out=DIR",
+        "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
         "checkpoint=best.ckpt recording=drive.raw hz=100 out=boxes",
         ("predict",),
         ("dataset",),
         (*_WEIGHTS, "recording", "out"),
+    ),
+    "label": Verb(
+        "make labels for recordings or times without; checkpoint=FILE dataset=NAME dataset.raw_dir=DIR out=DIR",
+        "checkpoint=best.ckpt dataset=gen1 dataset.raw_dir=data/gen1 out=data/gen1_labelled",
+        ("label",),
+        ("dataset",),
+        (*_WEIGHTS, "out"),
+    ),
+    "live": Verb(
+        "find objects while a camera sends events; checkpoint=FILE [camera=SERIAL] [recording=FILE] [--json]",
+        "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
+        ("live",),
+        (),
+        (*_WEIGHTS, "recording", "out"),
+        has_json=True,
+    ),
+    "serve": Verb(
+        "show a web page on which recordings and cameras play with their boxes; checkpoint=FILE [recording=FOLDER]",
+        "checkpoint=best.ckpt recording=data/drives port=8000",
+        ("serve",),
+        (),
+        ("checkpoint", "trust", "recording"),
     ),
     "export": Verb(
         "write a detector as one file for other programs; checkpoint=FILE out=model.onnx",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install if needed, check style and types, run all tests, and read random mutants of files for a minute.
+# Install if needed, check style, spelling and types, run all tests, and read random mutants of files for a minute.
 # Arguments go to pytest; with arguments the mutants are left out.
 #
 #   bash scripts/test.sh
@@ -12,6 +12,7 @@ export OMP_NUM_THREADS=1
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
+.venv/bin/codespell
 .venv/bin/mypy
 .venv/bin/python -m pytest -n 2 --dist worksteal "$@"
 if [ $# -eq 0 ]; then

@@ -32,7 +32,7 @@ FOUNDATION = {
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
-    *("training", "evaluation", "inference"),
+    *("training", "evaluation", "inference", "serve"),
 }
 MAY_IMPORT = {
     "__init__": {"records", "events.readers", "inference.predictor"},
@@ -46,12 +46,13 @@ MAY_IMPORT = {
 for room, others in {
     "boxes": {"records"},
     "events": {"records"},
-    "simulation": {"records", "events", "datasets.synthetic"},
+    "simulation": {"records", "events", "datasets.synthetic", "datasets.open_world"},
     "preparation": {"records", "events"},
     "inspection": {"records", "events", "preparation.store"},
     "datasets": {"records", "boxes", "events", "preparation.store"},
     "models": {"records", "boxes", "ssm"},
     "inference": {"records", "boxes", "events", "models"},
+    "serve": {"records", "events", "models", "inference"},
     "evaluation": {"records", "boxes", "events", "ssm", "models", "inference"},
     "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
 }.items():
@@ -60,15 +61,15 @@ MAY_IMPORT |= {
     "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
     "run": FOUNDATION | ROOMS | {"config"},
     "verbs": {"config_keys"},
-    "command_help": {"config", "config_keys", "verbs", "models.model_config"},
     "composition": {"config", "plugins"},
     "sweeps": {"composition", "config", "run"},
     "cli": {"composition", "config", "run", "sweeps", "verbs", "command_help"},
+    "command_help": {"config", "config_keys", "verbs"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(FOUNDATION), "records", "events", "simulation", "preparation", "inspection")
-WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "training", "run")
+WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "serve", "training", "run")
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},
     **{room: {"hydra", "omegaconf"} for room in WITHOUT_HYDRA},

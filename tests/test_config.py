@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rvtssm import cli
 from rvtssm.cli import compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.config_keys import keys_of, purpose
@@ -103,7 +104,7 @@ def test_the_command_line_has_the_last_word():
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
 def test_a_verb_says_which_sections_and_keys_it_reads(verb):
-    found = settings_read_by("inspect_data" if verb == "inspect" else verb, verb)
+    found = settings_read_by(cli.FILES.get(verb, verb), verb)
     sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
     assert set(VERBS[verb].reads) == found & sections
     given = {"checkpoint", "resume", "trust"} if verb in ("demo", "study") else set()  # by the verb itself

@@ -412,6 +412,18 @@ def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
 
 
+def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, capsys):
+    raw = write_recording(tmp_path / "raw", track_id=7)
+    where = f"checkpoint={weights()}", "track=bytetrack", "bootstrap=0"
+    found = evaluated(tmp_path / "found", *where, f"dataset.raw_dir={raw}")
+    assert {"HOTA", "MOTA", "IDF1"} < set(found["rates"]["20"]) and "bytetrack" in found["settings"]["tracks"]
+    assert "| HOTA | MOTA | IDF1 |" in (tmp_path / "found/evaluation.md").read_text()
+    assert "HOTA" in (tmp_path / "found/evaluation.csv").read_text().splitlines()[0]
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    assert "which prepared recordings do not have" in refused(where[0], prepared, "track=bytetrack")
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -421,6 +433,9 @@ def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
         (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
         (["streaming=true", "latency_from=nothing.json"], "tells no latency of custom s5"),
         (["time_shifts_ms=[0,0]"], "name different finite times"),
+        (["track=bytetrack"], "the labels of the test split have no track_id"),
+        (["track=bytetrack", "grid=free", "label_hz=100"], "leave one of them out"),
+        (["track=sort"], "evaluation.track='sort'; choose from bytetrack, null"),
     ],
 )
 def test_settings_of_streaming_that_cannot_be_are_refused(weights, refused, arguments, answer):

@@ -40,7 +40,7 @@ from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.simulation.generate_recordings import synthetic_recording
+from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.workers import Processes
 
@@ -90,7 +90,7 @@ def rows() -> list[dict[str, Any]]:
 
 def simulated(height: int, width: int, seconds: float) -> Events:
     config = SyntheticConfig(height=height, width=width, duration_s=seconds, ego_motion_share=1.0)
-    blocks = list(synthetic_recording(config, "train", 0)[0])
+    blocks = list(simulated_recording(config, "train", 0)[0])
     return Events(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("t", "x", "y", "p")))
 
 

@@ -27,7 +27,8 @@ _HEADER = """# Which layers remember objects that stand still
     python -m benchmarks.memory --json benchmarks/memory/rows.json
 
 Average precision in percent of the cells that a square covers, by how long it has stood still; mean and standard
-deviation over seeds. A variant is the layer as in the demo, except for what its name says.
+deviation over seeds. A variant is the layer as in the demo, except for what its name says. Variants without a line here
+were not trained; `--seeds` and `--only` choose.
 
 """
 

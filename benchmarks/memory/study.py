@@ -206,7 +206,10 @@ def predict(net: SpriteNet, data: Sprites) -> npt.NDArray[np.float32]:
 
 
 def by_group(scores: npt.NDArray[np.float32], data: Sprites) -> dict[str, float]:
-    """Return the average precision of cells in percent, for squares that move and for those that stand still."""
+    """Return the average precision of cells in percent, for squares that move and for those that stand still.
+
+    A step at the edge of two groups (1 s and 2 s after the stop) counts in both.
+    """
     result = {}
     for name, (above, until) in GROUPS_S.items():
         chosen = (data.still_s > above - 0.5 / HZ) & (data.still_s <= until)

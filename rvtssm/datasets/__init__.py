@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
+from rvtssm.datasets import custom, dsec, gen1, onempx, open_world, synthetic
 from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import DatasetSpec
 
@@ -11,6 +11,7 @@ DATASETS: dict[str, DatasetSpec] = {
     "onempx": onempx.SPEC,
     "dsec": dsec.SPEC,
     "synthetic": synthetic.SPEC,
+    "open_world": open_world.SPEC,
     "custom": custom.SPEC,
 }
 SOURCES = ("raw", "prepared")

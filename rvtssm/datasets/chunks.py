@@ -119,6 +119,7 @@ class Collate:
         frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
         num_targets = torch.tensor([int(chosen.sum()) for *_, chosen in frames], dtype=torch.int64)
         targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5)
+        pseudo_scores = torch.zeros(targets.shape[:2])
         t_us = torch.zeros(len(frames), dtype=torch.int64)
         for m, (_, _, chunk, chosen) in enumerate(frames):
             labels = chunk.labels[chosen]
@@ -127,6 +128,7 @@ class Collate:
             targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)
             targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
             targets[m, : len(labels), 3:] = ltwh[:, 2:]
+            pseudo_scores[m, : len(labels)] = torch.from_numpy(labels.pseudo_score)
 
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
@@ -144,5 +146,6 @@ class Collate:
             t_us=t_us,
             slot=torch.tensor([chunk.request.slot for chunk in chunks]),
             recording=torch.tensor([chunk.request.recording for chunk in chunks]),
+            pseudo_scores=pseudo_scores if pseudo_scores.any() else None,
         )
         return PackedBatch(rest, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))

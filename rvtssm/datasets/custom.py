@@ -10,7 +10,6 @@ Every other key is a field of DatasetSpec.
 """
 
 import math
-import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,13 +84,19 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def copy_description(raw_dir: Path | str, prepared_dir: Path | str) -> None:
-    """Copy the description to the prepared files as well, which can then be used without the recordings."""
-    source, copy = Path(raw_dir) / FILE, Path(prepared_dir) / FILE
-    if not source.is_file() or (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None = None) -> None:
+    """Copy the description to another folder, such as that of the prepared files; with `labels` as its key `labels`."""
+    source, copy = Path(raw_dir) / FILE, Path(folder) / FILE
+    if not source.is_file():
+        return
+    content = source.read_bytes()
+    if labels is not None:
+        keys = {**yaml.load(content.decode("utf-8"), _PlainLoader), "labels": labels}
+        content = yaml.safe_dump(keys, sort_keys=False).encode()
+    if copy.is_file() and copy.read_bytes() == content:
         return
     with atomic_file(copy) as staged:
-        shutil.copyfile(source, staged)
+        staged.write_bytes(content)
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import lightning as L
@@ -76,8 +77,11 @@ class SequenceDataModule(L.LightningDataModule):
         data: DataConfig | None = None,
         seed: int = 0,
         windows: WindowSettings | None = None,
+        has_pseudo_labels: bool = True,
     ) -> None:
         """`augment=None` leaves training chunks as they are; `windows` are those of raw recordings, by default 50 ms.
+
+        `has_pseudo_labels` says whether labels that a detector made are trained on; they are never scored.
 
         Raise ValueError if `augment` asks for other rates of prepared recordings.
         """
@@ -89,6 +93,7 @@ class SequenceDataModule(L.LightningDataModule):
         self.data = data or DataConfig()
         self.seed = seed
         self.windows = windows or WindowSettings()
+        self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
         if augment is not None and augment.rates_hz is not None and self.source != "raw":
@@ -109,11 +114,13 @@ class SequenceDataModule(L.LightningDataModule):
         """Return the sequences of a split, in the order that `SequenceBatch.recording` counts."""
         source = source or self.source
         if (split, source) not in self._sequences:
+            is_trained = split == "train" and self.has_pseudo_labels
             if source == "raw":
-                found = self._raw_split(split).sequences(self.windows)
+                found = self._raw_split(split).sequences(self.windows, has_pseudo_labels=is_trained)
             else:
                 folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
                 found = open_prepared_split(folder, split, self.spec)
+                found = found if is_trained else _annotated(found)
             self._sequences[split, source] = found
         return self._sequences[split, source]
 
@@ -128,7 +135,9 @@ class SequenceDataModule(L.LightningDataModule):
         if self.augment is None or self.augment.rates_hz is None:
             return self.sequences("train"), 1
         settings = at_rates(self.windows, self.augment)
-        return [sequence for one in settings for sequence in self._raw_split("train").sequences(one)], len(settings)
+        split = self._raw_split("train")
+        found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in settings]
+        return [sequence for at_rate in found for sequence in at_rate], len(settings)
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, num_rates = self.sequences_at_rates()
@@ -181,7 +190,7 @@ class SequenceDataModule(L.LightningDataModule):
         sequences = self.sequences(split, source)
         for sequence in sequences:
             sequence.check_settings(settings)
-        return sequences
+        return _annotated(sequences)
 
     def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:
         """Return a loader of every recording in order, from its start, with all its labelled frames.
@@ -253,6 +262,12 @@ def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSett
     """Return the windows of training at each rate of the augmentation, in each length that `rate_window` allows."""
     kinds = ("shrink", "slide") if augment.rate_window == "random" else (augment.rate_window,)
     return [windows.at_rate(hz, kind) for hz in augment.rates_hz or [] for kind in kinds]
+
+
+def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
+    """Return the sequences without the labels that a detector made, and without those that have no other labels."""
+    kept = [each for each in sequences if not len(each.labels) or (each.labels.pseudo_score == 0).any()]
+    return [replace(each, labels=each.labels[each.labels.pseudo_score == 0]) for each in kept]
 
 
 def _given(folder: str | None, key: str) -> str:

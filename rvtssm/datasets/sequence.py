@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
-from rvtssm.events.labels import clean_boxes, interpolated_boxes, to_labels
+from rvtssm.events.labels import annotated, clean_boxes, interpolated_boxes, to_labels
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
@@ -198,11 +198,16 @@ class RawSplit:
             self._recordings.append((raw.name, open_recording(raw.events_path, spec.height, spec.width), boxes))
 
     def sequences(
-        self, settings: WindowSettings, grid: str = "labels", label_hz: float | None = None
+        self,
+        settings: WindowSettings,
+        grid: str = "labels",
+        label_hz: float | None = None,
+        has_pseudo_labels: bool = False,
     ) -> list[FrameSequence]:
         """Return the recordings, by name, on the label grid as `rvtssm preprocess` would make them, or on the free one.
 
-        With `label_hz` the labels are interpolated to this rate on the same grid, see `interpolated_boxes`.
+        With `label_hz` the labels are interpolated to this rate on the same grid, see `interpolated_boxes`. Labels that
+        a detector made are left out unless `has_pseudo_labels`.
 
         Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
         could not be prepared either.
@@ -213,7 +218,8 @@ class RawSplit:
                 "set evaluation.label_hz=null"
             )
         sequences = []
-        for name, recording, boxes in self._recordings:
+        for name, recording, all_boxes in self._recordings:
+            boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
             plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train", grid=grid)
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:

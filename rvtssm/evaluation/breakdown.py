@@ -134,17 +134,37 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     `boxes` are all boxes of the recording, with the fields t (us), x, y, w, h (sensor px), class_id (as on disk) and
     track_id. If all track ids are 0, there are no tracks. The box of a label is the nearest one of its time and class.
     """
-    found = np.full(len(labels), np.nan)
     if not len(boxes) or not boxes["track_id"].any():
-        return found
-    order = np.lexsort((boxes["t"], boxes["track_id"]))
-    boxes = boxes[order]
+        return np.full(len(labels), np.nan)
+    boxes = boxes[np.lexsort((boxes["t"], boxes["track_id"]))]
     centre = np.stack([boxes["x"] + boxes["w"] / 2, boxes["y"] + boxes["h"] / 2], axis=1).astype(np.float64)
     gap_us = np.diff(boxes["t"], prepend=boxes["t"][0])
     moved_px = np.linalg.norm(np.diff(centre, axis=0, prepend=centre[:1]), axis=1)
     is_known = np.diff(boxes["track_id"].astype(np.int64), prepend=-1) == 0
     is_known &= (gap_us > 0) & (gap_us <= LONGEST_TRACK_GAP_US)
     speed = np.where(is_known, moved_px / spec.width / np.maximum(gap_us, 1) * 1e6, np.nan)
+    place = nearest_boxes(labels, boxes, spec)
+    return np.where(place < 0, np.nan, speed[place])
+
+
+def label_tracks(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
+    """Return the track ids of labels (N,), 0 for a label without a track; `boxes` are those of `track_speeds`.
+
+    The track 0 of boxes becomes another number, unless it is none because it has two boxes at one time.
+    """
+    if not len(boxes):
+        return np.zeros(len(labels), np.int64)
+    track_id = boxes["track_id"].astype(np.int64)
+    is_zero = track_id == 0
+    if len(np.unique(boxes["t"][is_zero])) == is_zero.sum():
+        track_id[is_zero] = track_id.max() + 1
+    place = nearest_boxes(labels, boxes, spec)
+    return np.where(place < 0, 0, track_id[place])
+
+
+def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
+    """Return for every label (N,) the place of the nearest of `boxes` (M,) of its time and class, -1 if none."""
+    found = np.full(len(labels), -1)
     disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
     edges = np.stack([boxes[name] for name in "xywh"], axis=1)
     for t_us in np.unique(labels.t_us):
@@ -153,7 +173,7 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
         distance[disk_class[ours, None] != boxes["class_id"][theirs]] = np.inf
         for row, label in enumerate(ours):
             if len(theirs) and np.isfinite(distance[row].min()):
-                found[label] = speed[theirs[distance[row].argmin()]]
+                found[label] = theirs[distance[row].argmin()]
     return found
 
 

@@ -24,8 +24,7 @@ def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
 
 def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:
     """Return the detections of one frame that are scored, in the same order."""
-    keep = is_scored(xyxy_to_ltwh(detections.xyxy), detections.t_us, spec)
-    return Detections(detections.xyxy[keep], detections.score[keep], detections.class_id[keep], detections.t_us)
+    return detections[is_scored(xyxy_to_ltwh(detections.xyxy), detections.t_us, spec)]
 
 
 def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:

@@ -9,6 +9,7 @@ from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown
 from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
 from rvtssm.evaluation.matches import METRICS
+from rvtssm.evaluation.tracking import TRACK_METRICS
 
 NO_VALUE = "–"  # stands for a number without ground truth
 
@@ -126,6 +127,10 @@ def rate_table(report: EvaluationReport) -> list[list[str]]:
         for row, cells in zip(report.rows, rows, strict=True):
             found = row.intervals.get("AP")
             cells.insert(2, f"{percent(found.low)} to {percent(found.high)}" if found else NO_VALUE)
+    if tracked := [name for name in TRACK_METRICS if name in report.rows[0].extra]:
+        head += tracked
+        for row, cells in zip(report.rows, rows, strict=True):
+            cells += percents(row.extra, tracked)
     if differences:
         head.append(f"AP minus {report.breakdown_hz:g} Hz")
         for row, cells in zip(report.rows, rows, strict=True):

@@ -109,15 +109,15 @@ class FrameCounter:
                 self._add_until(end_us)
                 self._surfaces.write(end_us, frame)
             return out
-        packed, ring = self.pack(bounds_us), self._ring_for(bounds_us)
+        ring = self._ring_for(bounds_us)
         if out is None and ring is None and adds_up(self.settings):
             frames = np.zeros(shape, self.settings.dtype) if self._ahead is None else self._ahead
             assert frames.shape == shape, "a window that is counted ahead is taken alone"
             self._ahead = None
-            add_events(packed, self.settings, frames)
+            add_events(self._cells, self._cell_ranges(bounds_us), self.settings, frames)
             return frames
         out = np.empty(shape, self.settings.dtype) if out is None else out
-        fill_frames(packed, self.settings, out, np.arange(len(bounds_us)), ring)
+        fill_frames(self.pack(bounds_us), self.settings, out, np.arange(len(bounds_us)), ring)
         return out
 
     def count_ahead(self, bounds_us: Ints) -> None:
@@ -127,7 +127,7 @@ class FrameCounter:
         """
         if self._ahead is None:
             self._ahead = np.zeros((1, *self.frame_shape), self.settings.dtype)
-        add_events(self.pack(bounds_us), self.settings, self._ahead)
+        add_events(self._cells, self._cell_ranges(bounds_us), self.settings, self._ahead)
         self.forget_before(int(bounds_us[0, 1]))
 
     def pack(self, bounds_us: Ints) -> Binned:
@@ -193,6 +193,12 @@ class FrameCounter:
         first, last = (self._begin + np.searchsorted(self.times_us, (self._surfaces.until_us, end_us))).tolist()
         cells = self._cells[self._place(first) : self._place(last)]
         self._surfaces.add(cells, self._times_of_cells(first, last), end_us)
+
+    def _cell_ranges(self, bounds_us: Ints) -> Ints:
+        """Return the places (n, R, 2) of the cells in each bin of windows (n, 2)."""
+        ranges = bin_ranges(self.times_us, bounds_us, self.settings)
+        ranges += self._begin
+        return ranges if self._is_whole else self._before[ranges].astype(np.int64)
 
     def _times_of_cells(self, first: int, last: int) -> Ints:
         """Return the time of every cell of the kept events [first, last)."""
@@ -266,7 +272,7 @@ def count_as_they_close(
             grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
         )
         yield from taken(int(num_closed))
-        open_us = part(done, done + 1).bounds_us if windows is None else windows.bounds_us[done : done + 1]
+        open_us = grid.bounds_us(done, done + 1) if windows is None else windows.bounds_us[done : done + 1]
         if not len(open_us):
             continue
         if is_ahead and last_us >= open_us[0, 0]:

@@ -23,12 +23,14 @@ BOX_DTYPE = np.dtype(
         ("class_id", "<u4"),
         ("track_id", "<u4"),
         ("class_confidence", "<f4"),
+        # 0: annotated; the score of a box that a detector made, negative if it is uncertain
+        ("pseudo_score", "<f4"),
         ("still_us", "<i8"),
     ],
     align=True,
 )
 _OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
-_DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "still_us": -1}
+_DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "pseudo_score": 0.0, "still_us": -1}
 
 LONGEST_TRACK_GAP_US = 1_000_000  # between two boxes of a track that belong to one motion
 _FASTEST_LABELS_US = 45_000  # 20 Hz, a little early: faster ones would force windows shorter than training uses
@@ -74,11 +76,22 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:
-    """Write boxes of BOX_DTYPE as a `_bbox.npy`; the file appears when it is complete."""
+    """Write boxes of BOX_DTYPE as a `_bbox.npy`; the file appears when it is complete.
+
+    The file has the field `pseudo_score` only if a detector made one of the boxes.
+    """
     if boxes.dtype != BOX_DTYPE:
         raise ValueError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
+    if not boxes["pseudo_score"].any():
+        boxes = boxes[[name for name in BOX_DTYPE.names or () if name != "pseudo_score"]]
     with atomic_file(path) as staged, open(staged, "wb") as file:
         np.save(file, boxes)
+
+
+def annotated(boxes: Boxes) -> Boxes:
+    """Return the boxes that no detector made."""
+    kept: Boxes = boxes[boxes["pseudo_score"] == 0]
+    return kept
 
 
 def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
@@ -152,6 +165,7 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
         t_us=boxes["t"].copy(),
         window_index=index.astype(np.int64),
         still_us=boxes["still_us"].copy(),
+        pseudo_score=boxes["pseudo_score"].copy(),
     )
 
 

@@ -88,9 +88,12 @@ def fill_frames(
     REPRESENTATIONS[settings.representation].fill(binned, settings, flat, places, ring)
 
 
-def add_events(binned: Binned, settings: WindowSettings, frames: Frames) -> None:
-    """Count window w into frames[w], (T, C, h, w), which are zeros or hold its earlier events; see `adds_up`."""
-    _add(binned.cells, binned.ranges, np.uint8(settings.count_cutoff), frames.reshape(len(frames), -1))
+def add_events(cells: Cells, ranges: Ints, settings: WindowSettings, frames: Frames) -> None:
+    """Count the cells of the bins `ranges` (T, R, 2) into frames (T, C, h, w), zeros or earlier counts; see `adds_up`.
+
+    Bin r of window w counts cells[ranges[w, r, 0] : ranges[w, r, 1]] into frames[w].
+    """
+    _add(cells, ranges, np.uint8(settings.count_cutoff), frames.reshape(len(frames), -1))
 
 
 @jit

@@ -73,10 +73,14 @@ class FreeGrid:
         rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
         return rounded
 
+    def bounds_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the bounds (stop - start, 2) of the windows [start, stop), counted from 0."""
+        return _bounds_us(self.ends_us(start - 1, stop), self.settings.length_us)
+
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""
-        ends = self.ends_us(start - 1, stop)
-        return _windows(ends[1:], np.diff(ends), self.settings.length_us)
+        ends_us = self.ends_us(start - 1, stop)
+        return Windows(_bounds_us(ends_us, self.settings.length_us), np.diff(ends_us))
 
     def num_ended(self, time_us: int) -> int:
         """Return how many windows end at or before a time."""
@@ -117,7 +121,8 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
         # Rounded down as RVT does, so that its files can be reproduced.
         parts.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
     ends = np.concatenate(parts)
-    return _windows(ends, np.diff(ends, prepend=ends[0] - round(stride_us)), settings.length_us)
+    ends = np.insert(ends, 0, ends[0] - round(stride_us))
+    return Windows(_bounds_us(ends, settings.length_us), np.diff(ends))
 
 
 def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
@@ -128,9 +133,10 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
         )
 
 
-def _windows(ends: npt.NDArray[np.int64], dt_us: npt.NDArray[np.int64], length_us: int | None) -> Windows:
-    starts = ends - (dt_us if length_us is None else length_us)
-    return Windows(np.stack([starts, ends], axis=1), dt_us)
+def _bounds_us(ends_us: npt.NDArray[np.int64], length_us: int | None) -> npt.NDArray[np.int64]:
+    """Return the bounds (N, 2) of windows whose ends follow ends_us[0]; without a length they begin at the last end."""
+    starts_us = ends_us[:-1] if length_us is None else ends_us[1:] - length_us
+    return np.stack([starts_us, ends_us[1:]], axis=1)
 
 
 def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | None:

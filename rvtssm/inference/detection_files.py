@@ -1,4 +1,4 @@
-"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools."""
+"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.inference.detection_bag import open_detection_bag
 from rvtssm.inference.inference_config import DETECTION_FILES
 from rvtssm.records import Detections
 
@@ -33,7 +34,8 @@ def open_detection_files(
 
     `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the ids of the
     classes in the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The
-    `image_id` of a COCO result is the time of the window in microseconds.
+    `image_id` of a COCO result is the time of the window in microseconds. If objects are tracked, every box has a
+    `track_id`, which is 0 for a box without a track; in the array it is always 0 otherwise.
     """
     with ExitStack() as stack:
         writers = [
@@ -54,7 +56,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
     with open(path, "w") as lines:
 
         def append(frame: Detections) -> None:
-            lines.write(json.dumps({"t_us": frame.t_us, "detections": _objects(frame, class_names)}) + "\n")
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": detection_objects(frame, class_names)}) + "\n")
 
         yield append
 
@@ -103,23 +105,39 @@ def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[
             "category_id": int(disk_class_ids[class_id]),
             "bbox": [round(float(edge), 2) for edge in ltwh],
             "score": round(float(score), 4),
+            **track,
         }
-        for ltwh, class_id, score in zip(xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, strict=True)
+        for ltwh, class_id, score, track in zip(
+            xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, _tracks(frame), strict=True
+        )
     ]
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results}
+@contextmanager
+def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open_detection_bag(path, class_names) as append:
+        yield append
 
 
-def _objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],
             "class": class_names[class_id],
             "score": round(float(score), 4),
+            **track,
         }
-        for xyxy, class_id, score in zip(frame.xyxy, frame.class_id, frame.score, strict=True)
+        for xyxy, class_id, score, track in zip(frame.xyxy, frame.class_id, frame.score, _tracks(frame), strict=True)
     ]
+
+
+def _tracks(frame: Detections) -> list[dict[str, int]]:
+    """Return what every box says of its track: nothing if objects are not tracked."""
+    return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
 
 
 def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
@@ -128,4 +146,6 @@ def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
     rows["x"], rows["y"], rows["w"], rows["h"] = xyxy_to_ltwh(frame.xyxy).T
     rows["class_id"] = disk_ids[frame.class_id]
     rows["class_confidence"] = frame.score
+    if frame.track_id is not None:
+        rows["track_id"] = frame.track_id
     return rows

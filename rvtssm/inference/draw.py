@@ -41,7 +41,7 @@ CLASS_COLORS: tuple[Color, ...] = (
     (120, 70, 255),
 )
 
-_SHOWN_US = 50_000
+SHOWN_US = 50_000  # of `surfaces`, which have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
 _BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
@@ -56,7 +56,7 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
     """
     if windows.representation != "surfaces":
         return frame
-    octaves = np.abs(np.log2(np.array(windows.time_constants_us) / _SHOWN_US))
+    octaves = np.abs(np.log2(np.array(windows.time_constants_us) / SHOWN_US))
     sums = to_sums(frame[int(octaves.argmin()) :: len(octaves)])
     return np.minimum(np.rint(sums), 255).astype(np.uint8)
 
@@ -112,6 +112,8 @@ def draw_frame(
     for i in chosen[::-1]:  # the best choose their places first
         class_id = int(detections.class_id[i])
         text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
+        if detections.track_id is not None and detections.track_id[i]:
+            text += f" #{detections.track_id[i]}"
         tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text, tags))
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]

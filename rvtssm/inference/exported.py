@@ -20,6 +20,7 @@ from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.limits import check_choice
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
+from rvtssm.models.hub import local_weights
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
@@ -66,8 +67,9 @@ def is_exported(path: Path | str) -> bool:
 def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
     """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
 
-    `precision` is one of `models.model_config.PRECISIONS`.
+    `path` may be `hf://OWNER/NAME`. `precision` is one of `models.model_config.PRECISIONS`.
     """
+    path = local_weights(path)
     if is_exported(path):
         return read_exported(path, trust, precision)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")

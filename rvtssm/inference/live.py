@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class LiveWindow:
     end_us: int
     detections: list[Detections]  # one per camera, in pixels of the sensor
     seconds: float  # of work: counting, detector, post-processing
+    num_passed: int = 0  # windows before it that `newest` passed over
 
 
 class StreamDetector:
@@ -110,6 +111,11 @@ class StreamDetector:
         LONGEST_SILENCE_US, such as a jump of the clock, since its windows would fill the memory. While one camera sends
         nothing, the events of the others are kept, unless `until_us` is given.
         """
+        self.feed(events, until_us)
+        return [self._compute(*window) for window in self._closed_windows()]
+
+    def feed(self, events: Events | Sequence[Events], until_us: int | None = None) -> None:
+        """Take events in as `push` does, and compute nothing. `newest` computes afterwards."""
         packets = [events] if isinstance(events, Events) else list(events)
         self._check(packets, until_us)
         for camera, packet in enumerate(packets):
@@ -124,17 +130,27 @@ class StreamDetector:
                 self._known_us[camera] = int(packet.t[-1])
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))
-        if self._start_us is None:
-            first = [int(counter.times_us[0]) for counter in self._counters if len(counter.times_us)]
-            if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
-                return []
-            self._start_us = self._anchor_us = self._end_us = min(first)
-        known_us = min(self._known_us) - self.windows.includes_end  # of the events at an end, more may come
-        merge = functools.cache(lambda: self._times_until(known_us))
-        closed = []
-        while (window := self._next_window(known_us, merge)) is not None:
-            closed.append(self._close(*window))
-        return closed
+
+    def newest(self) -> LiveWindow | None:
+        """Compute the newest window that has closed and pass over those before it; return None if none has closed.
+
+        Use it where the detector may be slower than the events, which then do not wait longer and longer. The step of
+        the model is the whole time since the window that was computed last, so the state is not cut. If windows have no
+        length of their own, this one begins where the last one ended, so that its frame has the events of those that
+        were passed over. If they have one, its frame has the events of that length, as it has at a lower rate.
+        """
+        windows = list(self._closed_windows())
+        if not windows:
+            return None
+        start_us, end_us, _ = windows[-1]
+        if self._schedule.length_us is None:
+            start_us = windows[0][0]
+        return self._compute(start_us, end_us, sum(step_us for *_, step_us in windows), len(windows) - 1)
+
+    @property
+    def num_pending(self) -> int:
+        """The number of events that are kept for windows that have not been computed."""
+        return sum(len(counter.times_us) for counter in self._counters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that is needed to continue elsewhere, as plain data and tensors for `torch.load`.
@@ -234,7 +250,23 @@ class StreamDetector:
             )
         return (int(end_us - length_us), int(end_us), step_us) if end_us <= known_us else None
 
-    def _close(self, start_us: int, end_us: int, step_us: float) -> LiveWindow:
+    def _closed_windows(self) -> Iterator[tuple[int, int, float]]:
+        """Yield start, end and step in microseconds of the windows that have closed, and let the schedule go on."""
+        if self._start_us is None:
+            first = [int(counter.times_us[0]) for counter in self._counters if len(counter.times_us)]
+            if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
+                return
+            self._start_us = self._anchor_us = self._end_us = min(first)
+        known_us = min(self._known_us) - self.windows.includes_end  # of the events at an end, more may come
+        merge = functools.cache(lambda: self._times_until(known_us))
+        while (window := self._next_window(known_us, merge)) is not None:
+            _, end_us, _ = window
+            num_events = sum(len(_between(counter.times_us, self._end_us, end_us)) for counter in self._counters)
+            self._last_rate_hz = num_events / len(self._counters) / ((end_us - self._end_us) / 1e6)
+            self._count, self._end_us = self._count + 1, end_us
+            yield window
+
+    def _compute(self, start_us: int, end_us: int, step_us: float, num_passed: int = 0) -> LiveWindow:
         began = time.perf_counter()
         bounds_us = np.array([[start_us, end_us]])
         hist = np.stack([counter.take(bounds_us) for counter in self._counters], axis=1)
@@ -248,12 +280,10 @@ class StreamDetector:
         )
         found = self._streams.detector.head.decode(predictions, [end_us] * len(cameras), self.config)
         detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
-        num_events = sum(len(_between(counter.times_us, self._end_us, end_us)) for counter in self._counters)
-        self._last_rate_hz = num_events / len(cameras) / ((end_us - self._end_us) / 1e6)
-        self._count, self._end_us, self._is_first = self._count + 1, end_us, False
+        self._is_first = False
         for counter in self._counters:
             counter.forget_before(end_us - (self._schedule.length_us or 0))
-        return LiveWindow(start_us, end_us, detections, time.perf_counter() - began)
+        return LiveWindow(start_us, end_us, detections, time.perf_counter() - began, num_passed)
 
 
 _TIMES = ("start_us", "anchor_us", "end_us", "count", "is_first", "last_rate_hz")

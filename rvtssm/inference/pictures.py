@@ -1,4 +1,4 @@
-"""Writes video, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
+"""Writes videos, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.inference.draw import draw_frame, open_video, shown_events, write_png
+from rvtssm.inference.animation import open_animation
+from rvtssm.inference.draw import SHOWN_US, draw_frame, open_video, shown_events, write_png
+from rvtssm.inference.sensor_frames import SensorFrames
 from rvtssm.inference.sources import Images
 from rvtssm.records import Detections, Labels, WindowSettings
 
@@ -20,10 +22,16 @@ class PictureSettings:
     min_score: float
     windows: WindowSettings
     windows_per_picture: int
-    has_video: bool
+    videos: Sequence[str]  # of mp4, gif, webp
     num_stills: int
-    downsample: int  # sensor pixels per frame pixel, for the ground truth
+    downsample: int  # sensor pixels per pixel of the detections, for the ground truth
     scale: int | None = None  # of the picture, see `draw_frame`
+    animation_mb: float = 8.0  # the most of a gif or webp
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not self.videos and not self.num_stills
 
     @property
     def is_summed(self) -> bool:
@@ -33,38 +41,54 @@ class PictureSettings:
 
 @contextmanager
 def open_pictures(
-    folder: Path, settings: PictureSettings, ground_truth: Labels | None = None, images: Images | None = None
-) -> Iterator[Callable[[np.ndarray, Detections], None]]:
-    """Yield a function that takes the histogram (2 * bins, H, W) and the detections (frame px) of each window in turn.
+    folder: Path,
+    settings: PictureSettings,
+    ground_truth: Labels | None = None,
+    images: Images | None = None,
+    sensor: SensorFrames | None = None,
+) -> Iterator[Callable[[np.ndarray, Detections, int], None]]:
+    """Yield a function that takes the histogram (2 * bins, H, W), the detections and the start (us) of each window.
 
-    The folder receives `video.mp4`, `still_<seconds>s.png` and `strip.png`, which has all stills side by side. The time
-    in captions counts from the start of the first window. `ground_truth` is in sensor px, ordered by time. `images` are
-    drawn below the events.
+    The detections are in pixels of the histogram or, with `sensor`, of the sensor, whose events are drawn then.
+    The folder receives `video.mp4`, `.gif` and `.webp`, `still_<seconds>s.png` and `strip.png`, which has all stills
+    side by side. The time in captions counts from the start of the first window. `ground_truth` is in sensor px,
+    ordered by time. `images` are drawn below the events.
     """
-    period = settings.windows_per_picture
+    period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
     stills = _StillChoice(settings.num_stills)
-    start_us: int | None = None
+    start_us: int | None = None  # of the first window
+    shown_from_us: int | None = None  # of the next picture
     num_seen = 0
     summed: np.ndarray | None = None
     last: tuple[np.ndarray, Detections] | None = None
     with ExitStack() as stack:
-        write = None
-        if settings.has_video:
-            write = stack.enter_context(open_video(folder / "video.mp4", settings.windows.hz / period))
+        writers = [
+            stack.enter_context(
+                open_video(folder / "video.mp4", fps)
+                if name == "mp4"
+                else open_animation(folder / f"video.{name}", fps, 1e6 * settings.animation_mb)
+            )
+            for name in settings.videos
+        ]
 
         def flush() -> None:
-            nonlocal summed, last
+            nonlocal summed, last, shown_from_us
             if last is None:
                 return
             hist, frame = last
             is_still = stills.takes_next()
-            if write or is_still:
+            assert shown_from_us is not None
+            if writers or is_still:
                 seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
                 if ground_truth is not None:
                     truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.windows.hz, frame.t_us)
                     truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
+                if sensor is None:
+                    events = shown_events(hist if summed is None else summed, settings.windows)
+                else:
+                    events = sensor.take(shown_from_us, frame.t_us)
                 picture = draw_frame(
-                    shown_events(hist if summed is None else summed, settings.windows),
+                    events,
                     frame,
                     truth,
                     settings.class_names,
@@ -73,14 +97,20 @@ def open_pictures(
                     caption=f"t = {seconds:.3f} s    {settings.windows.hz:g} Hz    score from {settings.min_score:g}",
                     behind=images.at(frame.t_us) if images else None,
                 )
-                if write:
+                for write in writers:
                     write(picture)
                 if is_still:
                     stills.add(seconds, picture)
-            summed, last = None, None
+            elif sensor is not None:
+                sensor.forget(frame.t_us)
+            summed, last, shown_from_us = None, None, None
 
-        def show(hist: np.ndarray, frame: Detections) -> None:
-            nonlocal num_seen, summed, start_us, last
+        def show(hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
+            nonlocal num_seen, summed, start_us, last, shown_from_us
+            if settings.windows.representation == "surfaces":
+                shown_from_us = frame.t_us - SHOWN_US
+            elif shown_from_us is None or not settings.is_summed:
+                shown_from_us = window_start_us
             if start_us is None:
                 start_us = frame.t_us - round(1e6 / settings.windows.hz)
             num_seen += 1

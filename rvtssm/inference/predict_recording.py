@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,15 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import open_detection_files
+from rvtssm.inference.draw import SHOWN_US
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
-from rvtssm.inference.inference_config import DETECTION_FILES, PredictConfig
+from rvtssm.inference.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
+from rvtssm.inference.sensor_frames import SensorFrames
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.summary import PredictionSummary, Tally
+from rvtssm.inference.track_objects import Tracker
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import inside_frame
@@ -33,7 +36,15 @@ from rvtssm.output_folder import result_set
 from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
 
-_FILES = (*DETECTION_FILES.values(), "video.mp4", "strip.png", "still_*.png", "prediction.json")
+_FILES = (
+    *DETECTION_FILES.values(),
+    "video.mp4",
+    "video.gif",
+    "video.webp",
+    "strip.png",
+    "still_*.png",
+    "prediction.json",
+)
 
 
 def predict_recording(
@@ -49,13 +60,13 @@ def predict_recording(
 ) -> PredictionSummary:
     """Detect in events of any supported format and sensor size, in bounded memory.
 
-    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, or an opened
-    source, which stays open.
+    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
+    an opened source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `video.mp4`, stills and a strip of them. Boxes are in pixels of the sensor; `on_frame` receives those of every
-    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
-    window ends at each of `ends_us` (int64).
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a strip of them. Boxes are
+    in pixels of the sensor; `on_frame` receives those of every window, and the start of the window in microseconds.
+    `ground_truth` (sensor px, ordered by time) is drawn only. A window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
     windows.
     """
@@ -65,29 +76,47 @@ def predict_recording(
     opened = (
         nullcontext(recording)
         if isinstance(recording, Source)
-        else opened_source(str(recording), config.height, config.width)
+        else opened_source(str(recording), config.height, config.width, config.camera_settings)
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
-        tally = Tally(config.min_score)
+        tally, sensor = Tally(config.min_score), plan.sensor_frames()
         with result_set(out, "prediction", _FILES) as staged:
             with (
                 open_detection_files(
                     staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
                 ) as append,
-                open_pictures(staged, plan.pictures, ground_truth, source.images if config.overlay else None) as show,
+                open_pictures(
+                    staged, plan.pictures, ground_truth, source.images if config.overlay else None, sensor
+                ) as show,
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
                 blocks = tally.watched(source.recording.iterate())
+                if sensor is not None:
+                    blocks = sensor.watched(blocks)
                 counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
                 stride_us = plan.settings.stride_us if plan.windows is None else None
+                tracker = (
+                    Tracker(
+                        config.track,
+                        checkpoint.spec.num_classes,
+                        plan.settings.hz,
+                        config.track_memory_s,
+                        config.min_score,
+                    )
+                    if config.track
+                    else None
+                )
                 steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
                 for hist, frame, start_us, seconds in steps:
                     found = in_sensor_pixels(frame, plan.downsample)
+                    if tracker:
+                        found = tracker.update(found)
+                        frame = replace(frame, track_id=found.track_id)
                     append(found)
                     if on_frame is not None:
                         on_frame(found, start_us)
-                    show(hist, frame)
+                    show(hist, frame if sensor is None else found, start_us)
                     advance(1)
                     tally.add(frame, seconds)
                 if source.is_piped:
@@ -173,6 +202,14 @@ class _Plan:
     def frame_hw(self) -> tuple[int, int]:
         return self.sensor_hw[0] // self.downsample, self.sensor_hw[1] // self.downsample
 
+    def sensor_frames(self) -> SensorFrames | None:
+        """Return what counts events for pictures, None if they show the frames of the detector."""
+        if self.pictures.is_empty or self.pictures.downsample == self.downsample:
+            return None
+        is_surfaces = self.settings.representation == "surfaces"
+        overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
+        return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
+
     def counter(self) -> FrameCounter:
         return FrameCounter(self.settings, frame_pixels(*self.sensor_hw, self.downsample))
 
@@ -198,10 +235,11 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         min_score=config.min_score,
         windows=settings,
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
-        has_video="mp4" in config.formats,
+        videos=[name for name in ("mp4", *ANIMATIONS) if name in config.formats],
         num_stills=config.num_stills if "png" in config.formats else 0,
-        downsample=downsample,
+        downsample=1 if config.view == "sensor" else downsample,
         scale=config.scale,
+        animation_mb=config.animation_mb,
     )
     return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
 

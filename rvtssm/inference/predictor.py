@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,20 +16,25 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import Recording
 from rvtssm.inference.detection_files import coco_results
 from rvtssm.inference.draw import class_name, draw_frame
-from rvtssm.inference.exported import read_weights_file
+from rvtssm.inference.exported import ExportedDetector, read_weights_file
 from rvtssm.inference.inference_config import SHOWN_SCORE, PredictConfig
 from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.model_card import model_card
 from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.sources import EventsInMemory, Source
 from rvtssm.inference.summary import PredictionSummary
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.inference.track_objects import Tracker
+from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
+from rvtssm.models.hub import WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 
 
 def load(path: str | Path, *, precision: str = "float32", trust: bool = False) -> "Predictor":
     """Return the detector of a checkpoint, on the GPU if there is one, or of an exported file, on the CPU.
+
+    `path` is a file, or `hf://OWNER/NAME` for weights in safetensors on the Hugging Face Hub.
 
     `precision` is float32, or bf16 for products. `trust` allows .pt2 and .aot.pt2, which are programs that can run any
     code. Raise ValueError if the file is neither.
@@ -77,6 +82,7 @@ class FrameResult:
             xyxy=self.found.xyxy,
             confidence=self.found.score,
             class_id=self.found.class_id,
+            tracker_id=self.found.track_id,
             data={"class_name": np.array(self.names)},
         )
 
@@ -131,6 +137,7 @@ class Predictor:
         height: int | None = None,
         width: int | None = None,
         min_score: float = SHOWN_SCORE,
+        track: str | None = None,
         progress: bool = False,
     ) -> Prediction:
         """Return the objects of all windows, with at least `min_score`, as `rvtssm predict` finds them.
@@ -138,16 +145,19 @@ class Predictor:
         `recording` is what that command takes, or an opened recording, or events in memory. `hz` is the rate, by
         default that of the training; `window` says whether windows at other rates are as long as the stride (shrink)
         or as in training (slide). `height` and `width`, in sensor pixels, are needed for what does not say them.
+        `track="bytetrack"` numbers the objects (`found.track_id`); boxes below `min_score` do not continue tracks.
         """
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
-        config = PredictConfig(hz=hz, window=window, height=height, width=width, postprocess=settings, formats=[])
+        config = PredictConfig(
+            hz=hz, window=window, height=height, width=width, postprocess=settings, formats=[], track=track
+        )
         source: str | Source = str(recording)
         if isinstance(recording, Events):
             if height is None or width is None:
                 raise ValueError("events in memory do not say the size of their sensor; give height= and width=")
             source = Source("events in memory", EventsInMemory(recording, height, width))
         elif isinstance(recording, Recording):
-            source = Source(recording.path.name, recording)
+            source = Source(recording.name, recording)
         spec, frames = self.checkpoint.spec, list[tuple[Detections, int]]()
         with tempfile.TemporaryDirectory() as folder:
             summary = predict_recording(
@@ -157,16 +167,40 @@ class Predictor:
         return Prediction(results, summary)
 
     def stream(
-        self, height: int, width: int, *, hz: float | None = None, min_score: float = SHOWN_SCORE
+        self,
+        height: int,
+        width: int,
+        *,
+        hz: float | None = None,
+        min_score: float = SHOWN_SCORE,
+        track: str | None = None,
+        track_memory_s: float = 1.0,
     ) -> "LiveStream":
         """Return a stream for the events of a camera with a sensor of height x width pixels.
 
         `hz` is the rate, by default that of the training. Windows at other rates are as long as the stride.
+        `track="bytetrack"` numbers the objects; one that is not found keeps its number for `track_memory_s` seconds.
         """
         windows = self.checkpoint.windows.for_rate(hz, "shrink")
         schedule = FixedRate(windows.hz, windows.length_us)
         config = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
-        return LiveStream(StreamDetector(self.checkpoint, height, width, schedule=schedule, config=config), self)
+        detector = StreamDetector(self.checkpoint, height, width, schedule=schedule, config=config)
+        tracker = Tracker(track, len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE) if track else None
+        return LiveStream(detector, self, tracker)
+
+    def push_to_hub(self, repo: str, *, private: bool = False) -> str:
+        """Upload the weights, as safetensors, with a card to the Hugging Face Hub; return the address for `load`.
+
+        `repo` is OWNER/NAME, which is created if it is missing. Paths of the training data are left out. Raise
+        ValueError if it fails, or for an exported file.
+        """
+        if isinstance(self.checkpoint.detector, ExportedDetector):
+            raise ValueError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
+        with tempfile.TemporaryDirectory() as folder:
+            public = replace(self.checkpoint, raw_dir=None, prepared_dir=None)
+            write_checkpoint(Path(folder) / WEIGHTS_FILE, public.detector, public)
+            (Path(folder) / "README.md").write_text(model_card(repo, public))
+            return upload_folder(repo, Path(folder), private, "Weights and card, written by rvtssm")
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
@@ -179,16 +213,18 @@ class Predictor:
 class LiveStream:
     """The windows of a live camera as results with class names; `detector` has the rate and the state."""
 
-    def __init__(self, detector: StreamDetector, predictor: Predictor) -> None:
+    def __init__(self, detector: StreamDetector, predictor: Predictor, tracker: Tracker | None = None) -> None:
         self.detector = detector
         self._spec = predictor.checkpoint.spec
+        self._tracker = tracker
 
     def push(self, events: Events, until_us: int | None = None) -> list[FrameResult]:
         """Return the results of the windows that close with these events, as `StreamDetector.push` does."""
-        return [
-            FrameResult(window.detections[0], window.start_us, self.detector.sensor_hw, self._spec)
-            for window in self.detector.push(events, until_us)
-        ]
+        results = []
+        for window in self.detector.push(events, until_us):
+            found = self._tracker.update(window.detections[0]) if self._tracker else window.detections[0]
+            results.append(FrameResult(found, window.start_us, self.detector.sensor_hw, self._spec))
+        return results
 
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

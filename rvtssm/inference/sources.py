@@ -1,4 +1,4 @@
-"""Inputs of a prediction: event files, folders of them, DSEC sequences with their images, pipes and sockets."""
+"""Inputs of a prediction: event files, folders of them, DSEC sequences with images, pipes, sockets and cameras."""
 
 import signal
 import socket
@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
 
 from rvtssm.events.readers import ReadFaults, Recording, open_recording
+from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.tree import find_event_files
+from rvtssm.inference.event_camera import CAMERA, Camera, open_camera
+from rvtssm.inference.replay import Replay
 from rvtssm.records import Events
 
 STDIN, SOCKET = "-", "tcp://"
@@ -23,6 +27,8 @@ DSEC_TRACKS = "object_detections/left/tracks.npy"
 _DSEC_TIMES = "images/timestamps.txt"
 _DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, which the rectified ones are not
 _CONNECT_S = 10.0
+
+Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay)
 
 
 class Images:
@@ -71,34 +77,37 @@ class EventsInMemory:
 
 @dataclass(frozen=True)
 class Source:
-    """An opened recording and its images. A piped one is read once, and its end is not known."""
+    """An opened recording and its images. A piped one, also of a camera, is read once, and its end is not known."""
 
     name: str
-    recording: Recording | PipedRecording | EventsInMemory
+    recording: Recording | PipedRecording | Camera | EventsInMemory
     images: Images | None = None
 
     @property
     def is_piped(self) -> bool:
-        return isinstance(self.recording, PipedRecording)
+        return isinstance(self.recording, PipedRecording | Camera)
 
     @property
     def broke_off(self) -> str:
         """Why a piped recording ended before its end; empty where none did."""
-        return self.recording.broke_off if isinstance(self.recording, PipedRecording) else ""
+        return self.recording.broke_off if isinstance(self.recording, PipedRecording | Camera) else ""
 
 
 def find_sources(where: str) -> dict[str, str]:
     """Return the inputs that `where` stands for, by name: itself, or every recording or DSEC sequence in a folder.
 
+    The folder of a ROS 2 bag is one recording.
+
     Raise ValueError for a folder without any. A missing file raises an error when it is opened.
     """
     path = Path(where)
-    if where == STDIN or where.startswith(SOCKET) or not path.is_dir():
+    if where == STDIN or where.startswith((SOCKET, CAMERA)) or not path.is_dir():
         return {_short_name(where): where}
-    if (path / DSEC_EVENTS).is_file():
+    if (path / DSEC_EVENTS).is_file() or is_bag(path):
         return {path.resolve().name: where}
     sequences = sorted(found.parents[2] for found in path.glob(f"*/{DSEC_EVENTS}"))
-    found = {sequence.name: str(sequence) for sequence in sequences}
+    bags = sorted(folder for folder in path.iterdir() if is_bag(folder))
+    found = {folder.name: str(folder) for folder in (*sequences, *bags)}
     found.update({file.name: str(file) for file in find_event_files(path)})
     if not found:
         raise ValueError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
@@ -106,31 +115,40 @@ def find_sources(where: str) -> dict[str, str]:
 
 
 @contextmanager
-def opened_source(where: str, height: int | None = None, width: int | None = None) -> Iterator[Source]:
-    """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them."""
+def opened_source(
+    where: str, height: int | None = None, width: int | None = None, camera_settings: str | None = None
+) -> Iterator[Source]:
+    """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them.
+
+    `camera_settings` is a YAML file, see `event_camera.read_camera_settings`.
+    """
     if where == STDIN:
         if sys.stdin is None:
             raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
-        with _ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
+        with ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
             yield Source("standard input", piped)
+    elif where.startswith(CAMERA):
+        with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
+            yield Source(camera.name, camera)
     elif where.startswith(SOCKET):
         with _connected(where) as connection, connection.makefile("rb") as stream:
             try:
-                with _ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
+                with ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
                     yield Source(where, piped)
             except ConnectionError as error:
                 raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
         path = Path(where)
-        recording = open_recording(path / DSEC_EVENTS if path.is_dir() else path, height, width)
+        is_sequence = (path / DSEC_EVENTS).is_file()
+        recording = open_recording(path / DSEC_EVENTS if is_sequence else path, height, width)
         try:
-            yield Source(where, recording, _dsec_images(path) if path.is_dir() else None)
+            yield Source(where, recording, _dsec_images(path) if is_sequence else None)
         finally:
             recording.close()
 
 
 @contextmanager
-def _ended_by_signals(piped: PipedRecording) -> Iterator[PipedRecording]:
+def ended_by_signals(piped: Ends) -> Iterator[Ends]:
     """Let a first Ctrl-C or SIGTERM end the stream at any moment; a second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
@@ -156,7 +174,9 @@ def _ended_by_signals(piped: PipedRecording) -> Iterator[PipedRecording]:
 def _short_name(where: str) -> str:
     if where == STDIN:
         return "stdin"
-    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else Path(where).stem
+    if where.startswith(CAMERA):
+        return where.removesuffix(":").replace(":", "_")
+    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else split_topic(where)[0].stem
 
 
 def _connected(where: str) -> socket.socket:

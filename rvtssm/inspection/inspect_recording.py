@@ -133,11 +133,11 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
         digest = checksum.digest() if checksum is not None else None
     last_us = int(gap[2])
     return RecordingInspection(
-        name=recording.path.name,
+        name=recording.name,
         format=recording.format,
         height=recording.height,
         width=recording.width,
-        num_bytes=recording.path.stat().st_size,
+        num_bytes=recording.num_bytes,
         t_first_us=first_us,
         t_last_us=last_us,
         faults=recording.faults,

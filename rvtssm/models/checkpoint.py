@@ -23,6 +23,7 @@ from rvtssm.atomic_files import atomic_file
 from rvtssm.file_errors import file_errors
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
+from rvtssm.models.hub import local_weights
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -171,8 +172,9 @@ def _is_named_tensor(item: tuple[object, object]) -> bool:
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """Return the dict in a file of torch.save or safetensors. Raise ValueError if the file differs from its digest.
 
-    It reads plain data only, unless `trust_pickle` lets the file run code.
+    `path` may be `hf://OWNER/NAME`. It reads plain data only, unless `trust_pickle` lets the file run code.
     """
+    path = local_weights(path)
     if not Path(path).is_file():
         raise ValueError(f"there is no checkpoint at {path}")
     check_digest(path)

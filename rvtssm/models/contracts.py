@@ -163,13 +163,19 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def loss(
-        self, predictions: Any, targets: Tensor, num_targets: Tensor, divisor: Callable[[int], Tensor | int]
+        self,
+        predictions: Any,
+        targets: Tensor,
+        num_targets: Tensor,
+        divisor: Callable[[int], Tensor | int],
+        weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the terms of the loss, which are scalars, and their `total`.
 
         targets (M, N, 5) [class, cx, cy, w, h] px, of which the first num_targets (M,) are real. `divisor` turns a
         number of matches in this process into what a sum is divided by; since processes wait for each other in it,
-        every call of `loss` calls it equally often, with M = 0 as well.
+        every call of `loss` calls it equally often, with M = 0 as well. `weights` (M, N) from 0 to 1 say how much each
+        target counts; they are given only if a detector made some of the targets, and with 0 nothing is learned there.
         """
 
     @staticmethod

@@ -5,6 +5,7 @@ objectness times class, then ranked by the class probability.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -69,4 +70,4 @@ def inside_frame(frame: Detections, height: int, width: int) -> Detections:
     """Cut boxes at the edges of a frame of height x width pixels, and drop those wholly outside."""
     xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-    return Detections(xyxy[keep], frame.score[keep], frame.class_id[keep], frame.t_us)
+    return replace(frame, xyxy=xyxy)[keep]

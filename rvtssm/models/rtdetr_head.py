@@ -117,10 +117,12 @@ class RtdetrHead(Head):
         targets: Tensor,
         num_targets: Tensor,
         divisor: Callable[[int], Tensor | int] = at_least_one,
+        weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return `class`, `l1` and `giou` of the last layer, `earlier` (stages) and `denoising`, and their `total`.
 
         All are weighted sums over the M frames, divided by the number of objects, or by what `divisor` makes of it.
+        `weights` (M, N) of the targets multiply the terms of what is matched with them.
         """
         from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
 
@@ -131,15 +133,15 @@ class RtdetrHead(Head):
             logits = torch.cat([predictions.earlier_logits, logits], dim=1)
         outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         matched = match_queries(outputs, targets, num_targets, self.frame)
-        terms = query_losses(outputs, matched, targets, self.frame) / norm  # (S, 3)
+        terms = query_losses(outputs, matched, targets, self.frame, weights=weights) / norm  # (S, 3)
         losses = dict(zip(("class", "l1", "giou"), terms[-1], strict=True))
         losses["earlier"] = terms[:-1].sum()
         if self.embed_class is not None:
-            losses["denoising"] = self._denoising_loss(predictions, targets) / norm
+            losses["denoising"] = self._denoising_loss(predictions, targets, weights) / norm
         losses["total"] = torch.stack(list(losses.values())).sum()
         return losses
 
-    def _denoising_loss(self, predictions: RtdetrPredictions, targets: Tensor) -> Tensor:
+    def _denoising_loss(self, predictions: RtdetrPredictions, targets: Tensor, weights: Tensor | None) -> Tensor:
         """Return the sum over the layers, averaged over the groups of copies."""
         boxes, logits, target = predictions.noisy_boxes, predictions.noisy_logits, predictions.noisy_target
         if boxes is None or logits is None or target is None:
@@ -149,7 +151,7 @@ class RtdetrHead(Head):
         outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
         matched = target.expand(len(outputs.boxes), -1, -1)
-        return query_losses(outputs, matched, targets, self.frame, target > -2).sum() / num_groups
+        return query_losses(outputs, matched, targets, self.frame, target > -2, weights).sum() / num_groups
 
     @staticmethod
     @torch.no_grad()

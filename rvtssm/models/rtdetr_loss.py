@@ -51,11 +51,17 @@ def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, f
 
 
 def query_losses(
-    outputs: QueryOutputs, matched: Tensor, targets: Tensor, frame: Tensor, counts: Tensor | None = None
+    outputs: QueryOutputs,
+    matched: Tensor,
+    targets: Tensor,
+    frame: Tensor,
+    counts: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the terms of the loss, weighted, as sums over frames and queries: (S, 3) [class, L1, generalised IoU].
 
-    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) bool, False for queries to be left out.
+    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) bool, False for queries to be left out; weights
+    (M, N) of the targets multiply all terms of the queries that are matched with them.
     """
     stage, row, query = torch.where(matched >= 0)
     answers, wanted = outputs.boxes[stage, row, query], targets[row, matched[stage, row, query]]
@@ -70,6 +76,10 @@ def query_losses(
         class_ = class_ * counts[..., None]
     l1 = ((answers - wanted[:, 1:]).abs() / frame).sum(-1)
     giou = _giou_loss(answers, wanted[:, 1:])
+    if weights is not None:
+        weight = weights[row, matched[stage, row, query]].to(class_.dtype)
+        class_ = class_ * torch.ones_like(class_[..., 0]).index_put((stage, row, query), weight)[..., None]
+        l1, giou = l1 * weight, giou * weight
     sums = [class_.new_zeros(len(class_)).index_add(0, stage, term) for term in (l1, giou)]
     return torch.stack([CLASS_WEIGHT * class_.sum((1, 2, 3)), L1_WEIGHT * sums[0], GIOU_WEIGHT * sums[1]], dim=-1)
 

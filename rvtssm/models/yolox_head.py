@@ -80,8 +80,9 @@ class YoloxHead(Head):
         targets: Tensor,
         num_targets: Tensor,
         divisor: Callable[[int], Tensor | int] = at_least_one,
+        weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor)
+        return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor, weights)
 
     @staticmethod
     def decode(

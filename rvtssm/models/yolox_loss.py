@@ -80,6 +80,7 @@ def yolox_loss(
     num_targets: Tensor,
     locations: Tensor,
     divisor: Callable[[int], Tensor | int] = at_least_one,
+    weights: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the losses of M frames as a dict of scalars.
 
@@ -87,22 +88,29 @@ def yolox_loss(
     num_targets (M,) are real, locations (A, 3) [centre x px, centre y px, stride px].
 
     `iou` (weighted by 5), `objectness` and `class` are sums over the M frames, divided by what `divisor` makes of the
-    number of matched locations; `total` is their sum, `num_foreground` the matched locations per object.
+    number of matched locations; `total` is their sum, `num_foreground` the matched locations per object. `weights`
+    (M, N) of the targets multiply all terms of their locations.
     """
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
     frame, location = torch.where(matched >= 0)
     answers, wanted = predictions[frame, location], targets[frame, matched[frame, location]]
     norm = divisor(len(frame))
+    weight, location_weight = None, None
+    if weights is not None:
+        weight = weights[frame, matched[frame, location]].to(predictions.dtype)
+        location_weight = torch.ones_like(predictions[..., 4]).index_put((frame, location), weight)
 
     iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(
-        predictions[..., 4], (matched >= 0).to(predictions.dtype), reduction="sum"
+        predictions[..., 4], (matched >= 0).to(predictions.dtype), location_weight, reduction="sum"
     )
     class_target = F.one_hot(wanted[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
-    class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, reduction="sum")
+    class_weight = None if weight is None else weight[:, None]
+    class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, class_weight, reduction="sum")
+    missing = 1 - iou**2 if weight is None else (1 - iou**2) * weight
     losses = {
-        "iou": IOU_WEIGHT * (1 - iou**2).sum() / norm,
+        "iou": IOU_WEIGHT * missing.sum() / norm,
         "objectness": objectness / norm,
         "class": class_ / norm,
     }

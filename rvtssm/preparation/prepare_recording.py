@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.labels import unusable_boxes
+from rvtssm.events.labels import annotated, unusable_boxes
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording
@@ -116,6 +116,7 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
     spec, boxes, unusable = recipe.spec, None, ""
     if recipe.is_labelled:
         boxes = recording.read_boxes(spec)
+        boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
             raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
         unusable = unusable_boxes(boxes, spec, recipe.is_train)

@@ -2,8 +2,9 @@
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
 attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
-`labels` with the fields of Labels; an attribute `meta`, JSON, of what the frames were made with and from. Its `digest`
-is the CRC-32 of `frames` and that of all other content and the name of the file; files of earlier versions have none.
+`labels` with the fields of Labels, `pseudo_score` only if a detector made a label; an attribute `meta`, JSON, of what
+the frames were made with and from. Its `digest` is the CRC-32 of `frames` and that of all other content and the name of
+the file; files of earlier versions have none.
 """
 
 import contextlib
@@ -38,6 +39,7 @@ _WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
 _AGAIN = "delete it and prepare it again"
 _CHECK_BYTES = 1 << 24  # of frames that are checked at once
 _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
+_OPTIONAL = ("labels/pseudo_score",)  # all of its values are 0 in a file without it
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 
@@ -169,6 +171,7 @@ def sequence_writer(
                 raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+            tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
             meta = {"format_version": FORMAT_VERSION, **writer.meta}
             digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
             with disk.errors_at_end():
@@ -204,7 +207,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             return open_rvt_sequence(path, spec)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
-        tables = {name: read_array(file, name) for name in _TABLES}
+        tables = {name: read_array(file, name) for name in _TABLES if name not in _OPTIONAL or name in file}
     with file_errors(path, advice=_AGAIN):
         offsets, bounds_us, dt_us, *stored_labels = tables.values()
         windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)

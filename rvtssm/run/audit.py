@@ -16,7 +16,7 @@ from rvtssm.records import DatasetSpec, Events
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
-from rvtssm.simulation.generate_recordings import synthetic_recording
+from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 
 
@@ -52,7 +52,7 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
     if where is None:
         size = spec.frame_height, spec.frame_width
         scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
-        blocks, _ = synthetic_recording(scene, "test", 0)
+        blocks, _ = simulated_recording(scene, "test", 0)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     if where == STDIN or where.startswith(SOCKET):
         raise ValueError(f"recording={where}: an audit cannot read a stream; name a file or a folder")

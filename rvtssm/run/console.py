@@ -1,5 +1,8 @@
 """What the verbs print: results on standard output, errors on standard error."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
 
 console = Console(markup=False, highlight=False)  # names of files may hold brackets
@@ -9,6 +12,13 @@ _errors = Console(stderr=True, markup=False, highlight=False)
 def say(text: str, style: str | None = None) -> None:
     """Print text on standard output; long lines are left to the terminal to wrap."""
     console.print(text, style=style, soft_wrap=True)
+
+
+@contextmanager
+def changing_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text on standard error in place of the one before; in a terminal only."""
+    with _errors.status("", spinner="dots") as status:
+        yield status.update
 
 
 def say_error(text: str) -> None:

@@ -38,7 +38,7 @@ def _packages() -> str:
         importlib.import_module(name)
     lines = importlib.metadata.requires("rvtssm") or []
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
-    missing = [f"{match[1]} (for {match[2]})" for match in extras if find_spec(match[1]) is None]
+    missing = [f"{match[1]} (for {match[2]})" for match in extras if find_spec(match[1].replace("-", "_")) is None]
     return f"all needed are there; optional, not installed: {', '.join(missing) or 'none'}"
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.bootstrap import Resampled, resample
-from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
+from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow
@@ -21,12 +21,15 @@ from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
 from rvtssm.evaluation.result import EvaluationReport, citation, percent_interval
+from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, shown_events, to_png
 from rvtssm.inference.exported import is_exported
 from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
 from rvtssm.inference.stream import check_causal
+from rvtssm.inference.track_objects import check_installed
 from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
@@ -99,6 +102,8 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         return resample(matched, spec, options.bootstrap, config.seed)
 
     runs = SplitRuns(config, checkpoint, data)
+    if options.track:
+        _check_tracks(runs)
     rates, trained = runs.plan_rates()
     announce(
         "evaluate",
@@ -121,11 +126,14 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
         if latency_ms is not None:
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
             measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
+        if options.track:
+            tracks = _read_tracks(runs, recordings, label_tracks)
+            measured |= track_metrics(recordings, tracks, spec, options.track, options.track_memory_s)
         matched = match_detections(recordings, spec)
         resampled = resampled_from(matched)
         rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
         if rate is broken_down:
-            breakdown = break_down(recordings, spec, _speeds(runs, recordings), matched=matched)
+            breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
@@ -248,16 +256,35 @@ def _frames(spec: DatasetSpec) -> str:
     return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"
 
 
-def _speeds(runs: SplitRuns, recordings: list[ScoredRecording]) -> dict[str, np.ndarray]:
-    """Return the speeds of labelled objects by recording; none for prepared data, which have no tracks."""
+def _read_tracks(
+    runs: SplitRuns, recordings: list[ScoredRecording], read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return what `read` finds in the tracks of labels, by recording; nothing for prepared data, which have none."""
     if runs.source != "raw":
         return {}
     labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
     return {
-        raw.name: track_speeds(labels[raw.name], raw.read_boxes(spec), spec)
+        raw.name: read(labels[raw.name], raw.read_boxes(spec), spec)
         for raw in find_recordings(str(runs.data.config.raw_dir), runs.config.evaluation.split, spec)
         if raw.name in labels
     }
+
+
+def _check_tracks(runs: SplitRuns) -> None:
+    """Raise ValueError, before hours of work, if tracks cannot be scored."""
+    options = runs.config.evaluation
+    check_installed(f"evaluation.track={options.track}")
+    if runs.source != "raw":
+        raise ValueError(
+            "evaluation.track compares with the tracks of labels, which prepared recordings do not have; use the raw "
+            "ones (evaluation.source=raw dataset.raw_dir=DIR)"
+        )
+    found = find_recordings(str(runs.data.config.raw_dir), options.split, runs.data.spec)
+    if not any(raw.read_boxes(runs.data.spec)["track_id"].any() for raw in found):
+        raise ValueError(
+            f"the labels of the {options.split} split have no track_id, without which tracks cannot be scored; set "
+            "evaluation.track=null"
+        )
 
 
 def _worst_pictures(
@@ -310,6 +337,11 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
     }
     if rules.label_hz is not None:
         found["labels"] = f"interpolated linearly along tracks to {rules.label_hz:g} Hz; only some were annotated"
+    if rules.track is not None:
+        found["tracks"] = (
+            f"{rules.track} on the outputs at label times, from a score of {SHOWN_SCORE:g}; an object that is not "
+            f"found is remembered for {rules.track_memory_s:g} s; HOTA, MOTA and IDF1 over the labels with a track"
+        )
     if rules.streaming:
         late = "takes the newest window" if rules.when_late == "skip" else "takes every window in order"
         told = "given" if rules.latency_ms is not None else rules.latency_from or "measured on this machine"

@@ -1,4 +1,4 @@
-"""`rvtssm generate`: writes the recordings of the synthetic dataset."""
+"""`rvtssm generate`: writes the recordings of a simulated dataset."""
 
 from dataclasses import replace
 
@@ -8,15 +8,16 @@ from rvtssm.output_folder import locked
 from rvtssm.run.announcement import announce
 from rvtssm.run.console import say
 from rvtssm.run.inputs import needed
-from rvtssm.simulation.generate_recordings import generate_synthetic
+from rvtssm.simulation.generate_recordings import SIMULATED, generate_dataset
 from rvtssm.simulation.simulation_config import SyntheticConfig
 
 
 def generate(config: Config) -> None:
-    """Write the recordings of the synthetic dataset to `dataset.raw_dir`."""
+    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`."""
     spec = build_spec(config.dataset)
-    if spec.name != "synthetic":
-        raise ValueError(f"only the synthetic dataset can be generated, not {spec.name}; use dataset=synthetic")
+    if spec.name not in SIMULATED:
+        names = " or ".join(f"dataset={name}" for name in SIMULATED)
+        raise ValueError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
     sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
     if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
@@ -33,5 +34,5 @@ def generate(config: Config) -> None:
         output=folder,
     )
     with locked(folder):
-        generate_synthetic(replace(config.synthetic, height=spec.height, width=spec.width), folder)
+        generate_dataset(replace(config.synthetic, height=spec.height, width=spec.width), folder, spec.name)
     say(f"recordings are in {folder}")

@@ -10,6 +10,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.file_digest import check_digest
+from rvtssm.models.hub import local_weights
 from rvtssm.run.console import console
 
 
@@ -20,7 +21,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     with torch.device("meta"):
         detector = described.build()
     counts, facts = count_parameters(detector), detector.backbone.facts()
-    has_digest = check_digest(config.checkpoint) if config.checkpoint else None
+    has_digest = check_digest(local_weights(config.checkpoint)) if config.checkpoint else None
     if as_json:
         values = {
             "model": model.size,

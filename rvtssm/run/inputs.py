@@ -26,7 +26,7 @@ def weights_path(config: Config) -> str:
 
 def events_path(config: Config) -> str:
     """Return what to predict on; raise ValueError if it is missing."""
-    return needed(config.recording, "recording=FILE", "the events: a file, a folder, - or tcp://HOST:PORT")
+    return needed(config.recording, "recording=FILE", "the events: a file, a folder, -, tcp://HOST:PORT or camera:")
 
 
 def export_path(config: Config) -> Path:
@@ -36,6 +36,12 @@ def export_path(config: Config) -> Path:
     if out.is_dir():
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
     return out
+
+
+def video_path(config: Config) -> str:
+    """Return what to simulate; raise ValueError if it or the folder to write to is missing."""
+    needed(config.out, "out=DIR", "the folder of the dataset that is written")
+    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
 
 
 def check_demo(config: Config) -> None:
@@ -75,6 +81,11 @@ def check_training(config: Config) -> None:
     build_spec(config.dataset)
 
 
+def recordings_path(config: Config) -> str:
+    """Return the folder of the recordings; raise ValueError if it is missing."""
+    return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
+
+
 def _check_weights_or_dataset(config: Config) -> None:
     if not config.checkpoint:
         build_spec(config.dataset)
@@ -91,8 +102,12 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "evaluate": (_check_evaluation,),
     "study": (_check_study,),
     "predict": (weights_path, events_path),
+    "label": (weights_path, recordings_path),
+    "live": (weights_path,),
+    "serve": (weights_path,),
     "export": (export_path, weights_path),
     "audit": (weights_path,),
+    "simulate": (video_path,),
     "info": (_check_weights_or_dataset,),
 }
 

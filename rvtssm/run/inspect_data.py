@@ -11,6 +11,7 @@ from rich.table import Table
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.inspection.inspect_dataset import (
     SIZES,
     TreeInspection,
@@ -34,20 +35,22 @@ def inspect(config: Config, as_json: bool = False) -> int:
 
     A picture is written as well; with `as_json` only if `out` is given.
     """
-    path = Path(needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits"))
+    where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
+    path, _ = split_topic(where)
     if not path.exists():
         raise ValueError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
     spec = _spec(config, path)
     found: RecordingInspection | TreeInspection
-    if path.is_dir() and not is_prepared(path):
+    is_folder = path.is_dir() and not is_bag(path)
+    if is_folder and not is_prepared(path):
         if spec is None:
             raise ValueError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
         found = inspect_raw(path, spec, progress=True)
-    elif path.is_dir() or is_sequence(path):
-        found = inspect_prepared(path, spec, progress=path.is_dir())
+    elif is_folder or is_sequence(path):
+        found = inspect_prepared(path, spec, progress=is_folder)
     else:
         sensor = spec or config.dataset
-        recording = open_recording(path, sensor.height, sensor.width)
+        recording = open_recording(where, sensor.height, sensor.width)
         found = inspect_recording(recording, has_checksum=as_json)
     if as_json:
         say(json.dumps(found.to_json(), indent=1))

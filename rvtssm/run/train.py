@@ -49,7 +49,10 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings
-    data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data, config.seed, windows)
+    has_pseudo_labels = config.training.pseudo_weight > 0
+    data = SequenceDataModule(
+        config.dataset, config.sampling, config.augment, config.data, config.seed, windows, has_pseudo_labels
+    )
     if start and source:  # raises if the weights do not fit, before data are read
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
         fill_from(start, source, expected.build(), expected, None)
@@ -75,6 +78,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         postprocess=config.postprocess,
         freeze_batchnorm=config.training.freeze_batchnorm,
         fused=config.training.fused,
+        pseudo_weight=config.training.pseudo_weight,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
     defaults = _comparable({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
@@ -133,7 +137,16 @@ def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | flo
 
 
 def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
-    training = ("steps", "accumulate", "devices", "num_nodes", "precision", "sync_batchnorm", "freeze_batchnorm")
+    training = (
+        "steps",
+        "accumulate",
+        "devices",
+        "num_nodes",
+        "precision",
+        "sync_batchnorm",
+        "freeze_batchnorm",
+        "pseudo_weight",
+    )
     sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
     sections["training"] = {name: getattr(config.training, name) for name in training}
     del sections["temporal"]["scan"]  # which code runs the recurrence

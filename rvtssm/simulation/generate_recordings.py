@@ -1,44 +1,51 @@
-"""Generates the synthetic dataset in parallel: recordings of simulated traffic with boxes."""
+"""Generates the simulated datasets in parallel: recordings with boxes."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from rvtssm.atomic_files import atomic_file, remove_abandoned
-from rvtssm.datasets.synthetic import SPEC
+from rvtssm.datasets import open_world, synthetic
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.progress import run_all
 from rvtssm.records import Events
-from rvtssm.simulation.camera import simulate_events
-from rvtssm.simulation.scene import build_scene
-from rvtssm.simulation.simulation_config import FIRST_LABEL_US, SyntheticConfig
+from rvtssm.simulation.camera import drawn_camera, simulate_events
+from rvtssm.simulation.scene import Scene, build_scene
+from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
+from rvtssm.simulation.world import World, build_world
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPE = 1  # raise it if a change makes the same settings give other recordings
 _SETTINGS_FILE = "synthetic.json"
+_SEEN_US = 50_000  # time whose events show an object
+_SEEN_PER_PX = 0.02  # events per pixel of its box
+SIMULATED = {"synthetic": synthetic.SPEC, "open_world": open_world.SPEC}
 
 
-def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: bool = True) -> list[str]:
+def generate_dataset(
+    config: SyntheticConfig, raw_dir: Path | str, dataset: str = "synthetic", progress: bool = True
+) -> list[str]:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    Complete recordings are skipped. Return the names `split/name` of the others. Raise ValueError if the folder holds
-    recordings of other settings. If a worker process was killed, raise it after all other recordings are written.
+    `dataset` is one of SIMULATED. Complete recordings are skipped. Return the names `split/name` of the others. Raise
+    ValueError if the folder holds recordings of other settings. If a worker process was killed, raise it after all
+    other recordings are written.
     """
     config.check()
     raw_dir = Path(raw_dir)
-    _check_folder(raw_dir, config)
+    _check_folder(raw_dir, config, dataset)
     remove_abandoned(raw_dir)
     written, tasks = [], []
     for split in SPLITS:
         (raw_dir / split).mkdir(exist_ok=True)
         for index in range(config.num_recordings(split)):
-            if not _boxes_path(raw_dir, split, index).exists():  # boxes are written last
-                tasks.append((f"{split}/{_name(split, index)}", _write, (config, raw_dir, split, index)))
+            if not _boxes_path(raw_dir, split, index, dataset).exists():  # boxes are written last
+                tasks.append((f"{split}/{_name(split, index)}", _write, (config, raw_dir, split, index, dataset)))
     failed = []
     try:
         for done in run_all(tasks, config.workers, "generating" if progress else None):
@@ -55,7 +62,9 @@ def generate_synthetic(config: SyntheticConfig, raw_dir: Path | str, progress: b
     return sorted(written)
 
 
-def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
+def simulated_recording(
+    config: SyntheticConfig, split: str, index: int, dataset: str = "synthetic"
+) -> tuple[Iterable[Events], Boxes]:
     """Return the events, in blocks, and the boxes of one recording, which depend on settings, split and index only.
 
     A box contains the whole object at exactly its time, clipped to the frame. The first label is at 100 ms or just
@@ -64,27 +73,77 @@ def synthetic_recording(config: SyntheticConfig, split: str, index: int) -> tupl
     duration_us = round(config.duration_s * 1e6)
     seeds = np.random.SeedSequence((config.seed, SPLITS.index(split), index)).spawn(2)
     scene_rng, camera_rng = (np.random.default_rng(seed) for seed in seeds)
-    scene = build_scene(config.height, config.width, duration_us, config.scene, scene_rng, config.is_ego_moving(index))
+    spec, size, is_moving = SIMULATED[dataset], (config.height, config.width), config.is_ego_moving(index)
+    left = top = 0
+    scene: Scene | World
+    if spec is synthetic.SPEC:
+        scene = build_scene(*size, duration_us, config.scene, scene_rng, is_moving)
+    else:
+        scene = build_world(*size, duration_us, config.world, scene_rng, is_moving)
+        left, top = (int(scene_rng.integers(f - s + 1)) for f, s in ((size[1], scene.width), (size[0], scene.height)))
     first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
     found = np.concatenate(
         [
-            scene.boxes(t_us, SPEC.prepare_min_side_px, SPEC.prepare_min_diagonal_px)
+            scene.boxes(t_us, spec.prepare_min_side_px, spec.prepare_min_diagonal_px)
             for t_us in range(first_us, duration_us + 1, config.label_interval_us)
         ]
     )
     boxes = np.zeros(len(found), BOX_DTYPE)  # also clears the gaps between fields, so that equal boxes give equal files
     for name in BOX_DTYPE.names or ():
         boxes[name] = found[name]
-    return simulate_events(scene.frames(), config.camera, camera_rng), boxes
+    camera = drawn_camera(config.camera, camera_rng)
+    blocks = simulate_events(scene.frames(), camera, camera_rng)
+    if spec is synthetic.SPEC:
+        return blocks, boxes
+    events = list(blocks)
+    boxes = with_events(boxes, events, camera.shot_rate_hz + camera.background_rate_hz + camera.leak_rate_hz)
+    boxes["x"] += left
+    boxes["y"] += top
+    return _moved(events, left, top), boxes
 
 
-def _check_folder(raw_dir: Path, config: SyntheticConfig) -> None:
-    """Write the settings into a new folder, or compare them with those of an existing folder."""
-    settings = {"recipe": RECIPE, **asdict(config)}
-    del settings["workers"]
+def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Boxes:
+    """Return the boxes without those of a track that come before the first that contains more events than noise.
+
+    Events of the last 50 ms count. Without this rule, objects that are too dark, or that have not moved, had labels
+    that no detector can find.
+    """
+    t = np.concatenate([events.t for events in blocks])
+    x, y = (np.concatenate([getattr(events, name) for events in blocks]) for name in "xy")
+    keep, seen = np.zeros(len(boxes), np.bool_), set()
+    for i in np.argsort(boxes["t"], kind="stable"):
+        box = boxes[i]
+        if box["track_id"] not in seen:
+            start, end = np.searchsorted(t, (box["t"] - _SEEN_US, box["t"]))
+            inside = (x[start:end] >= box["x"]) & (x[start:end] < box["x"] + box["w"])
+            inside &= (y[start:end] >= box["y"]) & (y[start:end] < box["y"] + box["h"])
+            area = float(box["w"] * box["h"])
+            noise = noise_rate_hz * area * _SEEN_US * 1e-6
+            if np.count_nonzero(inside) < 2 * noise + 4 * noise**0.5 + _SEEN_PER_PX * area + 5:
+                continue
+            seen.add(box["track_id"])
+        keep[i] = True
+    return boxes[keep]
+
+
+def _moved(blocks: Iterable[Events], left: int, top: int) -> Iterator[Events]:
+    """Yield the events of a sensor that fills a part of the frame, whose first pixel is at (left, top)."""
+    for events in blocks:
+        yield Events(events.t, events.x + np.uint16(left), events.y + np.uint16(top), events.p)
+
+
+def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
+    """Write the settings into a new folder, or compare them with those of an existing folder.
+
+    What the settings of an existing folder do not mention did not exist yet and was as by default.
+    """
+    settings = {"recipe": RECIPE, "dataset": dataset, **asdict(config)}
+    for unread in ("workers", "world" if dataset == "synthetic" else "scene"):
+        del settings[unread]
     path = raw_dir / _SETTINGS_FILE
     if path.exists():
-        found = json.loads(path.read_text())
+        found = {"dataset": "synthetic", **json.loads(path.read_text())}
+        found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
         if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
             raise ValueError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
@@ -95,15 +154,16 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig) -> None:
             staged.write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int) -> None:
-    events, boxes = synthetic_recording(config, split, index)
-    write_dat(raw_dir / split / f"{_name(split, index)}{SPEC.event_suffixes[0]}", events, config.height, config.width)
-    write_boxes(_boxes_path(raw_dir, split, index), boxes)
+def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int, dataset: str) -> None:
+    events, boxes = simulated_recording(config, split, index, dataset)
+    path = raw_dir / split / f"{_name(split, index)}{SIMULATED[dataset].event_suffixes[0]}"
+    write_dat(path, events, config.height, config.width)
+    write_boxes(_boxes_path(raw_dir, split, index, dataset), boxes)
 
 
 def _name(split: str, index: int) -> str:
     return f"{split}_{index:04d}"
 
 
-def _boxes_path(raw_dir: Path, split: str, index: int) -> Path:
-    return raw_dir / split / f"{_name(split, index)}{SPEC.boxes_suffix}"
+def _boxes_path(raw_dir: Path, split: str, index: int, dataset: str) -> Path:
+    return raw_dir / split / f"{_name(split, index)}{SIMULATED[dataset].boxes_suffix}"

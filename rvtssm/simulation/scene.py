@@ -65,7 +65,7 @@ class Scene:
             is_large = min(w, h) >= min_side_px and np.hypot(w, h) >= min_diagonal_px
             if is_large and unhidden_share * share_in_frame >= MIN_VISIBLE:
                 still_us = 0 if self.view.is_moving else actor.journey.still_us(t_us)
-                found.append((t_us, left, top, w, h, actor.class_id, track_id, 1.0, still_us))
+                found.append((t_us, left, top, w, h, actor.class_id, track_id, 1.0, 0.0, still_us))
         return np.array(found, BOX_DTYPE)
 
     def _visible(self, t_us: int) -> list[tuple[int, Actor, Sighting]]:

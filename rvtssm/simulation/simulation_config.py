@@ -4,14 +4,17 @@ import math
 from dataclasses import dataclass, field
 
 from rvtssm.datasets.synthetic import SPEC
-from rvtssm.limits import check_at_least, check_share
+from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
 
 FIRST_LABEL_US = 100_000
 
 
 @dataclass
 class CameraConfig:
-    """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity."""
+    """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity.
+
+    The defaults leave out every effect after `dark_intensity`; CAMERAS has cameras that have them.
+    """
 
     threshold: float = 0.2  # contrast of an event
     threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
@@ -20,16 +23,73 @@ class CameraConfig:
     hot_pixel_share: float = 2e-4  # of the pixels; they send events without a reason
     hot_pixel_rate_hz: float = 40.0  # of the events of a hot pixel
     dark_intensity: float = 0.02  # added before the logarithm; the intensity of full darkness
+    threshold_noise: float = 0.0  # standard deviation from event to event, relative to the threshold
+    on_to_off: float = 1.0  # threshold of brighter over that of darker events
+    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day, lower in proportion to the light; 0: unlimited
+    leak_rate_hz: float = 0.0  # of brighter events without a change, per pixel
+    leak_mismatch: float = 0.0  # standard deviation of the logarithm of the leak rate over pixels
+    shot_rate_hz: float = 0.0  # noise events per pixel in darkness; in white by day a quarter
+    dead_pixel_share: float = 0.0  # of the pixels; they send nothing
+    latency_us: float = 0.0  # from the change to the time of its event, beyond that of the bandwidth
+    latency_jitter_us: float = 0.0  # standard deviation of the latency; it is never negative
+    readout_us: int = 0  # in which the rows are read once, one after the other; 0: at once
+    max_rate_hz: float = 0.0  # events per pixel, mean over the sensor, above which events are dropped; 0: unlimited
+    spread: float = 1.0  # each property is drawn per recording between its value over this and its value times this
+
+
+# Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346, IEBCS (Joubert et al. 2021) and Posch et al.
+# (JSSC 2011) for the sensor of Gen1, Finateu et al. (ISSCC 2020) and the settings of openeb for the IMX636. `any` is
+# wide enough to contain them.
+CAMERAS = {
+    "plain": CameraConfig(),
+    "davis346": CameraConfig(
+        threshold=0.2, threshold_mismatch=0.15, refractory_us=500, background_rate_hz=0.0, hot_pixel_share=5e-4,
+        threshold_noise=0.05, on_to_off=1.1, cutoff_hz=300, leak_rate_hz=0.1, leak_mismatch=0.3, shot_rate_hz=1.0,
+        dead_pixel_share=1e-4, latency_us=50, latency_jitter_us=100, max_rate_hz=130, spread=1.3,
+    ),
+    "gen1": CameraConfig(
+        threshold=0.25, threshold_mismatch=0.1, refractory_us=300, background_rate_hz=0.0, hot_pixel_share=2e-4,
+        threshold_noise=0.05, on_to_off=0.9, cutoff_hz=500, leak_rate_hz=0.05, leak_mismatch=0.3, shot_rate_hz=0.5,
+        dead_pixel_share=2e-4, latency_us=50, latency_jitter_us=80, max_rate_hz=150, spread=1.3,
+    ),
+    "imx636": CameraConfig(
+        threshold=0.2, threshold_mismatch=0.05, refractory_us=150, background_rate_hz=0.0, hot_pixel_share=5e-5,
+        threshold_noise=0.03, on_to_off=1.0, cutoff_hz=700, leak_rate_hz=0.02, leak_mismatch=0.3, shot_rate_hz=0.3,
+        dead_pixel_share=2e-5, latency_us=30, latency_jitter_us=40, readout_us=40, max_rate_hz=300, spread=1.3,
+    ),
+    "any": CameraConfig(
+        threshold=0.15, threshold_mismatch=0.1, refractory_us=150, background_rate_hz=0.05, hot_pixel_share=2e-4,
+        threshold_noise=0.05, on_to_off=1.0, cutoff_hz=400, leak_rate_hz=0.05, leak_mismatch=0.3, shot_rate_hz=0.6,
+        dead_pixel_share=1e-4, latency_us=50, latency_jitter_us=80, readout_us=20, max_rate_hz=200, spread=2.7,
+    ),
+}  # fmt: skip
 
 
 @dataclass
 class SceneConfig:
-    """How many actors a scene has, and what they do."""
+    """How many actors a scene of dataset=synthetic has, and what they do."""
 
     min_actors: int = 3  # at a time, including those about to enter
     max_actors: int = 5  # at a time
     car_share: float = 0.6  # of the actors; the others are pedestrians
     stopping_share: float = 0.9  # of the actors; these stop and go
+
+
+@dataclass
+class WorldConfig:
+    """What the recordings of dataset=open_world show. A share of 0 switches a part of the world off."""
+
+    indoor_share: float = 0.3  # of the recordings: in a room, the others outdoors
+    dark_share: float = 0.2  # of the recordings: at night or in a dim room
+    crowd_share: float = 0.15  # of the recordings: with up to three times as many actors
+    max_actors: int = 9  # people, vehicles and two-wheelers that are placed, at most
+    max_animals: int = 2  # dogs, which have no label
+    max_clutter: int = 8  # trees, flags, posts, signs, screens, water, furniture, at most
+    min_object_px: float = 12.0  # height of the smallest person when it is placed; a vehicle's is half of it
+    max_object_px: float = 300.0  # height of the largest person when it is placed; a vehicle's is half of it
+    min_lines: int = 96  # of the sensor, which is drawn per recording; the frame shows the middle of a larger sensor
+    max_lines: int = 720  # of the sensor; a smaller one than the frame leaves its border empty
+    lens_blur: float = 1.0  # strongest blur by the lens, standard deviation in pixels; 0: none
 
 
 @dataclass
@@ -47,6 +107,7 @@ class SyntheticConfig:
     ego_motion_share: float = 0.3  # of the recordings; in these the camera moves
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)
+    world: WorldConfig = field(default_factory=WorldConfig)
     workers: int | None = None  # None means one per core
 
     def num_recordings(self, split: str) -> int:
@@ -71,7 +132,38 @@ class SyntheticConfig:
         check_at_least("synthetic.camera", camera, 1e-3, "threshold", "dark_intensity")
         check_at_least("synthetic.camera", camera, 0, "threshold_mismatch", "refractory_us")
         check_at_least("synthetic.camera", camera, 0, "background_rate_hz", "hot_pixel_rate_hz")
-        check_share("synthetic.camera", camera, "hot_pixel_share")
+        check_at_least("synthetic.camera", camera, 0, "cutoff_hz", "leak_rate_hz", "leak_mismatch", "shot_rate_hz")
+        check_at_least("synthetic.camera", camera, 0, "latency_us", "latency_jitter_us", "readout_us", "max_rate_hz")
+        check_at_least("synthetic.camera", camera, 1, "spread")
+        check_positive("synthetic.camera", camera, "on_to_off")
+        check_share("synthetic.camera", camera, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
         check_at_least("synthetic.scene", scene, 0, "min_actors")
         check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
         check_share("synthetic.scene", scene, "car_share", "stopping_share")
+        world = self.world
+        check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share")
+        check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
+        check_at_least("synthetic.world", world, 4, "min_object_px")
+        check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")
+        check_at_least("synthetic.world", world, 16, "min_lines")
+        check_at_least("synthetic.world", world, world.min_lines, "max_lines")
+
+
+@dataclass
+class SimulateConfig:
+    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `camera=NAME` chooses."""
+
+    video: str | None = None  # a video file, or a folder of pictures in the order of their names
+    labels: str | None = None  # MOT text, COCO JSON, or a folder of YOLO text or Pascal VOC XML, one file per frame
+    label_format: str | None = None  # mot, coco, yolo or voc; null: by the suffix (.txt mot, .json coco), or by files
+    label_hz: float | None = None  # interpolate boxes along tracks to this rate; null: labels at the frames
+    classes: list[str] | None = None  # names of the numbers in MOT and YOLO labels; of others, which ones are kept
+    fps: float | None = None  # frames per second; null: what the video says, which a folder does not
+    linear: bool | None = None  # light is proportional to the numbers; null: with 16 bits yes, with 8 bits sRGB
+    max_motion_px: float = 1.0  # between two interpolated frames
+    split: str = "train"  # of the dataset that is written: train, val or test
+
+    def __post_init__(self) -> None:
+        check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))
+        check_choice("simulate.split", self.split, ("train", "val", "test"))
+        check_positive("simulate", self, "label_hz", "fps", "max_motion_px")

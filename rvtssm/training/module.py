@@ -36,6 +36,7 @@ class ModuleSettings:
     postprocess: PostprocessConfig
     freeze_batchnorm: bool = False
     fused: bool = True  # see `TrainingConfig`
+    pseudo_weight: float = 1.0  # see `TrainingConfig`
 
 
 class DetectionModule(L.LightningModule):
@@ -93,7 +94,10 @@ class DetectionModule(L.LightningModule):
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return the terms of the loss of a training batch and their `total`; the stored states advance."""
         predictions = self.train_streams.push_batch(batch)
-        losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets, self._matched_per_process)
+        weights = {} if batch.pseudo_scores is None else {"weights": self._weights_of(batch, batch.pseudo_scores)}
+        losses = self.detector.head.loss(
+            predictions, batch.targets, batch.num_targets, self._matched_per_process, **weights
+        )
         if self.settings.optim.h2_weight:
             losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), self.settings.optim.h2_band)
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
@@ -104,6 +108,12 @@ class DetectionModule(L.LightningModule):
             # they still take part: processes that train together wait for the gradient of every parameter
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
+
+    def _weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
+        """Return how much each target counts (M, N): 1 if it is annotated, by its score if a detector made it."""
+        by_score = self.settings.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
+        is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < batch.num_targets[:, None]
+        return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
 
     def _matched_per_process(self, num_matched: int) -> Tensor | int:
         """Return the divisor of the losses: the matches of all processes over the number of processes.

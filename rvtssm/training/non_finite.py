@@ -97,7 +97,8 @@ class NonFiniteStop(L.Callback):
         )
 
     def _write(self, trainer: L.Trainer, module: DetectionModule, content: dict[str, Any]) -> None:
-        batch = {field.name: getattr(content["batch"], field.name).cpu() for field in fields(SequenceBatch)}
+        moved = content["batch"].to("cpu")
+        batch = {field.name: getattr(moved, field.name) for field in fields(SequenceBatch)}
         settings = {
             "rvtssm": module.checkpoint_meta,
             "state_dict": module.detector.state_dict(),
@@ -106,6 +107,7 @@ class NonFiniteStop(L.Callback):
             "precision": str(trainer.precision),
             "optim": asdict(module.settings.optim),
             "freeze_batchnorm": module.settings.freeze_batchnorm,
+            "pseudo_weight": module.settings.pseudo_weight,
         }
         save_file(self.path, {**content, **settings, "batch": batch, "streams": copied_to_cpu(content["streams"])})
 
@@ -125,6 +127,7 @@ def replay(path: Path | str) -> dict[str, float]:
         memory_chunk=meta.model_config.memory_chunk,
         postprocess=PostprocessConfig(),
         freeze_batchnorm=content["freeze_batchnorm"],
+        pseudo_weight=content["pseudo_weight"],
     )
     detector = meta.build()
     if content["precision"] == "64-true":

@@ -41,6 +41,7 @@ class TrainingConfig:
     """One run of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
 
     steps: int = 400_000  # optimiser steps
+    pseudo_weight: float = 1.0  # of labels that a detector made, times their score; 0: leave them out
     init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
     validate_every: int = 10_000  # steps between validations; after the last step there is always a validation
     checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
@@ -68,7 +69,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
         check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
-        check_at_least("training", self, 0, "num_images")
+        check_at_least("training", self, 0, "num_images", "pseudo_weight")
         check_positive("training", self, "checkpoint_minutes")
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)

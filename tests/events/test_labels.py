@@ -27,7 +27,7 @@ def test_old_files_are_read_by_field_name(tmp_path):
     old[0] = (1 << 40, 4, 3, 1, 2, 1)
     np.save(tmp_path / "a.npy", old)
     (box,) = read_boxes(tmp_path / "a.npy")
-    assert tuple(box) == (1 << 40, 1, 2, 3, 4, 1, 0, 1, -1)
+    assert tuple(box) == (1 << 40, 1, 2, 3, 4, 1, 0, 1, 0, -1)
 
 
 def test_files_that_hold_no_boxes_are_refused(tmp_path):

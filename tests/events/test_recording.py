@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from functools import partial
 from itertools import pairwise
 
 import h5py
 import numpy as np
 import pytest
+from bag_writer import write_events
 from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events, write_hdf5
 from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
@@ -28,6 +30,8 @@ OTHER_ENCODERS = {
     "npy": write_npy,
     "npz": write_npz,
     "csv": write_csv,
+    "ros1": partial(write_events, container="ros1", encoding="mono"),
+    "ros2": partial(write_events, container="mcap", encoding="evt3"),
 }
 NUM_EVENTS = 70_000  # more than two entries of the index
 
@@ -44,7 +48,7 @@ def written_as(kind: str, path, events: Events):
     elif kind == "ecf":
         write_ecf(path, events, HEIGHT, WIDTH)
     elif kind in OTHER_ENCODERS:
-        OTHER_ENCODERS[kind](path, events)
+        return OTHER_ENCODERS[kind](path, events)
     else:
         write_hdf5(path, events)
     return path

@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -32,7 +33,7 @@ from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from tests.events import ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
+from tests.events import bag_writer, ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
 
 EVENTS = random_events(300)
 LABELS_US = (250_000, 500_000)
@@ -328,6 +329,12 @@ def _read_rvt(path: Path) -> None:
         sequence.close()
 
 
+def _write_bag(path: Path, container: str, kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bag = bag_writer.write_events(Path(folder) / "a", EVENTS, container, kind, "evt3", per_message=100)
+        path.write_bytes(bag.read_bytes())
+
+
 def _with_events(write: Callable[..., object], **settings: object) -> Callable[[Path], object]:
     return lambda path: write(path, EVENTS, **settings)
 
@@ -346,6 +353,14 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "npy": ("a.npy", _with_events(format_encoders.write_npy)),
     "npz": ("a.npz", _with_events(format_encoders.write_npz)),
     "csv": ("a.csv", _with_events(format_encoders.write_csv)),
+    **{
+        f"{container} {kind.partition('/')[0]}": (
+            f"bag.{container}",
+            partial(_write_bag, container=container, kind=kind),
+        )
+        for container in bag_writer.CONTAINERS
+        for kind in (bag_writer.DVS, bag_writer.EVENT_PACKET)
+    },
 }
 TARGETS: dict[str, Target] = {
     **{name: Target(file, write, _read_events) for name, (file, write) in _FORMATS.items()},

@@ -1,7 +1,7 @@
 """Prediction on recordings written here, with a real detector of random weights."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import cv2
 import numpy as np
@@ -186,13 +186,46 @@ def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
 
     monkeypatch.setattr("rvtssm.inference.pictures.draw_frame", keep)
     settings = PictureSettings(
-        ("car",), 0.5, WindowSettings(10_000), windows_per_picture=4, has_video=True, num_stills=0, downsample=1
+        ("car",), 0.5, WindowSettings(10_000), windows_per_picture=4, videos=["mp4"], num_stills=0, downsample=1
     )
     nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
     with open_pictures(tmp_path, settings) as show:
         for i in range(1, 11):
-            show(np.full((20, 8, 8), i, np.uint8), Detections(*nothing, 10_000 * i))
+            show(np.full((20, 8, 8), i, np.uint8), Detections(*nothing, 10_000 * i), 10_000 * (i - 1))
     assert drawn == [(40_000, 1 + 2 + 3 + 4), (80_000, 5 + 6 + 7 + 8), (100_000, 9 + 10)]
+
+
+@pytest.mark.parametrize("options", [{}, {"hz": 60}, {"window": "slide", "hz": 40}])
+def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatch, options):
+    """At 60 Hz and 30 pictures a second one shows two windows; windows that slide share events."""
+    drawn = []
+
+    def keep(hist, frame, *_, **__):
+        drawn.append((hist.copy(), frame))
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr("rvtssm.inference.pictures.draw_frame", keep)
+    recording = write_recording(tmp_path, duration_us=150_000)
+    found = []
+    config = PredictConfig(formats=["mp4"], postprocess=POSTPROCESS, downsample=3, **options)  # 30 pictures a second
+    on_frame = lambda frame, start_us: found.append((frame, start_us))  # noqa: E731
+    predict_recording(checkpoint, recording, tmp_path / "out", config, on_frame=on_frame, progress=False)
+    period, events = 2 if "hz" in options else 1, open_recording(recording).read()
+    last = list(range(period - 1, len(found), period))
+    last += [] if last[-1] == len(found) - 1 else [len(found) - 1]
+    assert len(drawn) == len(last) >= 3
+    for (hist, frame), place in zip(drawn, last, strict=True):
+        shown, _ = found[place]
+        first = place if "window" in options else (place // period) * period
+        part = events.between(found[first][1], shown.t_us)
+        wanted = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+        np.add.at(wanted, (part.p.astype(int), part.y, part.x), 1)
+        np.testing.assert_array_equal(hist, wanted)
+        np.testing.assert_array_equal(frame.xyxy, shown.xyxy)
+    if not options:
+        drawn.clear()
+        predict_recording(checkpoint, recording, tmp_path / "out", replace(config, view="network"), progress=False)
+        assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
 
 
 def test_a_stride_that_is_no_whole_number_of_microseconds_is_one_constant_step(checkpoint, tmp_path, monkeypatch):
@@ -255,7 +288,7 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
         checkpoint,
         recording,
         tmp_path / "out",
-        PredictConfig(postprocess=POSTPROCESS),
+        PredictConfig(postprocess=POSTPROCESS, view="network"),
         ground_truth=Labels(boxes, zeros, t_us, zeros, zeros - 1),
         progress=False,
     )

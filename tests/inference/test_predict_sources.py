@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import pytest
 from dsec_examples import CAR, OFFSET_US, boxes_at, image_times, write_sequence
+from rosbags.highlevel import AnyReader
 from test_predict_recording import (
     HEIGHT,
     POSTPROCESS,
@@ -34,6 +35,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.inference import detection_bag
 from rvtssm.inference.draw import events_image
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
@@ -475,9 +477,17 @@ def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, c
     assert len(list((tmp_path / "drives/below/outputs/predict/drives").glob("*/detections.jsonl"))) == 2
 
 
+def read_bag(path):
+    """The messages of a bag, by the definitions that it carries."""
+    with AnyReader([path]) as reader:
+        return [reader.deserialize(data, each.msgtype) for each, _, data in reader.messages()]
+
+
 def test_every_format_says_the_same(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000)
-    config = PredictConfig(formats=["jsonl", "npy", "coco", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3)
+    config = PredictConfig(
+        formats=["jsonl", "npy", "coco", "mcap", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3
+    )
     predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     rows = np.load(tmp_path / "out/detections.npy")
     results = json.loads((tmp_path / "out/coco_results.json").read_text())
@@ -486,6 +496,18 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
         assert result["image_id"] == row["t"] and result["category_id"] == row["class_id"]
         assert result["bbox"] == pytest.approx([row[name] for name in "xywh"], abs=0.01)
         assert result["score"] == pytest.approx(row["class_confidence"], abs=1e-4)
+    messages = read_bag(tmp_path / "out/detections.mcap")
+    boxes = [(message, box) for message in messages for box in message.detections]
+    disk_ids = dict(zip(checkpoint.spec.class_names, checkpoint.spec.disk_class_ids, strict=True))
+    assert len(messages) == len(read_lines(tmp_path / "out")) and len(boxes) == len(rows)
+    for row, (message, box) in zip(rows, boxes, strict=True):
+        assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == row["t"]
+        (found,) = box.results
+        assert disk_ids[found.hypothesis.class_id] == row["class_id"]
+        assert found.hypothesis.score == pytest.approx(row["class_confidence"])
+        center = (row["x"] + row["w"] / 2, row["y"] + row["h"] / 2, row["w"], row["h"])
+        placed = (box.bbox.center.position.x, box.bbox.center.position.y, box.bbox.size_x, box.bbox.size_y)
+        assert placed == pytest.approx(center, abs=1e-3)
     stills = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("still_*.png"))]
     assert len(stills) == 3
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png")), np.concatenate(stills, axis=1))
@@ -583,5 +605,12 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
 
 
 def test_a_format_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match="'avi'; choose from jsonl, npy, coco, mp4, png"):
+    with pytest.raises(ValueError, match="'avi'; choose from jsonl, npy, coco, mcap, mp4, png, gif, webp"):
         PredictConfig(formats=["avi"])
+
+
+def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(detection_bag, "find_spec", lambda name: None)
+    recording = write_recording(tmp_path, duration_us=60_000)
+    with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
+        predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)

@@ -19,7 +19,7 @@ from test_prepare_dataset import contents, write_recording
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.simulation.generate_recordings import generate_synthetic
+from rvtssm.simulation.generate_recordings import generate_dataset
 from rvtssm.simulation.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -44,7 +44,7 @@ def preprocessing(folder: Path, config=PREPROCESS):
 
 
 def generating(folder: Path, config=GENERATE):
-    return generate_synthetic, (config, folder / "out")
+    return generate_dataset, (config, folder / "out")
 
 
 def processes_below(folder: Path) -> set[int]:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.records import Events
-from rvtssm.simulation.camera import simulate_events
-from rvtssm.simulation.simulation_config import CameraConfig
+from rvtssm.simulation.camera import drawn_camera, simulate_events
+from rvtssm.simulation.simulation_config import CAMERAS, CameraConfig
 
 QUIET = {"threshold_mismatch": 0.0, "background_rate_hz": 0.0, "hot_pixel_share": 0.0, "refractory_us": 0}
 
@@ -182,3 +182,119 @@ def test_frames_that_cannot_be_used_are_refused():
         events_of([], camera())
     with pytest.raises(ValueError, match="follows one at 5 us"):
         events_of([(5, dark), (5, dark)], camera())
+
+
+def step(contrast: float, config: CameraConfig, light: float = 0.5, step_us: int = 50, seconds: float = 0.02) -> Events:
+    """What pixels send whose light becomes brighter by `contrast` just after time 0, in frames `step_us` apart."""
+    before, after = np.full((4, 5), light), np.full((4, 5), (light + config.dark_intensity) * np.exp(contrast))
+    frames = [(0, before), *((t, after - config.dark_intensity) for t in range(1, round(seconds * 1e6), step_us))]
+    return events_of(frames, config)
+
+
+def slope(config: CameraConfig, change: float, seconds: float = 1.0, shape=(40, 50), seed: int = 0) -> Events:
+    """What pixels send whose logarithm rises evenly by `change`."""
+    times = np.linspace(0, 1, 101)
+    logs = (-2.0 + change * a for a in times)
+    frames = [(int(seconds * 1e6 * a), intensity(np.full(shape, v), config)) for a, v in zip(times, logs, strict=True)]
+    return events_of(frames, config, seed)
+
+
+@pytest.mark.parametrize("light", [0.05, 0.4])
+def test_a_low_pass_answers_sooner_to_more_contrast_and_to_more_light(light):
+    config = camera(cutoff_hz=200.0, threshold=0.2)
+    for contrast in (0.3, 0.6, 1.5):
+        first_us = step(contrast, config, light).t.min()
+        bandwidth = 2 * np.pi * 200 * np.exp(contrast) * (light + 0.02) / 1.02  # after the step there is more light
+        assert first_us == pytest.approx(-1e6 * np.log(1 - 0.2 / contrast) / bandwidth, abs=60)
+
+
+def test_leak_events_are_brighter_and_come_at_their_rate():
+    events = noise(20.0, leak_rate_hz=0.5, leak_mismatch=0.0)
+    assert (events.p == 1).all()
+    assert len(events) // (60 * 80) in (9, 10)  # the tenth comes at the end, a rounding away
+    spread = noise(20.0, leak_rate_hz=0.5, leak_mismatch=0.5)
+    counts = np.bincount(spread.y * 80 + spread.x, minlength=60 * 80)
+    assert np.log(counts[counts > 0] + 0.5).std() == pytest.approx(0.5, abs=0.1)
+
+
+def test_shot_noise_falls_to_a_quarter_from_darkness_to_white():
+    counts = {}
+    for light in (0.0, 0.5, 1.0):
+        picture = np.full((60, 80), light)
+        counts[light] = len(events_of([(0, picture), (5_000_000, picture)], camera(shot_rate_hz=2.0)))
+    assert counts[0.0] == pytest.approx(60 * 80 * 5 * 2, rel=0.05)
+    assert counts[0.5] / counts[0.0] == pytest.approx(0.625, rel=0.05)
+    assert counts[1.0] / counts[0.0] == pytest.approx(0.25, rel=0.05)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_unequal_thresholds_make_more_events_of_one_polarity(ratio):
+    config = camera(threshold=0.1, on_to_off=ratio)
+    brighter, darker = (len(slope(config, change)) / 2000 for change in (1.9, -1.9))
+    assert brighter == pytest.approx(19 / ratio**0.5, abs=1)
+    assert darker == pytest.approx(19 * ratio**0.5, abs=1)
+
+
+def test_thresholds_that_differ_from_event_to_event_scatter_the_times():
+    even, noisy = (slope(camera(threshold=0.1, threshold_noise=sigma), 1.95) for sigma in (0.0, 0.2))
+    assert len(noisy) == pytest.approx(len(even), rel=0.05)
+    gaps = np.concatenate([np.diff(noisy.t[(noisy.x == x) & (noisy.y == 3)]) for x in range(50)])
+    assert gaps.std() / gaps.mean() == pytest.approx(0.2, abs=0.03)
+
+
+def test_dead_pixels_are_silent():
+    config = camera(dead_pixel_share=0.2, threshold=0.1)
+    assert len(np.unique(slope(config, 1.0).x + 50 * slope(config, 1.0).y.astype(int))) == pytest.approx(1600, rel=0.1)
+
+
+def test_latency_delays_and_scatters():
+    times = slope(camera(threshold=0.1), 0.55).t
+    late = slope(camera(threshold=0.1, latency_us=3_000.0), 0.55).t
+    np.testing.assert_array_equal(late, times + 3_000)
+    jitter = slope(camera(threshold=0.1, latency_us=3_000.0, latency_jitter_us=500.0), 0.55)
+    delays = np.concatenate([np.sort(jitter.t[(jitter.x == x)]) for x in range(50)]) - np.tile(np.sort(times[::50]), 50)
+    assert delays.mean() == pytest.approx(3_000, abs=30) and delays.std() == pytest.approx(500, abs=30)
+    assert np.diff(jitter.t).min() >= 0
+
+
+def test_rows_are_read_in_turn():
+    scattered = {"threshold": 0.1, "threshold_noise": 0.2}
+    before, events = slope(camera(**scattered), 1.0), slope(camera(**scattered, readout_us=4_000), 1.0)
+    turn = events.y.astype(int) * 4_000 // 40
+    assert ((events.t - turn) % 4_000 == 0).all()
+    kept = len(events)  # what is read after the last frame is lost
+    waits = np.sort(events.t) - np.sort(before.t)[:kept]
+    assert len(before) * 0.99 <= kept and waits.min() >= -1 and waits.max() <= 4_001
+
+
+def test_a_limit_drops_what_is_above_it_and_only_that():
+    burst = slope(camera(threshold=0.1), 1.95, seconds=0.1)
+    limited = slope(camera(threshold=0.1, max_rate_hz=100.0), 1.95, seconds=0.1)
+    most = 100.0 * 2000 / 1000
+    assert np.bincount(burst.t // 1000).max() > 5 * most
+    assert np.bincount(limited.t // 1000).max() <= most
+    assert len(np.unique(limited.y)) == 40
+    free = slope(camera(threshold=0.1, max_rate_hz=1e6), 1.95, seconds=0.1)
+    np.testing.assert_array_equal(free.t, burst.t)
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_every_camera_gives_sorted_events_inside_the_sensor_and_the_time_and_always_the_same(name):
+    drawn = drawn_camera(CAMERAS[name], np.random.default_rng(1))
+    events, again = events_of(flicker(), drawn), events_of(flicker(), drawn)
+    assert len(events) > 1000 and np.diff(events.t).min() >= 0
+    assert events.t[0] >= 0 and events.t[-1] <= 59 * 9_000 and events.x.max() < 32 and events.y.max() < 24
+    for column in ("t", "x", "y", "p"):
+        np.testing.assert_array_equal(getattr(events, column), getattr(again, column))
+
+
+def test_properties_are_drawn_per_recording_within_their_spread():
+    center = CAMERAS["any"]
+    assert drawn_camera(CameraConfig(), np.random.default_rng(0)) == CameraConfig()
+    drawn = [drawn_camera(center, np.random.default_rng(seed)) for seed in range(200)]
+    assert drawn[0] == drawn_camera(center, np.random.default_rng(0)) != drawn[1]
+    for name in ("shot_rate_hz", "cutoff_hz", "latency_us"):
+        values = np.array([getattr(camera, name) for camera in drawn]) / getattr(center, name)
+        assert 1 / 2.7 <= values.min() < 0.45 and 2.2 < values.max() <= 2.7
+    thresholds = [camera.threshold for camera in drawn]
+    assert 0.05 <= min(thresholds) < 0.07 and 0.3 < max(thresholds) <= 0.4

@@ -13,7 +13,7 @@ from rvtssm.datasets.synthetic import SPEC
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
-from rvtssm.simulation.generate_recordings import SPLITS, generate_synthetic, synthetic_recording
+from rvtssm.simulation.generate_recordings import SPLITS, generate_dataset, simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 
 SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, height=48, width=64, workers=1)
@@ -26,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def raw_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("synthetic") / "raw"
-    generate_synthetic(SMALL, folder, progress=False)
+    generate_dataset(SMALL, folder, progress=False)
     return folder
 
 
@@ -47,22 +47,22 @@ def test_it_lies_on_disk_like_gen1(raw_dir):
 
 def test_a_second_run_does_only_what_is_missing(raw_dir):
     before = files(raw_dir)
-    assert generate_synthetic(SMALL, raw_dir, progress=False) == []
+    assert generate_dataset(SMALL, raw_dir, progress=False) == []
     boxes = raw_dir / "train" / "train_0001_bbox.npy"
     boxes.unlink()  # as after a kill between the two files
     (raw_dir / "train" / "train_0001_td.dat").write_bytes(b"cut off")
-    assert generate_synthetic(SMALL, raw_dir, progress=False) == ["train/train_0001"]
+    assert generate_dataset(SMALL, raw_dir, progress=False) == ["train/train_0001"]
     assert files(raw_dir) == before
 
 
 def test_the_number_of_workers_changes_nothing(raw_dir, tmp_path):
-    generate_synthetic(replace(SMALL, workers=2), tmp_path / "raw", progress=False)
+    generate_dataset(replace(SMALL, workers=2), tmp_path / "raw", progress=False)
     assert files(tmp_path / "raw") == files(raw_dir)
 
 
 def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
     def boxes(config: SyntheticConfig, split: str, index: int) -> bytes:
-        return synthetic_recording(config, split, index)[1].tobytes()
+        return simulated_recording(config, split, index)[1].tobytes()
 
     one = boxes(SMALL, "train", 0)
     assert one == boxes(replace(SMALL, num_train=100), "train", 0)
@@ -73,13 +73,13 @@ def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
 def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
     before = files(raw_dir)
     with pytest.raises(ValueError, match="seed=5 instead of 9"):
-        generate_synthetic(replace(SMALL, seed=9), raw_dir, progress=False)
+        generate_dataset(replace(SMALL, seed=9), raw_dir, progress=False)
     with pytest.raises(ValueError, match="num_train=2 instead of 1"):
-        generate_synthetic(replace(SMALL, num_train=1), raw_dir, progress=False)
+        generate_dataset(replace(SMALL, num_train=1), raw_dir, progress=False)
     assert files(raw_dir) == before
     (tmp_path / "train").mkdir()
     with pytest.raises(ValueError, match=r"holds recordings but no synthetic\.json"):
-        generate_synthetic(SMALL, tmp_path, progress=False)
+        generate_dataset(SMALL, tmp_path, progress=False)
     assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
 
 
@@ -89,13 +89,13 @@ def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
 )
 def test_impossible_settings_are_refused(change, tmp_path):
     with pytest.raises(ValueError, match=r"synthetic\.|16x16"):
-        generate_synthetic(replace(SMALL, **change), tmp_path / "raw", progress=False)
+        generate_dataset(replace(SMALL, **change), tmp_path / "raw", progress=False)
 
 
 @pytest.mark.parametrize("interval_us, first_us", [(50_000, 100_000), (30_000, 120_000), (250_000, 250_000)])
 def test_labels_come_at_multiples_of_their_interval(interval_us, first_us):
     config = SyntheticConfig(label_interval_us=interval_us, duration_s=2.0)
-    times = np.unique(synthetic_recording(config, "train", 0)[1]["t"])
+    times = np.unique(simulated_recording(config, "train", 0)[1]["t"])
     assert times[0] == first_us and times[-1] > 1_700_000
     assert (times % interval_us == 0).all()
 
@@ -108,7 +108,7 @@ def test_a_tenth_of_many_recordings_moves_the_camera_if_asked_in_every_part():
 
 def test_the_default_set_has_enough_of_everything():
     config = SyntheticConfig(ego_motion_share=0.0)
-    boxes = [synthetic_recording(config, "train", index)[1] for index in range(12)]
+    boxes = [simulated_recording(config, "train", index)[1] for index in range(12)]
     per_frame = [len(recording) / len(np.unique(recording["t"])) for recording in boxes]
     assert 2 <= np.mean(per_frame) <= 5
     everything = np.concatenate(boxes)

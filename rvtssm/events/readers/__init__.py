@@ -10,6 +10,15 @@ from pathlib import Path
 from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.events.readers.aedat4 import open_aedat4
 from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
+from rvtssm.events.readers.bags import (
+    BAG_METADATA,
+    MCAP_SIGNATURE,
+    ROS1_SIGNATURE,
+    SQLITE_SIGNATURE,
+    is_bag,
+    open_bag,
+    split_topic,
+)
 from rvtssm.events.readers.csv_text import is_csv, open_csv
 from rvtssm.events.readers.dat import open_dat
 from rvtssm.events.readers.dsec_hdf5 import is_dsec, open_dsec
@@ -37,25 +46,36 @@ READERS: dict[str, Callable[[Path, int | None, int | None], Recording]] = {
     "npy": open_npy,
     "npz": open_npz,
     "csv": open_csv,
+    "ros1": open_bag,
+    "ros2": open_bag,
 }
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
-_SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz"}
+_BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
+_SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
 
 
 def open_recording(path: Path | str, height: int | None = None, width: int | None = None) -> Recording:
     """Open an event file of any format in READERS. `height` and `width` are sensor pixels.
 
+    A bag of several topics of events is opened as `FILE:/TOPIC`, a ROS 2 bag also by the name of its folder.
     Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
     or if the caller contradicts the file.
     """
-    path = Path(path)
+    path, topic = split_topic(path)
+    if is_bag(path):
+        path = path / BAG_METADATA
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give an event recording")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty (0 bytes); copy it again")
     with file_errors(path):
-        return READERS[recording_format(path)](path, height, width)
+        name = recording_format(path)
+        if topic is None:
+            return READERS[name](path, height, width)
+        if name not in _BAG_SIGNATURES.values():
+            raise ValueError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
+        return open_bag(path, height, width, topic)
 
 
 def recording_format(path: Path) -> str:
@@ -67,6 +87,8 @@ def recording_format(path: Path) -> str:
     for signature, name in _SIGNATURES.items():
         if head.startswith(signature):
             return name
+    if path.name == BAG_METADATA and is_bag(path.parent):
+        return "ros2"
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:

@@ -14,6 +14,7 @@ from rvtssm.events.readers.recording import (
     OUTSIDE,
     POSITION,
     ByteRecording,
+    Bytes,
     EventBuffer,
     State,
 )
@@ -32,8 +33,13 @@ class Evt2Recording(ByteRecording):
     own_state = (-1, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        words = self._read_units(state, len(buffer.t)).view("<u4")
-        kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        return self.decode_units(self._read_units(state, len(buffer.t)), state, (self.height, self.width), buffer)
+
+    @staticmethod
+    def decode_units(units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        words = units.view("<u4")[: len(buffer.t)]
+        kept: int = _decode_words(words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
 
 

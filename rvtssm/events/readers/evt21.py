@@ -16,6 +16,7 @@ from rvtssm.events.readers.recording import (
     NUM_COMMON,
     POSITION,
     ByteRecording,
+    Bytes,
     EventBuffer,
     State,
 )
@@ -40,9 +41,16 @@ class Evt21Recording(ByteRecording):
         self.has_swapped_halves = read_text_header(path).has_swapped_halves
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        halves = self._read_units(state, max(_MIN_WORDS, len(buffer.t) // 4)).view("<u4").reshape(-1, 2)
-        heads = int(not self.has_swapped_halves)
-        kept: int = _decode_words(halves, heads, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        units = self._read_units(state, max(_MIN_WORDS, len(buffer.t) // 4))
+        return self.decode_units(units, state, (self.height, self.width), buffer, self.has_swapped_halves)
+
+    @staticmethod
+    def decode_units(
+        units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer, has_swapped_halves: bool = False
+    ) -> int:
+        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
+        kept: int = _decode_words(halves, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
 
 

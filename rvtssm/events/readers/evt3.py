@@ -13,6 +13,7 @@ from rvtssm.events.readers.recording import (
     NUM_COMMON,
     POSITION,
     ByteRecording,
+    Bytes,
     EventBuffer,
     State,
 )
@@ -36,8 +37,14 @@ class Evt3Recording(ByteRecording):
     own_state = (-1, 0, 0, -1, 0, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        words = self._read_units(state, max(_MIN_WORDS, len(buffer.t))).view("<u2")
-        kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        units = self._read_units(state, max(_MIN_WORDS, len(buffer.t)))
+        return self.decode_units(units, state, (self.height, self.width), buffer)
+
+    @staticmethod
+    def decode_units(units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        words = units.view("<u2")
+        kept: int = _decode_words(words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
 
 

@@ -83,10 +83,15 @@ def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
         staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
 
 
+def cache_folder() -> Path:
+    """Return the folder in which the package keeps what it can make again."""
+    cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "rvtssm"
+
+
 def index_folder() -> Path:
     """Return the folder of all indexes."""
-    cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "rvtssm" / "indexes"
+    return cache_folder() / "indexes"
 
 
 def index_path(path: Path) -> Path:

@@ -36,6 +36,7 @@ _LONGEST_GAP_US = 6 * 3_600_000_000  # in a recording; its empty windows would b
 _NOT_SETTINGS = ("path", "faults", "_index", "_handle", "_handle_owner")
 
 State = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,16 @@ class Recording(ABC):
         return part
 
     @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.path.name
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the file."""
+        return self.path.stat().st_size
+
+    @property
     def time_range_us(self) -> tuple[int, int]:
         """The times of the first and of the last event; raises ValueError for a file without events."""
         index = self._built_index()
@@ -281,7 +292,7 @@ class ByteRecording(Recording):
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)
 
-    def _read_units(self, state: State, max_units: int) -> npt.NDArray[np.uint8]:
+    def _read_units(self, state: State, max_units: int) -> Bytes:
         """Return the bytes of the next units at the position of the state, in a buffer that is overwritten later."""
         position = int(state[POSITION])
         num_units = min(max_units, _READ_BYTES // self.unit_bytes, self._num_units - position)

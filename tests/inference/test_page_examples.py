@@ -1,4 +1,4 @@
-"""The programs in README.md do what they say."""
+"""The programs on the pages for users do what they say."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows, WindowSettings
 
-README = Path(__file__).parents[2] / "README.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 
 
 def program(word: str) -> str:
-    """The only block of Python on the page that has this word."""
-    (found,) = [
-        block for block in re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S) if word in block
-    ]
+    """The only block of Python on the pages that has this word."""
+    blocks = [block for page in PAGES for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)]
+    (found,) = [block for block in blocks if word in block]
     return found
 
 

@@ -1,0 +1,40 @@
+"""The events of pictures at the resolution of the sensor, which the frames of a detector often do not have."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.records import Events, WindowSettings
+
+
+class SensorFrames:
+    """Counts the events of a recording per pixel of the sensor, for the times that a picture shows.
+
+    `overlap_us` is how long before the end of a picture the next one may start. Events from `until_us` on are left out.
+    """
+
+    def __init__(self, sensor_hw: tuple[int, int], overlap_us: int = 0, until_us: int | None = None) -> None:
+        self._counter = FrameCounter(WindowSettings(num_bins=1, count_cutoff=255), frame_pixels(*sensor_hw))
+        self._overlap_us = overlap_us
+        self._until_us = np.iinfo(np.int64).max if until_us is None else until_us
+
+    def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
+        """Yield the blocks unchanged, and keep their events for `take`. Blocks may reuse their arrays."""
+        for block in blocks:
+            self._counter.push(block.between(np.iinfo(np.int64).min, self._until_us))
+            yield block
+
+    def take(self, start_us: int, end_us: int) -> np.ndarray:
+        """Return the numbers (2, H, W) uint8 of darker and brighter events with start_us <= t < end_us.
+
+        Numbers saturate at 255. Later calls must not start before `end_us - overlap_us`.
+        """
+        (counts,) = self._counter.take(np.array([[start_us, end_us]]))
+        self.forget(end_us)
+        return counts
+
+    def forget(self, end_us: int) -> None:
+        """Forget what was not shown until a time."""
+        self._counter.forget_before(end_us - self._overlap_us)

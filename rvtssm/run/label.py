@@ -1,0 +1,164 @@
+"""`rvtssm label`: a detector makes boxes for recordings, or times of recordings, that have none."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.atomic_files import atomic_file
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec, custom
+from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.tree import RawRecording, find_recordings
+from rvtssm.inference.pseudo_labels import find_pseudo_boxes
+from rvtssm.inference.stream import check_causal
+from rvtssm.inference.track_objects import check_installed
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.output_folder import locked
+from rvtssm.progress import progress_bar
+from rvtssm.records import DatasetSpec
+from rvtssm.run.announcement import announce
+from rvtssm.run.console import say, say_error
+from rvtssm.run.inputs import recordings_path, writable
+from rvtssm.run.weights import read_weights
+
+_SETTINGS_FILE = "label.json"
+_SPLITS = ("train", "val", "test")
+_BOXES_SUFFIX = "_bbox.npy"  # where the dataset has label files of another kind, which cannot hold a `pseudo_score`
+
+
+def label(config: Config) -> int:
+    """Write a tree of recordings with labels to `out`; return 2 if one of the recordings cannot be read.
+
+    The recordings are links to those of `dataset.raw_dir`. Annotated boxes stay as they are, boxes of the detector have
+    a `pseudo_score`. Recordings that have their labels from an earlier run with the same settings are skipped.
+    """
+    raw_dir = Path(recordings_path(config))
+    out = writable(Path(config.out or "outputs/label"))
+    if out.resolve() == raw_dir.resolve():
+        raise ValueError(f"{out} holds the recordings; choose another folder for the labels")
+    check_installed("rvtssm label")
+    checkpoint = read_weights(config)
+    check_causal(checkpoint.detector)
+    spec = _check_dataset(config, checkpoint)
+    wanted = [split for split in _SPLITS if split in config.label.splits or _has_split(raw_dir, split, spec)]
+    wanted += [split for split in config.label.splits if split not in _SPLITS]
+    recordings = [(split, raw) for split in wanted for raw in find_recordings(raw_dir, split, spec)]
+    announce(
+        "label",
+        weights=config.checkpoint,
+        source=f"{raw_dir} {spec.name}",
+        recordings=sum(split in config.label.splits for split, _ in recordings),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+        output=out,
+    )
+    num_failed, made = 0, []
+    with locked(out), progress_bar("labelling", len(recordings)) as advance:
+        _check_settings(out, config)
+        if spec.name == custom.SPEC.name:
+            custom.copy_description(raw_dir, out, labels=_suffix(spec))
+        for split, raw in recordings:
+            try:
+                boxes = _write(out, raw_dir, split, raw, spec, checkpoint, config)
+            except (ValueError, OSError) as error:
+                num_failed += 1
+                say_error(f"{raw.name}: {' '.join(str(error).split())}")
+            else:
+                made += [] if boxes is None else [boxes]
+            advance(1)
+    found = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
+    say(
+        f"{len(made)} recordings labelled with {(found > 0).sum()} boxes and {(found < 0).sum()} uncertain ones beside "
+        f"{(found == 0).sum()} annotated ones, {num_failed} failed; train with dataset.raw_dir={out}"
+    )
+    return 2 if num_failed else 0
+
+
+def _write(
+    out: Path,
+    raw_dir: Path,
+    split: str,
+    raw: RawRecording,
+    spec: DatasetSpec,
+    checkpoint: LoadedCheckpoint,
+    config: Config,
+) -> Boxes | None:
+    """Write the link and the labels of one recording, in this order; return the boxes, None if they were there."""
+    link = out / raw.events_path.relative_to(raw_dir)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(raw.events_path.resolve())
+    folder = raw.events_path.relative_to(raw_dir / (spec.events_dir or "")).parts[0]
+    path = out / (spec.boxes_dir or "") / folder / f"{raw.name}{_suffix(spec)}"
+    if path.exists():
+        return None
+    boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
+    if split in config.label.splits:
+        recording = open_recording(raw.events_path, spec.height, spec.width)
+        try:
+            found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
+        finally:
+            recording.close()
+        if len(boxes):  # tracks of the detector are others than those of the annotations
+            found["track_id"][found["track_id"] > 0] += boxes["track_id"].max()
+        boxes = np.concatenate([boxes, found])
+        boxes = boxes[np.argsort(boxes["t"], kind="stable")]
+    elif raw.boxes_path is None:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_boxes(path, boxes)
+    return boxes if split in config.label.splits else None
+
+
+def _suffix(spec: DatasetSpec) -> str:
+    """Return how the label files end that are written."""
+    return spec.boxes_suffix if spec.boxes_suffix.endswith(".npy") else _BOXES_SUFFIX
+
+
+def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
+    """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
+    dataset, known = config.dataset, checkpoint.spec
+    if not dataset.name:
+        dataset = replace(dataset, name=known.name, height=known.height, width=known.width)
+    spec = build_spec(dataset)
+    asked, trained = (
+        f"{', '.join(each.class_names)}; {each.width} x {each.height} pixels, {each.downsample} to one"
+        for each in (spec, known)
+    )
+    if asked != trained:
+        raise ValueError(
+            f"{config.checkpoint} was trained on {known.name} ({trained}), {spec.name} has {asked}; label the dataset "
+            "of the weights"
+        )
+    return spec
+
+
+def _has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
+    try:
+        return bool(find_recordings(raw_dir, split, spec))
+    except ValueError:
+        return False
+
+
+def _check_settings(out: Path, config: Config) -> None:
+    """Write what decides the labels into a new folder, or compare it with that of an existing folder."""
+    settings: dict[str, Any] = {
+        "weights_file": hashlib.sha256(Path(str(config.checkpoint)).read_bytes()).hexdigest(),
+        "raw_dir": str(Path(str(config.dataset.raw_dir)).resolve()),
+        "precision": config.precision,
+        **asdict(config.label),
+    }
+    path = out / _SETTINGS_FILE
+    if path.exists():
+        found = json.loads(path.read_text())
+        if different := [key for key in settings if found.get(key) != settings[key]]:
+            listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
+            raise ValueError(f"{out} has labels of {listed}; delete it or choose another folder")
+    else:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -1,0 +1,207 @@
+"""The server of the page: its files, the list of recordings, uploads, and one connection with a session per page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.requests import ClientDisconnect
+
+from rvtssm.inference.draw import CLASS_COLORS
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.serve.serve_config import LOOPBACK, MAX_HZ, MIN_HZ, ServeConfig
+from rvtssm.serve.session import Opening, Session
+from rvtssm.serve.uploads import Uploads
+
+_STATIC = Path(__file__).parent / "static"
+_MOST_COMMANDS_BYTES = 4096  # of one message of a page
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def build_app(
+    config: ServeConfig,
+    weights: Callable[[str], LoadedCheckpoint],
+    recordings: dict[str, Path],
+    has_camera: bool,
+    title: str,
+) -> FastAPI:
+    """Return the application.
+
+    `weights` returns the weights in a precision. `recordings` are what a page may play, by name; nothing else of the
+    disk can be reached. `title` says which weights they are.
+    """
+    uploads = Uploads(int(config.max_upload_mb * 1e6))
+    camera, pages = threading.Lock(), dict[str, Session]()
+    sending: set[str] = set()  # pages whose file is arriving or being checked
+    num_arriving = 0  # connections whose session is being made
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        for session in list(pages.values()):
+            await asyncio.to_thread(session.close)
+        uploads.close()
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_Guard, config=config)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+
+    @app.get("/")
+    async def page() -> FileResponse:
+        return FileResponse(_STATIC / "index.html", headers=_HEADERS)
+
+    @app.post("/upload/{page_id}")
+    async def upload(page_id: str, request: Request) -> JSONResponse:
+        session = pages.get(page_id)
+        if session is None:
+            return JSONResponse({"message": "this page is not connected; load it again"}, 404)
+        if page_id in sending:
+            return JSONResponse({"message": "this page sends a file already; wait for it"}, 409)
+        sending.add(page_id)
+        try:
+            size = [_side(request.query_params.get(name)) for name in ("height", "width")]
+            name = unquote(request.headers.get("x-file-name", ""))
+            opening = await uploads.receive(page_id, name, request.stream(), *size)
+        except (ValueError, OSError, ClientDisconnect) as error:
+            return JSONResponse({"message": getattr(error, "strerror", None) or str(error)}, 400)
+        finally:
+            sending.remove(page_id)
+        if page_id not in pages:  # it was closed meanwhile
+            uploads.delete(page_id)
+            return JSONResponse({"message": "this page was closed"}, 404)
+        session.open(opening)
+        return JSONResponse({"name": opening.name})
+
+    @app.websocket("/session")
+    async def connect(socket: WebSocket) -> None:
+        nonlocal num_arriving
+        await socket.accept()
+        if len(pages) + num_arriving >= config.max_pages:
+            message = f"{config.max_pages} pages are open already; close one, or start the server with serve.max_pages"
+            await socket.send_text(json.dumps({"kind": "error", "message": message}))
+            await socket.close(1013)
+            return
+        loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(is_ready.set)
+
+        page_id, num_arriving = secrets.token_urlsafe(16), num_arriving + 1
+        try:
+            checkpoint = await asyncio.to_thread(weights, "float32")
+            session = pages[page_id] = Session(weights, camera, notify)
+        finally:
+            num_arriving -= 1
+        hello = {
+            "kind": "hello",
+            "page": page_id,
+            "title": title,
+            "class_names": checkpoint.spec.class_names,
+            "class_colors": CLASS_COLORS,
+            "trained_hz": checkpoint.windows.hz,
+            "rates": [MIN_HZ, MAX_HZ],
+            "sources": [*recordings] + (["camera"] if has_camera else []),
+            "has_camera": has_camera,
+        }
+        sender = asyncio.create_task(_send(socket, session, is_ready))
+        try:
+            await socket.send_text(json.dumps(hello))
+            while True:
+                command = _parsed(await socket.receive_text())
+                if "open" in command:
+                    name = command["open"]
+                    if name == "camera" and has_camera:
+                        session.open(Opening("camera", camera_settings=config.camera_settings))
+                    elif isinstance(name, str) and name in recordings:
+                        session.open(Opening(name, str(recordings[name])))
+                session.handle(command)
+        except (WebSocketDisconnect, ValueError, RuntimeError):
+            pass
+        finally:
+            sender.cancel()
+            del pages[page_id]
+            threading.Thread(target=_end, args=(session, uploads, page_id)).start()
+
+    return app
+
+
+async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) -> None:
+    """Send what the session has, one thing after another; while that takes, no new picture is made."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await is_ready.wait()
+            is_ready.clear()
+            for part in session.taken():
+                await (socket.send_bytes(part) if isinstance(part, bytes) else socket.send_text(part))
+
+
+def _end(session: Session, uploads: Uploads, page_id: str) -> None:
+    """Close a session, which may be computing, and delete its file; a thread does it, because nothing may cancel it."""
+    session.close()
+    uploads.delete(page_id)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return a command of a page; raise ValueError if it is none, which ends the connection."""
+    if len(text) > _MOST_COMMANDS_BYTES:
+        raise ValueError("too long")
+    command = json.loads(text)
+    if not isinstance(command, dict):
+        raise ValueError("not a command")
+    return command
+
+
+def _side(value: str | None) -> int | None:
+    if not value:
+        return None
+    if not value.isdecimal() or not 1 <= int(value) <= 1 << 14:
+        raise ValueError(f"{value} is no side of a sensor; give its pixels")
+    return int(value)
+
+
+class _Guard:
+    """Refuses requests that other sites make in a browser, other names of this machine, and those without the token."""
+
+    def __init__(self, app: Any, config: ServeConfig) -> None:
+        self.app = app
+        self.config = config
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        reason = self._reason(scope) if scope["type"] in ("http", "websocket") else ""
+        if not reason:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        else:
+            await PlainTextResponse(reason, 403)(scope, receive, send)
+
+    def _reason(self, scope: Any) -> str:
+        """Return why a request is refused; empty if it is not."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if self.config.is_local and urlsplit(f"//{host}").hostname not in LOOPBACK:
+            return f"this server is for this machine only, not for {host}"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return f"pages of {origin} may not use this server"
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        needs_token = self.config.token is not None and not scope["path"].startswith("/static/")
+        if needs_token and not secrets.compare_digest(given.encode(), (self.config.token or "").encode()):
+            return "the token is missing or wrong; use the address that the server printed"
+        return ""

@@ -1,0 +1,285 @@
+"""One open page: a source of events, a detector with a state of its own, and pictures of both, in a thread."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.readers import open_recording
+from rvtssm.file_errors import FILE_ERRORS
+from rvtssm.inference.event_camera import open_camera
+from rvtssm.inference.live import StreamDetector
+from rvtssm.inference.live_run import LiveResult, LiveRun
+from rvtssm.inference.replay import Replay
+from rvtssm.inference.schedule import FixedRate
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
+from rvtssm.records import Detections, Events
+from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ
+
+_PICTURE_S = 0.04  # between pictures
+_SHOWN_US = 40_000  # of events in a picture
+_MOST_SHOWN = 1 << 21  # events that are kept for it
+_WIDEST_PX = 700  # a wider sensor is shown at half its size
+_LOWEST_SCORE = 0.05  # of boxes that are sent; the page shows those from its threshold on
+_IDLE_S = 0.2
+SPEEDS = (0.05, 4.0)  # the slowest and the fastest playing, in seconds of the recording per second
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a page may play: a recording, or the camera if there is no path."""
+
+    name: str
+    path: str | None = None
+    height: int | None = None  # pixels, for a recording that does not say it
+    width: int | None = None
+    camera_settings: str | None = None
+
+
+class Session:
+    """A page sends commands through `handle`, and `taken` returns what it is to be sent next.
+
+    `weights` returns the weights in a precision, `notify` is called from the thread of the session when there is
+    something to take. `camera` is held by the session that uses the camera.
+    """
+
+    def __init__(
+        self, weights: Callable[[str], LoadedCheckpoint], camera: threading.Lock, notify: Callable[[], None]
+    ) -> None:
+        self._weights, self._camera, self._notify = weights, camera, notify
+        self._commands: queue.SimpleQueue[dict[str, Any] | Opening | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of what is to be sent
+        self._messages: deque[str] = deque()
+        self._picture: bytes | None = None
+        self._run: LiveRun | None = None
+        self._opened = ExitStack()
+        windows = weights("float32").windows
+        self._hz, self._window, self._precision, self._speed = float(round(windows.hz)), "shrink", "float32", 1.0
+        self._is_paused = False
+        self._shown: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = deque()
+        self._boxes: list[list[float]] = []
+        self._results: list[list[float]] = []  # since the last picture
+        self._picture_at_s = 0.0
+        self._thread = threading.Thread(target=self._work, name="rvtssm page", daemon=True)
+        self._thread.start()
+
+    def open(self, opening: Opening) -> None:
+        """Play something from its beginning."""
+        self._commands.put(opening)
+
+    def handle(self, command: dict[str, Any]) -> None:
+        """Take a command of the page: new values of settings."""
+        self._commands.put(command)
+
+    def close(self) -> None:
+        """End the thread and close the source."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def taken(self) -> list[str | bytes]:
+        """Return what is to be sent: messages as JSON, and at most one picture, which is made after the one before."""
+        with self._lock:
+            found: list[str | bytes] = [*self._messages]
+            self._messages.clear()
+            if self._picture is not None:
+                found.append(self._picture)
+                self._picture = None
+            return found
+
+    def _work(self) -> None:
+        with self._opened:
+            while True:
+                try:
+                    command = self._commands.get(timeout=_IDLE_S) if self._run is None else self._commands.get_nowait()
+                except queue.Empty:
+                    if self._run is not None:
+                        self._guarded(self._step)
+                    continue
+                if command is None:
+                    return
+                self._guarded(self._start if isinstance(command, Opening) else self._set, command)
+
+    def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Act, and tell the page of an error, which ends what plays unless it is one of a new setting."""
+        try:
+            act(*arguments)
+        except FILE_ERRORS as error:
+            if act != self._set:
+                self._stop()
+            self._tell(kind="error", message=" ".join(str(error).split()) or type(error).__name__)
+
+    def _stop(self) -> None:
+        self._run = None
+        self._opened.close()
+        self._shown.clear()
+        self._boxes, self._results = [], []
+
+    def _start(self, opening: Opening) -> None:
+        self._stop()
+        if opening.path is None:
+            if not self._camera.acquire(blocking=False):
+                raise ValueError("the camera is used by another page; close it there first")
+            self._opened.callback(self._camera.release)
+            source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
+        else:
+            recording = open_recording(opening.path, opening.height, opening.width)
+            self._opened.callback(recording.close)
+            source = Replay(recording, opening.name)
+            source.set_speed(self._speed)
+            source.pause(self._is_paused)
+        self._run = LiveRun(source, lambda: self._detector(source), self._see)
+        duration_s = (source.last_us - source.first_us) / 1e6 if isinstance(source, Replay) else None
+        size = {"height": source.height, "width": source.width}
+        self._tell(kind="opened", name=opening.name, duration_s=duration_s, **size)
+
+    def _detector(self, source: Any) -> StreamDetector:
+        checkpoint = self._weights(self._precision)
+        return StreamDetector(
+            checkpoint,
+            source.height,
+            source.width,
+            schedule=self._schedule(checkpoint),
+            config=PostprocessConfig(min_score=_LOWEST_SCORE, max_detections=100),
+        )
+
+    def _schedule(self, checkpoint: LoadedCheckpoint) -> FixedRate:
+        windows = checkpoint.windows.for_rate(self._hz, self._window)
+        return FixedRate(windows.hz, windows.length_us)
+
+    def _set(self, command: dict[str, Any]) -> None:
+        """Change settings while it plays. The state of the detector is carried on, except by a jump in time."""
+        run, replay = self._run, self._run.source if self._run is not None else None
+        if "hz" in command or "window" in command or "precision" in command:
+            self._hz = _number(command.get("hz", self._hz), MIN_HZ, MAX_HZ)
+            self._window = _choice(command.get("window", self._window), ("shrink", "slide"))
+            precision = _choice(command.get("precision", self._precision), PRECISIONS)
+            checkpoint = self._weights(precision)
+            self._precision = precision
+            if run is not None and "precision" in command:
+                before = run.detector.state_dict()
+                run.detector = self._detector(run.source)
+                run.detector.load_state_dict(before)
+            elif run is not None:
+                run.detector.schedule = self._schedule(checkpoint)
+        if "speed" in command:
+            self._speed = _number(command["speed"], *SPEEDS)
+        if "paused" in command:
+            self._is_paused = bool(command["paused"])
+        if isinstance(replay, Replay):
+            if "speed" in command:
+                replay.set_speed(self._speed)
+            if "paused" in command:
+                replay.pause(self._is_paused)
+            if "seek" in command:
+                share = _number(command["seek"], 0, 1)
+                self._seek(replay, replay.first_us + int(share * (replay.last_us - replay.first_us)))
+
+    def _seek(self, replay: Replay, at_us: int) -> None:
+        replay.seek(at_us)
+        self._shown.clear()
+        self._boxes = []
+
+    def _step(self) -> None:
+        assert self._run is not None
+        result, source = self._run.step(), self._run.source
+        if result is not None:
+            self._note(result)
+        if source.is_ended:
+            if not isinstance(source, Replay):
+                raise ValueError(source.broke_off or f"{source.name} ended")
+            self._seek(source, source.first_us)  # the recording begins again
+        now_s = time.monotonic()
+        if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and self._run.now_us is not None:
+            self._picture_at_s = now_s
+            picture = self._drawn(self._run, self._run.now_us)
+            with self._lock:
+                self._picture = picture
+            self._notify()
+
+    def _see(self, events: Events) -> None:
+        """Keep the events that the next picture may show."""
+        assert self._run is not None
+        source = self._run.source
+        half = int(source.width > _WIDEST_PX)
+        width, height = source.width >> half, source.height >> half
+        x, y = np.minimum(events.x >> half, width - 1), np.minimum(events.y >> half, height - 1)
+        cells = (events.p.astype(np.int64) * height + y) * width + x
+        if self._shown and events.t[0] < self._shown[-1][0]:  # the clock has jumped back
+            self._shown.clear()
+        self._shown.append((int(events.t[-1]), events.t[-_MOST_SHOWN:].copy(), cells[-_MOST_SHOWN:]))
+        while self._shown[0][0] < events.t[-1] - _SHOWN_US or sum(len(t) for _, t, _ in self._shown) > _MOST_SHOWN:
+            self._shown.popleft()
+
+    def _note(self, result: LiveResult) -> None:
+        (found,) = result.window.detections
+        self._boxes = _rows(found)
+        delays = (result.window.seconds, result.lag_s)
+        self._results.append(
+            [round(result.window.end_us / 1e6, 6), *(round(1000 * s, 2) for s in delays), result.window.num_passed]
+        )
+
+    def _drawn(self, run: LiveRun, now_us: int) -> bytes:
+        """Return a picture for the page: the length of a header, the header as JSON, and the packed pixels.
+
+        A pixel is a byte: the number of darker events, at most 15, and below it that of brighter ones.
+        """
+        source = run.source
+        half = int(source.width > _WIDEST_PX)
+        height, width = source.height >> half, source.width >> half
+        recent = [cells[t > now_us - _SHOWN_US] for _, t, cells in self._shown]
+        cells = np.concatenate([np.empty(0, np.int64), *recent])
+        counts = np.minimum(np.bincount(cells, minlength=2 * height * width), 15).astype(np.uint8)
+        darker, brighter = counts.reshape(2, height * width)
+        first_us = source.first_us if isinstance(source, Replay) else 0
+        header = {
+            "kind": "picture",
+            "t_s": (now_us - first_us) / 1e6,
+            "height": height,
+            "width": width,
+            "pixel": 1 << half,  # pixels of the sensor along one side of a pixel
+            "boxes": self._boxes,  # each left, top, right, bottom, class, score
+            "results": self._results,
+            "hz": self._hz,
+            "step_scale": round(run.detector.windows.hz / self._hz, 4),
+            "num_lost": source.num_lost,
+            "is_paused": self._is_paused,
+        }
+        self._results = []
+        head = json.dumps(header).encode()
+        return len(head).to_bytes(4, "little") + head + zlib.compress((darker << 4 | brighter).tobytes(), 1)
+
+    def _tell(self, **message: Any) -> None:
+        with self._lock:
+            self._messages.append(json.dumps(message))
+        self._notify()
+
+
+def _rows(found: Detections) -> list[list[float]]:
+    """Return left, top, right, bottom, class and score of every box."""
+    edges, classes, scores = found.xyxy.round(1).tolist(), found.class_id.tolist(), found.score.round(3).tolist()
+    return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(edges, classes, scores, strict=True)]
+
+
+def _number(value: Any, lowest: float, highest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"the page sent {value!r}, and a number is needed; load it again")
+    return float(min(max(value, lowest), highest))
+
+
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"the page sent {value!r}; choose from {', '.join(choices)}")
+    return str(value)

@@ -1,0 +1,293 @@
+"""Everything of an open world that is not labelled: sky, ground, houses, rooms, furniture, trees, flags, screens."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.simulation.atlas import Atlas, disc, facade, foliage, poster, rough
+from rvtssm.simulation.perspective import LIMB_COLUMNS, PANEL_COLUMNS, panel
+from rvtssm.simulation.vehicles import Parts
+
+NO_PANELS, NO_LIMBS = np.empty((0, PANEL_COLUMNS)), np.empty((0, LIMB_COLUMNS))
+_FAR_M = 500.0
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """Something that stays in its place. Some move there: leaves, flags, water, screens, lamps that swing."""
+
+    place_m: tuple[float, float, float]
+    panels: np.ndarray
+    limbs: np.ndarray
+    motion: str = ""  # "", leaves, flag, screen or water
+    rate: float = 0.0  # of the motion: radians or changes per second
+    phases: np.ndarray | tuple[()] = ()  # (K,) one for each panel
+
+    def parts(self, t_s: float, eye: np.ndarray) -> Parts:
+        """Return what is painted at a time, seen from `eye`."""
+        if not self.motion:
+            return Parts(self.panels, self.limbs)
+        panels, phases = self.panels.copy(), np.asarray(self.phases)
+        if self.motion == "leaves":
+            away = np.array((self.place_m[0] - eye[0], 0.0, self.place_m[2] - eye[2]))
+            away /= max(float(np.linalg.norm(away)), 1e-6)
+            size = self.panels[:, 3]
+            angle = 0.25 * np.sin(self.rate * t_s + phases)
+            right, sine, cosine = np.array((away[2], 0.0, -away[0])), np.sin(angle), np.cos(angle)
+            panels[:, 3:6] = size[:, None] * (cosine[:, None] * right + sine[:, None] * (0, 1, 0))
+            panels[:, 6:9] = size[:, None] * (sine[:, None] * right - cosine[:, None] * (0, 1, 0))
+            panels[:, :3] -= (panels[:, 3:6] + panels[:, 6:9]) / 2
+            panels[:, :3] += (0.12 * size * np.sin(0.7 * self.rate * t_s + 1.7 * phases))[:, None] * right
+        elif self.motion == "flag":  # strips beside each other; a wave runs along them
+            bend = 0.35 * np.sin(self.rate * t_s - 1.1 * np.arange(len(panels) + 1)) * np.arange(len(panels) + 1) / 8
+            ends = np.stack((np.cumsum(np.full(len(bend), self.panels[0, 3])), 0.15 * bend, bend), axis=1)
+            panels[:, :3] += ends[:-1]
+            panels[:, 3:6] = ends[1:] - ends[:-1]
+        elif self.motion == "screen":
+            picture = math.floor(self.rate * t_s)
+            panels[:, 13] = 0.37 * (picture // 12) + 0.01 * picture
+            panels[:, 14] = 0.61 * (picture // 12)
+            panels[:, 15] *= 0.6 + 0.4 * math.sin(1.3 * (picture // 12)) ** 2
+        else:  # waves on water: two pictures run over each other
+            panels[:, 13] += 0.06 * t_s * np.cos(phases) * self.rate
+            panels[:, 14] += 0.06 * t_s * np.sin(phases) * self.rate
+        return Parts(panels, self.limbs)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The background, painted first, the fixtures that stand before it, and where actors may be."""
+
+    background: np.ndarray  # (K, PANEL_COLUMNS)
+    fixtures: tuple[Fixture, ...]
+    bounds_m: tuple[float, float, float, float]  # x and z from and to
+    brightness: float  # 1 by day, less at night; glowing panels keep theirs
+    shadow: float  # opacity of shadows
+    shadow_picture: int
+    glow_picture: int
+    light: np.ndarray  # (3,) direction in the world from which the light comes
+
+
+def _billboard(
+    centre: tuple[float, float, float], size_m: float, texture: int, opacity: int, gain: float = 1.0
+) -> np.ndarray:
+    """Return a square panel that `leaves` turn to the camera: its origin is its centre."""
+    return panel(centre, (size_m, 0, 0), (0, -size_m, 0), texture, opacity, gain=gain)
+
+
+def limb(
+    start: tuple[float, float, float], radius0: float, end: tuple[float, float, float], radius1: float, grey: float
+) -> np.ndarray:
+    """Return one row of plain limbs."""
+    return np.array((*start, radius0, *end, radius1, grey, 0, 0, 0), float)
+
+
+def build_outdoors(
+    has_houses: bool, is_night: bool, clutter: int, atlas: Atlas, rng: np.random.Generator
+) -> Surroundings:
+    """Return a street between houses along z, or an open place; `clutter` is the number of fixtures at most."""
+    brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.25)))) if is_night else rng.uniform(0.6, 1.0)
+    background = [*_sky(is_night, atlas, rng)]
+    ground = rng.uniform(0.15, 0.5)
+    picture = atlas.add(np.clip(ground * (1 + rng.uniform(0.08, 0.3) * rough(256, 256, rng)), 0.02, 1))
+    cell_m = rng.uniform(3, 9)
+    size = 2 * _FAR_M
+    background.append(
+        panel((-_FAR_M, 0, _FAR_M), (size, 0, 0), (0, 0, -size), picture, repeats=(size / cell_m, size / cell_m))
+    )
+    half_m = rng.uniform(7, 18) if has_houses else 40.0
+    if has_houses or rng.random() < 0.5:
+        background += _road(half_m, atlas, rng)
+    if has_houses:
+        background += _houses(half_m, is_night, atlas, rng)
+    fixtures = [_outdoor_fixture(half_m, is_night, atlas, rng) for _ in range(rng.integers(0, clutter + 1))]
+    elevation, around = rng.uniform(0.3, 1.3), rng.uniform(0, 2 * math.pi)
+    light = np.array(
+        [math.cos(elevation) * math.sin(around), math.sin(elevation), math.cos(elevation) * math.cos(around)]
+    )
+    dark, glow = atlas.add(disc(0.5)), atlas.add(np.clip(disc(1.0) ** 2 * 6, 0.0, 6))
+    is_sunny = not is_night and rng.random() < 0.5
+    shadow = rng.uniform(0.4, 0.75) if is_sunny else rng.uniform(0.1, 0.3)
+    bounds = (-half_m + 0.6, half_m - 0.6, -200.0, 260.0)
+    return Surroundings(np.array(background), tuple(fixtures), bounds, brightness, shadow, dark, glow, light)
+
+
+def _sky(is_night: bool, atlas: Atlas, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return eight facets of a far panorama: sky, clouds, and trees or hills at the horizon."""
+    facets = []
+    sky = rng.uniform(0.6, 1.0) * np.linspace(1, 0.9, 256)[:, None]
+    clouds = rng.uniform(0, 0.12) * rough(256, 2048, rng, 8)
+    hills = np.clip(8 + rng.uniform(2, 8) * rough(16, 2048, rng, 3)[0], 1, 40)
+    land = rng.uniform(0.1, 0.4) * (1 + 0.3 * rough(256, 2048, rng))
+    panorama = np.where(np.arange(256)[::-1, None] < hills, land, sky * (1 + clouds))
+    panorama = np.clip(panorama, 0.02, 1.1).astype(np.float32)
+    for k in range(8):
+        ends = [2 * math.pi * (k + side) / 8 for side in (0, 1)]
+        start, end = (np.array((_FAR_M * math.sin(angle), 0, _FAR_M * math.cos(angle))) for angle in ends)
+        picture = atlas.add(panorama[:, 256 * k : 256 * (k + 1)])
+        gain = 0.3 if is_night else 1.0
+        facets.append(panel((start[0], 340, start[2]), tuple(end - start), (0, -341, 0), picture, gain=gain))
+    return facets
+
+
+def _road(half_m: float, atlas: Atlas, rng: np.random.Generator) -> list[np.ndarray]:
+    grey = rng.uniform(0.12, 0.4)
+    picture = grey * (1 + rng.uniform(0.05, 0.15) * rough(256, 128, rng))
+    mark = rng.uniform(0.6, 0.95)
+    picture[:128, 62:66] = mark
+    picture[:, 4:7] = mark
+    picture[:, 121:124] = mark
+    wide = min(rng.uniform(3, 5), 0.7 * half_m)
+    shift = rng.uniform(-1.5, 1.5)
+    road = atlas.add(np.clip(picture, 0.02, 1))
+    rows = [panel((shift - wide, 0, 300), (2 * wide, 0, 0), (0, 0, -500), road, repeats=(1, 500 / rng.uniform(6, 14)))]
+    if rng.random() < 0.3:  # a zebra crossing
+        stripes = np.full((32, 32), grey, np.float32)
+        stripes[:, ::8] = stripes[:, 1::8] = stripes[:, 2::8] = stripes[:, 3::8] = 0.9
+        z = rng.uniform(3, 25)
+        rows.append(panel((shift - wide, 0, z + 3), (2 * wide, 0, 0), (0, 0, -3), atlas.add(stripes), repeats=(2, 1)))
+    return rows
+
+
+def _houses(half_m: float, is_night: bool, atlas: Atlas, rng: np.random.Generator) -> list[np.ndarray]:
+    kinds = [atlas.add(facade(rng, is_night)) for _ in range(6)]
+    rows = []
+    for x in (-half_m, half_m):
+        z = -60.0
+        while z < 220:
+            length = rng.uniform(6, 25)
+            if rng.random() < 0.85:
+                high, kind = rng.uniform(3, 18), kinds[rng.integers(6)]
+                repeats = (max(1, round(length / rng.uniform(4, 8))), max(1, round(high / 6)))
+                rows.append(panel((x, high, z), (0, 0, length), (0, -high, 0), kind, repeats=(*repeats,),
+                                  shift=(rng.random(), 0), gain=rng.uniform(0.5, 1.1)))  # fmt: skip
+            z += length
+    high = rng.uniform(8, 20)
+    rows.append(panel((-half_m, high, 220), (2 * half_m, 0, 0), (0, -high, 0), kinds[0], repeats=(4, 2)))
+    return rows
+
+
+def _outdoor_fixture(half_m: float, is_night: bool, atlas: Atlas, rng: np.random.Generator) -> Fixture:
+    x, z = rng.uniform(-half_m, half_m), np.exp(rng.uniform(math.log(4), math.log(60))) * rng.choice((-0.3, 1, 1, 1))
+    kind = rng.choice(("tree", "tree", "tree", "flag", "post", "post", "sign", "screen", "water"))
+    if kind == "tree":
+        leaves, opacity = (atlas.add(picture) for picture in foliage(rng))
+        high, count = rng.uniform(1.0, 5.0), int(rng.integers(5, 14))
+        spread = 0.35 * high
+        spots = [(x + rng.normal(0, spread), 0.9 * high + rng.normal(0, 0.6 * spread), z + rng.normal(0, 0.3 * spread))
+                 for _ in range(count)]  # fmt: skip
+        rows = [_billboard(spot, 1.1 * spread * rng.uniform(0.7, 1.6), leaves, opacity, rng.uniform(0.5, 1.6))
+                for spot in spots]  # fmt: skip
+        trunk = limb((x, 0, z), 0.04 * high, (x, high, z), 0.02 * high, rng.uniform(0.05, 0.3))
+        return Fixture((x, 0, z), np.array(rows), trunk[None], "leaves", rng.uniform(0.3, 5), rng.uniform(0, 6, count))
+    if kind == "flag":
+        texture, high, wide = atlas.add(poster(rng)), rng.uniform(2, 6), rng.uniform(0.1, 0.35)
+        rows = [panel((x, high, z), (wide, 0, 0), (0, -4 * wide, 0), texture, repeats=(0.125, 1), shift=(k / 8, 0))
+                for k in range(8)]  # fmt: skip
+        pole = limb((x, 0, z), 0.04, (x, high + 0.2, z), 0.03, rng.uniform(0.2, 0.9))
+        return Fixture((x, 0, z), np.array(rows), pole[None], "flag", rng.uniform(2, 9))
+    if kind == "screen":
+        return _screen((x, rng.uniform(1.5, 3.5), z), rng.uniform(1, 3), is_night, atlas, rng)
+    if kind == "water":
+        texture = atlas.add(np.clip(0.5 * (1 + 0.6 * rough(128, 128, rng)), 0.05, 1.5))
+        wide, long = rng.uniform(3, 12), rng.uniform(3, 12)
+        waves = panel(
+            (x, 0.01, z + long), (wide, 0, 0), (0, 0, -long), texture, repeats=(wide / 2, long / 2), strength=0.5
+        )
+        return Fixture(
+            (x, 0, z + 30), np.stack((waves, waves)), NO_LIMBS, "water", rng.uniform(1, 6), rng.uniform(0, 6.3, 2)
+        )
+    high = rng.uniform(1, 6)
+    post = [limb((x, 0, z), 0.06, (x, high, z), 0.05, rng.uniform(0.1, 0.8))]
+    panels = NO_PANELS
+    if kind == "sign":
+        size = rng.uniform(0.4, 1.2)
+        panels = panel((x - size / 2, high + size / 2, z - 0.05), (size, 0, 0), (0, -size, 0), atlas.add(poster(rng)))[
+            None
+        ]
+    elif is_night:
+        post.append(limb((x, high, z), 0.15, (x, high, z), 0.15, 40.0))
+    return Fixture((x, 0, z), panels, np.array(post))
+
+
+def _screen(
+    place: tuple[float, float, float], wide: float, is_night: bool, atlas: Atlas, rng: np.random.Generator
+) -> Fixture:
+    """Return a screen that shows moving pictures, which change 10 to 60 times a second."""
+    picture = atlas.add(poster(rng, 128, 128))
+    row = panel(place, (wide, 0, 0), (0, -0.6 * wide, 0), picture, repeats=(0.5, 0.3), gain=rng.uniform(0.3, 1.2),
+                is_glowing=True)  # fmt: skip
+    frame = limb((place[0], place[1] - 0.6 * wide, place[2]), 0.03, (place[0], 0, place[2]), 0.03, 0.1)
+    return Fixture(place, row[None], frame[None], "screen", rng.uniform(10, 60))
+
+
+def build_indoors(is_dark: bool, clutter: int, atlas: Atlas, rng: np.random.Generator) -> Surroundings:
+    """Return a room from z = 0, with things on its walls, furniture and screens."""
+    wide, long, high = rng.uniform(3.5, 12), rng.uniform(4, 16), rng.uniform(2.4, 4)
+    brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.2)))) if is_dark else rng.uniform(0.3, 0.9)
+
+    def plain(low: float, top: float, contrast: float) -> int:
+        picture = rng.uniform(low, top) * (1 + rng.uniform(0, contrast) * rough(128, 128, rng))
+        if rng.random() < 0.35:  # tiles, boards
+            step = int(rng.choice((16, 32, 64)))
+            picture[:, ::step] *= 0.6
+            if rng.random() < 0.6:
+                picture[::step] *= 0.6
+        return atlas.add(np.clip(picture, 0.02, 1.2))
+
+    x0, x1 = -wide / 2, wide / 2
+    floor, wall, ceiling = plain(0.1, 0.6, 0.2), plain(0.3, 0.9, 0.08), plain(0.5, 0.95, 0.04)
+    per_m = rng.uniform(0.3, 1)
+    rows = [
+        panel((x0, 0, long), (wide, 0, 0), (0, 0, -long), floor, repeats=(wide * per_m, long * per_m)),
+        panel((x0, high, long), (wide, 0, 0), (0, 0, -long), ceiling, repeats=(wide / 2, long / 2), gain=0.8),
+        panel((x0, high, long), (wide, 0, 0), (0, -high, 0), wall, repeats=(wide / 3, high / 3)),
+        panel((x0, high, 0), (0, 0, long), (0, -high, 0), wall, repeats=(long / 3, high / 3), gain=0.85),
+        panel((x1, high, 0), (0, 0, long), (0, -high, 0), wall, repeats=(long / 3, high / 3), gain=1.1),
+        panel((x0, high, 0), (wide, 0, 0), (0, -high, 0), wall, repeats=(wide / 3, high / 3)),
+    ]
+    for _ in range(rng.integers(0, 2 * clutter + 1)):  # pictures, doors and windows
+        w, h, low = rng.uniform(0.3, 2), rng.uniform(0.3, 1.8), rng.uniform(0, 1)
+        picture, gain = atlas.add(poster(rng)), rng.uniform(0.5, 1.3)
+        if rng.random() < 0.5:
+            rows.append(
+                panel((rng.uniform(x0, x1 - w), low + h, long - 0.02), (w, 0, 0), (0, -h, 0), picture, gain=gain)
+            )
+        else:
+            x = rng.choice((x0 + 0.02, x1 - 0.02))
+            rows.append(panel((x, low + h, rng.uniform(0, long - w)), (0, 0, w), (0, -h, 0), picture, gain=gain))
+    fixtures = []
+    for _ in range(rng.integers(0, clutter + 1)):
+        x, z = rng.uniform(x0 + 0.4, x1 - 0.4), rng.uniform(0.4 * long, long - 0.4)
+        if rng.random() < 0.25:
+            fixtures.append(
+                _screen((x, rng.uniform(1.0, 2.0), long - 0.05), rng.uniform(0.5, 1.8), is_dark, atlas, rng)
+            )
+        elif rng.random() < 0.25:
+            leaves, opacity = (atlas.add(picture) for picture in foliage(rng))
+            crowns = [(x + rng.normal(0, 0.15), 0.7 + rng.normal(0, 0.2), z) for _ in range(5)]
+            spots = [_billboard(crown, rng.uniform(0.2, 0.6), leaves, opacity) for crown in crowns]
+            pot = limb((x, 0.1, z), 0.15, (x, 0.3, z), 0.2, rng.uniform(0.1, 0.9))
+            fixtures.append(
+                Fixture((x, 0, z), np.array(spots), pot[None], "leaves", rng.uniform(0.2, 2), rng.uniform(0, 6, 5))
+            )
+        else:
+            fixtures.append(_furniture(x, z, atlas, rng))
+    bounds = (x0 + 0.4, x1 - 0.4, 0.8, long - 0.5)
+    light = np.array([rng.uniform(-0.6, 0.6), 0.7, rng.uniform(-0.6, 0.6)])
+    dark, glow = atlas.add(disc(0.7)), atlas.add(np.clip(disc(1.0) ** 2 * 6, 0.0, 6))
+    return Surroundings(np.array(rows), tuple(fixtures), bounds, brightness, rng.uniform(0.1, 0.4), dark, glow, light)
+
+
+def _furniture(x: float, z: float, atlas: Atlas, rng: np.random.Generator) -> Fixture:
+    """Return a box: a table, a cupboard or shelves."""
+    w, h, d = rng.uniform(0.4, 1.6), rng.uniform(0.4, 2.0), rng.uniform(0.3, 0.9)
+    side = atlas.add(poster(rng) if rng.random() < 0.6 else np.clip(0.4 * (1 + 0.2 * rough(32, 32, rng)), 0.02, 1))
+    rows = [
+        panel((x - w / 2, h, z + d), (0, 0, -d), (0, -h, 0), side, gain=0.7, one_sided=True),
+        panel((x + w / 2, h, z), (0, 0, d), (0, -h, 0), side, gain=0.9, one_sided=True),
+        panel((x - w / 2, h, z + d), (w, 0, 0), (0, 0, -d), side, gain=1.1, one_sided=True),
+        panel((x - w / 2, h, z), (w, 0, 0), (0, -h, 0), side, one_sided=True),
+    ]
+    return Fixture((x, 0, z + d / 2), np.array(rows), NO_LIMBS)

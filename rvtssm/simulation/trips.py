@@ -1,0 +1,143 @@
+"""Where cameras and actors of an open world are at any time: paths on a fine grid of times."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.simulation.perspective import Shot, rotation
+
+_GRID_S = 0.005
+_BRAKING_S = 0.3
+
+
+def _grid_s(duration_s: float) -> np.ndarray:
+    return np.arange(math.ceil(duration_s / _GRID_S) + 2) * _GRID_S
+
+
+@dataclass(frozen=True)
+class CameraTrip:
+    """The motion of a camera: one row every 5 ms."""
+
+    rows: np.ndarray  # (N, 6): x, y, z in metres, yaw, pitch, roll in radians
+    focal_px: float
+    middle_px: tuple[float, float]  # where the axis of the lens meets the sensor
+    is_moving: bool
+
+    def shot(self, t_s: float, light: np.ndarray) -> Shot:
+        """Return the camera at a time; `light` (3,) is the direction in the world from which the light comes."""
+        i = min(int(t_s / _GRID_S), len(self.rows) - 2)
+        share = t_s / _GRID_S - i
+        x, y, z, yaw, pitch, roll = (1 - share) * self.rows[i] + share * self.rows[i + 1]
+        f, (cx, cy) = self.focal_px, self.middle_px
+        turned = rotation(yaw, pitch, roll)
+        lens = np.array([[f, 0, cx], [0, f, cy], [0, 0, 1]])
+        return Shot(lens @ turned, np.array([x, y, z]), f, turned @ light * (1, 1, -1))
+
+    def speed_px_per_s(self, t_s: float) -> float:
+        """Return about the largest speed of the background over the sensor, for surroundings that are not too near."""
+        i = min(int(t_s / _GRID_S), len(self.rows) - 2)
+        moved = np.abs(self.rows[i + 1] - self.rows[i]) / _GRID_S
+        near_m = max(2.0, 2 * self.rows[i, 1])
+        turning = max(moved[3] + moved[4], 0.5 * moved[5])
+        return self.focal_px * float(turning + math.hypot(moved[0], moved[2]) / near_m)
+
+
+MANNERS = ("handheld", "panning", "walking", "driving", "turning")
+
+
+def build_camera_trip(
+    manner: str, duration_s: float, start: tuple[float, float, float, float, float], focal_px: float,
+    middle_px: tuple[float, float], rng: np.random.Generator,
+) -> CameraTrip:  # fmt: skip
+    """Return a camera that moves in one of MANNERS, or stands still for any other; `start` is x, y, z, yaw, pitch."""
+    t = _grid_s(duration_s)
+    rows = np.zeros((len(t), 6))
+    rows[:, :5] = start
+    if manner not in MANNERS:
+        rows[:, 5] = rng.normal(0, 0.01)
+        return CameraTrip(rows, focal_px, middle_px, False)
+    degree = math.pi / 180
+
+    def wobble(amplitude: float, low_hz: float, high_hz: float) -> np.ndarray:
+        parts = [amplitude * rng.uniform(0.2, 1) * np.sin(2 * math.pi * rng.uniform(low_hz, high_hz) * t
+                 + rng.uniform(0, 6.3)) for _ in range(3)]  # fmt: skip
+        return np.sum(parts, axis=0)
+
+    if manner in ("handheld", "walking"):
+        shake = degree * np.exp(rng.uniform(math.log(0.05), math.log(0.8)))
+        for axis, share in ((3, 1.0), (4, 1.0), (5, 0.5)):
+            rows[:, axis] += share * (wobble(shake, 0.3, 3) + wobble(0.15 * shake, 6, 14))
+        rows[:, 3] += (
+            rng.uniform(0, 25) * degree * np.sin(2 * math.pi * rng.uniform(0.05, 0.3) * t + rng.uniform(0, 6.3))
+        )
+    if manner == "panning":
+        rate = rng.choice((-1, 1)) * np.exp(rng.uniform(math.log(5), math.log(120))) * degree
+        period_s = 2 * rng.uniform(20, 90) * degree / abs(rate)
+        rows[:, 3] += rate * (np.abs((t / period_s + rng.random()) % 1 - 0.5) - 0.25) * 2 * period_s / 2
+    if manner in ("walking", "driving", "turning"):
+        speed = rng.uniform(0.7, 1.8) if manner == "walking" else np.exp(rng.uniform(math.log(1.5), math.log(18)))
+        pace = speed * (1 + wobble(0.06, 0.1, 0.5))
+        if manner == "turning":
+            rate = rng.choice((-1, 1)) * rng.uniform(8, 35) * degree
+            rows[:, 3] += rate * t * np.clip(np.sin(math.pi * t / max(duration_s, 1e-3)), 0.2, 1)
+        rows[:, 0] += np.cumsum(pace * np.sin(rows[:, 3])) * _GRID_S
+        rows[:, 2] += np.cumsum(pace * np.cos(rows[:, 3])) * _GRID_S
+        if manner == "walking":
+            rows[:, 1] += 0.03 * np.sin(2 * math.pi * 1.9 * t)
+        else:
+            vibration = degree * rng.uniform(0.02, 0.25)
+            rows[:, 4] += wobble(vibration, 0.8, 2.5) + wobble(0.25 * vibration, 8, 15)
+            rows[:, 5] += wobble(0.4 * vibration, 0.8, 2.5)
+    return CameraTrip(rows, focal_px, middle_px, True)
+
+
+@dataclass(frozen=True)
+class Trip:
+    """The path of an actor over the ground: one row every 5 ms. It may stop on its way."""
+
+    rows: np.ndarray  # (N, 4): x, z in metres, heading in radians, the way so far in metres
+    still_s: np.ndarray  # (N,) time since it last moved
+    has_moved: np.ndarray  # (N,) bool: since the beginning of the recording
+
+    def at(self, t_s: float) -> tuple[float, float, float, float]:
+        """Return x, z, heading and way."""
+        i = min(int(t_s / _GRID_S), len(self.rows) - 2)
+        share = t_s / _GRID_S - i
+        x, z, heading, way = (1 - share) * self.rows[i] + share * self.rows[i + 1]
+        return float(x), float(z), float(heading), float(way)
+
+    def still_us(self, t_us: int) -> int:
+        """Return the time since it last moved."""
+        i = min(int(t_us * 1e-6 / _GRID_S), len(self.rows) - 1)
+        return int(1e6 * self.still_s[i])
+
+    def was_seen_moving(self, t_us: int) -> bool:
+        """Return whether it moved between the beginning of the recording and this time."""
+        return bool(self.has_moved[min(int(t_us * 1e-6 / _GRID_S), len(self.rows) - 1)])
+
+
+def build_trip(
+    duration_s: float, at_s: float, x_m: float, z_m: float, heading: float, speed_m_per_s: float,
+    rng: np.random.Generator, turn_share: float = 0.25, stop_share: float = 0.35,
+) -> Trip:  # fmt: skip
+    """Return a trip that passes a place in some heading at `at_s`. A speed of 0 means someone who stands."""
+    t = _grid_s(duration_s)
+    middle = min(int(at_s / _GRID_S), len(t) - 1)
+    pace = np.full(len(t), speed_m_per_s)
+    if speed_m_per_s > 0 and rng.random() < stop_share:
+        begin_s, length_s = rng.uniform(0.5, max(duration_s, 0.6)), rng.uniform(0.4, 2.0)
+        ends_s = (begin_s, begin_s + _BRAKING_S, begin_s + _BRAKING_S + length_s, begin_s + 2 * _BRAKING_S + length_s)
+        pace *= np.interp(t, ends_s, (1, 0, 0, 1))
+    turned = np.zeros(len(t))
+    if speed_m_per_s > 0 and rng.random() < turn_share:
+        radius_m = rng.uniform(1.5, 8) * max(1.0, speed_m_per_s) * rng.choice((-1, 1))
+        turned = np.cumsum(pace) * _GRID_S / radius_m
+    way = np.concatenate(([0.0], np.cumsum(pace[:-1]))) * _GRID_S
+    headings = heading + turned - turned[middle]
+    x = np.concatenate(([0.0], np.cumsum((pace * np.sin(headings))[:-1]))) * _GRID_S
+    z = np.concatenate(([0.0], np.cumsum((pace * np.cos(headings))[:-1]))) * _GRID_S
+    rows = np.stack((x_m + x - x[middle], z_m + z - z[middle], headings, way), axis=1)
+    last_moved = np.maximum.accumulate(np.where(pace > 0, np.arange(len(t)), -1))
+    still_s = (np.arange(len(t)) - last_moved) * _GRID_S
+    return Trip(rows, still_s, way > 0.05)

@@ -1,0 +1,162 @@
+"""Frames of a video or of a folder of pictures as linear light, and frames between them, for the simulated camera.
+
+Between two frames, optical flow (Kroeger et al., DIS, ECCV 2016) in both directions moves the pixels of both. Where
+the two flows contradict each other, a pixel is hidden in one of the frames, and the other frame counts.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp")
+_MOST_BETWEEN = 100  # frames between two of the video; faster motion jumps
+_DOUBT_PX = 1.0  # difference of the two flows at which a pixel counts half as much
+
+
+@dataclass(frozen=True)
+class VideoSource:
+    """A video that can be read. `num_frames` is what it says of itself."""
+
+    path: Path
+    fps: float
+    num_frames: int
+    height: int
+    width: int
+    names: tuple[str, ...]  # of pictures, without suffix; empty for a video file
+    is_linear: bool | None
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Yield the frames one after the other, (H, W) float32 from 0 to 1, proportional to the light."""
+        if self.names:
+            for path in picture_files(self.path):
+                yield self._light(path, cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR))
+            return
+        capture = cv2.VideoCapture(str(self.path))
+        try:
+            while True:
+                is_read, frame = capture.read()
+                if not is_read:
+                    return
+                yield self._light(self.path, frame)
+        finally:
+            capture.release()
+
+    def _light(self, path: Path, frame: np.ndarray | None) -> np.ndarray:
+        if frame is None:
+            raise ValueError(f"{path} cannot be read as a picture; copy it again or remove it")
+        if frame.shape[:2] != (self.height, self.width):
+            found = f"{frame.shape[1]}x{frame.shape[0]}"
+            raise ValueError(f"{path} has {found} pixels, the frame before {self.width}x{self.height}; use one size")
+        if frame.dtype == np.uint8:
+            values, is_linear = frame.astype(np.float32) / 255, bool(self.is_linear)
+        elif frame.dtype == np.uint16:
+            values, is_linear = frame.astype(np.float32) / 65535, self.is_linear is not False
+        else:
+            values, is_linear = np.clip(frame.astype(np.float32), 0, 1), self.is_linear is not False
+        if not is_linear:  # the curve of sRGB, IEC 61966-2-1
+            values = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+        light: np.ndarray = values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
+        return light
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """Return the pictures of a folder in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+
+
+def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> VideoSource:
+    """Return a video file or a folder of pictures as a source. Raise ValueError if no frame of it can be read."""
+    path = Path(path)
+    if path.is_dir():
+        files = picture_files(path)
+        if len(files) < 2:
+            raise ValueError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs two or more")
+        if fps is None:
+            raise ValueError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
+        first = cv2.imread(str(files[0]), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
+        if first is None:
+            raise ValueError(f"{files[0]} cannot be read as a picture; copy it again or remove it")
+        names = tuple(file.stem for file in files)
+        return VideoSource(path, fps, len(files), first.shape[0], first.shape[1], names, is_linear)
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; name a video file or a folder of pictures")
+    capture = cv2.VideoCapture(str(path))
+    try:
+        is_read, first = capture.read()
+        if not is_read or first is None:
+            raise ValueError(
+                f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4"
+            )
+        rate = fps or capture.get(cv2.CAP_PROP_FPS)
+        if not 0 < rate < 1e6:
+            raise ValueError(f"{path} does not say its rate; set fps=HZ")
+        count = max(int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
+    finally:
+        capture.release()
+    return VideoSource(path, float(rate), count, first.shape[0], first.shape[1], (), is_linear)
+
+
+def dense_frames(source: VideoSource, max_motion_px: float) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield times in us and light (H, W): the frames of a video and as many between them as its motion needs.
+
+    No pixel moves by more than `max_motion_px` from one to the next, unless it moves so fast that more than
+    _MOST_BETWEEN were needed. Two frames of the video are held at a time.
+    """
+    flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    before: np.ndarray | None = None
+    for index, after in enumerate(source.frames()):
+        if before is not None:
+            start_us = 1e6 * (index - 1) / source.fps
+            step_us = 1e6 / source.fps
+            for share, frame in between(before, after, max_motion_px, flow, round(step_us) - 1):
+                yield round(start_us + share * step_us), frame
+        yield round(1e6 * index / source.fps), after
+        before = after
+
+
+def between(
+    before: np.ndarray, after: np.ndarray, max_motion_px: float, flow: cv2.DISOpticalFlow, most: int
+) -> Iterator[tuple[float, np.ndarray]]:
+    """Yield the frames between two, each with its time as a share of the step."""
+    if np.array_equal(before, after):
+        return
+    one, two = _for_flow(before), _for_flow(after)
+    empty = np.zeros((*before.shape, 2), np.float32)
+    forth, back = np.asarray(flow.calc(one, two, empty.copy())), np.asarray(flow.calc(two, one, empty))
+    fastest = max(float(np.abs(f).max()) for f in (forth, back))
+    count = min(math.ceil(fastest / max_motion_px), _MOST_BETWEEN, most + 1)
+    if count < 2:
+        return
+    y, x = np.mgrid[: before.shape[0], : before.shape[1]].astype(np.float32)
+    doubts = _doubt(forth, back, x, y), _doubt(back, forth, x, y)
+    for k in range(1, count):
+        a = k / count
+        # the flow from the time between to both frames, Jiang et al., Super SloMo, CVPR 2018, eq. 4
+        to_before, to_after = a * a * back - a * (1 - a) * forth, (1 - a) ** 2 * forth - a * (1 - a) * back
+        parts, weights = [], []
+        for frame, doubt, move, share in ((before, doubts[0], to_before, 1 - a), (after, doubts[1], to_after, a)):
+            at = x + move[..., 0], y + move[..., 1]
+            parts.append(cv2.remap(frame, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
+            trust = 1 / (
+                1 + (cv2.remap(doubt, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE) / _DOUBT_PX) ** 4
+            )
+            weights.append(share * (trust + 1e-3))
+        yield a, (parts[0] * weights[0] + parts[1] * weights[1]) / (weights[0] + weights[1])
+
+
+def _for_flow(light: np.ndarray) -> np.ndarray:
+    """Return a picture of 8 bits in which dark and bright contrasts count alike."""
+    seen: np.ndarray = (255 * np.sqrt(np.clip(light, 0, 1))).astype(np.uint8)
+    return seen
+
+
+def _doubt(flow: np.ndarray, back: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return how far a pixel is from its place after it has followed the flow and the flow back, (H, W) float32."""
+    at = x + flow[..., 0], y + flow[..., 1]
+    returned = flow + cv2.remap(back, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    off: np.ndarray = np.hypot(returned[..., 0], returned[..., 1])
+    return off

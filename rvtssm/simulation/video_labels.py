@@ -1,0 +1,192 @@
+"""Labels of videos as boxes with times and tracks: MOT text, COCO JSON, and YOLO text or Pascal VOC XML per frame.
+
+Frames of MOT are counted from 1. Images of COCO are frames in the order of their names, and annotations may have a
+`track_id`. Files of YOLO and Pascal VOC are named like the pictures of the video, or end in the number of the frame.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
+from rvtssm.file_errors import file_errors
+from rvtssm.simulation.video import VideoSource
+
+_LARGEST_JUMP = 2.0  # of a track between two labels, in sizes of its box; more is another object
+
+Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, left, top, width, height, class, track
+
+
+def read_video_labels(
+    path: Path | str, label_format: str | None, source: VideoSource, classes: Sequence[str] | None
+) -> tuple[Boxes, tuple[str, ...]]:
+    """Return the boxes of a video, ordered by time, and the names of their classes.
+
+    Boxes without a track have the track 0. Raise ValueError if the labels belong to other frames, or a track jumps.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; name the labels of the video")
+    kind = label_format or _format_of(path)
+    with file_errors(path, f" cannot be read as {kind} labels", "choose label_format=mot, coco, yolo or voc"):
+        try:
+            rows, frames = _READERS[kind](path, source)
+        except (KeyError, TypeError, AttributeError, IndexError, ElementTree.ParseError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+    last = max([row[0] for row in rows], default=-1)
+    if rows and (min(row[0] for row in rows) < 0 or (source.num_frames and last >= source.num_frames)):
+        raise ValueError(
+            f"{path} has labels of frame {last + 1}, and {source.path} has {source.num_frames} frames; name the labels "
+            "of this video"
+        )
+    if frames is not None and source.names and not set(frames) & set(source.names):
+        raise ValueError(
+            f"{path} labels {frames[0]}, of which {source.path} has no picture; name the labels of this video"
+        )
+    found = sorted({row[5] for row in rows}, key=str)
+    if kind in ("mot", "yolo"):
+        names = tuple(classes or (str(number) for number in range(1 + max((int(k) for k in found), default=0))))
+        if found and max(int(k) for k in found) >= len(names):
+            raise ValueError(
+                f"{path} has class {max(int(k) for k in found)} and {len(names)} names; give classes=[...] more"
+            )
+        rows = [row for row in rows if int(row[5]) >= 0]
+    else:
+        names = tuple(classes or (str(name) for name in found))
+        rows = [row for row in rows if row[5] in names]
+    if not names:
+        raise ValueError(f"{path} has no box; name other labels, or leave labels=FILE out")
+    boxes = np.zeros(len(rows), BOX_DTYPE)
+    for i, (frame, left, top, w, h, kind_of, track) in enumerate(rows):
+        number = int(kind_of) if isinstance(kind_of, int) else names.index(kind_of)
+        boxes[i] = (round(1e6 * frame / source.fps), left, top, w, h, number, track, 1.0, -1)
+    if not all(np.isfinite(boxes[side]).all() for side in "xywh") or (boxes["w"] < 0).any() or (boxes["h"] < 0).any():
+        raise ValueError(f"{path} has boxes with a non-finite or negative side; write them again")
+    boxes = boxes[np.argsort(boxes["t"], kind="stable")]
+    _check_tracks(path, boxes, source.fps)
+    return _clipped(boxes, source), names
+
+
+def _format_of(path: Path) -> str:
+    if path.is_dir():
+        kinds = {file.suffix for file in path.iterdir()}
+        return "voc" if ".xml" in kinds else "yolo"
+    return {".txt": "mot", ".csv": "mot", ".json": "coco"}.get(path.suffix, "mot")
+
+
+def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
+    """Read `frame, track, left, top, width, height[, valid[, class]]`, frames and classes counted from 1."""
+    rows: list[Row] = []
+    for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values = [float(word) for word in line.split(",")]
+            frame, track, left, top, w, h = values[:6]
+            if len(values) > 6 and values[6] == 0:
+                continue  # an entry that MOT marks as not to be considered
+            class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
+        except ValueError:
+            raise ValueError(f"line {number} is not `frame,track,left,top,width,height`") from None
+        rows.append((int(frame) - 1, left, top, w, h, class_id, max(int(track), 0)))
+    return rows, None
+
+
+def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
+    content: dict[str, Any] = json.loads(path.read_text("utf-8-sig"))
+    images = sorted(content["images"], key=lambda image: (str(image.get("file_name", "")), image["id"]))
+    stems = [Path(str(image.get("file_name", image["id"]))).stem for image in images]
+    by_name = {name: index for index, name in enumerate(source.names)}
+    frame_of = {
+        image["id"]: by_name.get(stem, index) for index, (image, stem) in enumerate(zip(images, stems, strict=True))
+    }
+    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+    rows: list[Row] = []
+    for found in content["annotations"]:
+        if not found.get("iscrowd"):
+            left, top, w, h = map(float, found["bbox"])
+            track = int(found.get("track_id", found.get("attributes", {}).get("track_id", 0)))
+            rows.append((frame_of[found["image_id"]], left, top, w, h, names[found["category_id"]], track))
+    return rows, stems
+
+
+def _read_yolo(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
+    """Read `class cx cy w h[ track]` in fractions of the frame."""
+    rows: list[Row] = []
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    for file in files:
+        for line in file.read_text("utf-8-sig").splitlines():
+            if words := line.split():
+                cx, cy, w, h = (float(word) for word in words[1:5])
+                if not 0 <= min(cx, cy, w, h) <= max(cx, cy, w, h) <= 1.001:
+                    raise ValueError(f"{file.name} has coordinates outside 0 to 1")
+                size = source.width, source.height
+                rows.append((_frame_of(file, source), (cx - w / 2) * size[0], (cy - h / 2) * size[1], w * size[0],
+                             h * size[1], int(words[0]), int(words[5]) if len(words) > 5 else 0))  # fmt: skip
+    return rows, [file.stem for file in files]
+
+
+def _read_voc(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
+    rows: list[Row] = []
+    files = sorted(path.glob("*.xml")) if path.is_dir() else [path]
+    for file in files:
+        for found in ElementTree.parse(file).getroot().iter("object"):
+            name = (found.findtext("name") or "").strip()
+            x1, y1, x2, y2 = (
+                float(found.findtext(f"bndbox/{edge}") or "") for edge in ("xmin", "ymin", "xmax", "ymax")
+            )
+            track = int(found.findtext("track_id") or 0)
+            rows.append((_frame_of(file, source), x1, y1, x2 - x1, y2 - y1, name, track))
+    return rows, [file.stem for file in files]
+
+
+_READERS: dict[str, Callable[[Path, VideoSource], tuple[list[Row], list[str] | None]]] = {
+    "mot": _read_mot,
+    "coco": _read_coco,
+    "yolo": _read_yolo,
+    "voc": _read_voc,
+}
+
+
+def _frame_of(file: Path, source: VideoSource) -> int:
+    """Return the frame of a label file from 0: the picture of its name, or the number at the end of its name."""
+    if file.stem in source.names:
+        return source.names.index(file.stem)
+    digits = re.search(r"(\d+)$", file.stem)
+    if digits is None or source.names:
+        raise ValueError(f"{file.name} belongs to no frame of {source.path}")
+    return int(digits[1])
+
+
+def _check_tracks(path: Path, boxes: Boxes, fps: float) -> None:
+    """Raise ValueError if two boxes of a track that follow each other are too far apart to be one object."""
+    for track in np.unique(boxes["track_id"][boxes["track_id"] > 0]):
+        mine = boxes[boxes["track_id"] == track]
+        if (np.diff(mine["t"]) == 0).any():
+            frame = round(mine["t"][:-1][np.diff(mine["t"]) == 0][0] * fps / 1e6) + 1
+            raise ValueError(f"{path} has track {track} twice in frame {frame}; give each object a track of its own")
+        cx, cy = mine["x"] + mine["w"] / 2, mine["y"] + mine["h"] / 2
+        size = np.maximum(np.hypot(mine["w"], mine["h"])[:-1], np.hypot(mine["w"], mine["h"])[1:])
+        jumps = (np.hypot(np.diff(cx), np.diff(cy)) > _LARGEST_JUMP * size) & (
+            np.diff(mine["t"]) <= LONGEST_TRACK_GAP_US
+        )
+        if jumps.any():
+            frame = round(mine["t"][1:][jumps][0] * fps / 1e6) + 1
+            raise ValueError(
+                f"{path} has a track {track} that jumps by more than {_LARGEST_JUMP:g} sizes of its box to frame "
+                f"{frame}; give the objects tracks of their own"
+            )
+
+
+def _clipped(boxes: Boxes, source: VideoSource) -> Boxes:
+    """Return the boxes within the frame, without those outside of it."""
+    for start, size, limit in (("x", "w", source.width), ("y", "h", source.height)):
+        end = np.clip(boxes[start] + boxes[size], 0, limit)
+        boxes[start] = np.clip(boxes[start], 0, limit)
+        boxes[size] = end - boxes[start]
+    return boxes[(boxes["w"] > 0) & (boxes["h"] > 0)]

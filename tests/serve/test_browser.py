@@ -1,0 +1,183 @@
+"""The page in a real browser: playing, the rate slider, uploads, two tabs, a phone, the keyboard, dark and light.
+
+Needs Chromium (of Debian: `apt-get install chromium`, or its path in RVTSSM_CHROMIUM) and the package playwright.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from rvtssm.events.readers.index import cache_folder
+from rvtssm.serve.serve_config import ServeConfig
+from rvtssm.serve.server import build_app
+
+CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium; install it, or name it by RVTSSM_CHROMIUM")
+
+
+@pytest.fixture(scope="module")
+def address(weights, recordings):
+    """A server in this process."""
+    app = build_app(ServeConfig(max_upload_mb=1), weights, recordings, has_camera=False, title="small s5")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(address, browser):
+    """A function: settings of the browser -> a page that plays. No page may meet an error, or ask another host."""
+    contexts, problems = [], []
+
+    def make(**settings):
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(120_000)  # ms; checking an upload on a busy machine takes long
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
+        page.goto(address)
+        until(page, "document.getElementById('step').textContent.includes('ms')")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert [problem for problem in problems if not problem.startswith(("ws:", "data:"))] == []
+
+
+def until(page, condition, seconds=120):
+    """Wait until an expression is true; the page itself may not evaluate text."""
+    until_s = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < until_s, condition
+        page.wait_for_timeout(50)
+
+
+def number(page, name):
+    return float(page.inner_text(f"#{name}").split()[0])
+
+
+def colours(page):
+    """How many colours the picture has, and the colour of its corner."""
+    return page.evaluate(
+        """() => {
+          const canvas = document.getElementById("canvas");
+          const words = new Uint32Array(
+            canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+          const ground = [...words].sort()[words.length >> 1];
+          return [new Set(words).size, ground & 255];
+        }"""
+    )
+
+
+def test_events_and_boxes_play_and_the_slider_changes_the_rate(open_page):
+    page = open_page()
+    assert page.inner_text("#weights") == "small s5"
+    assert page.inner_text("#rate-value") == "20 Hz" and page.is_hidden("#empty")
+    assert colours(page)[0] > 4
+    first_s = number(page, "time")
+    until(page, f"parseFloat(document.getElementById('time').textContent) > {first_s}")
+    page.fill("#rate", "200")
+    until(page, "document.getElementById('caption').textContent.endsWith('200 Hz')")
+    assert "every 5 ms" in page.inner_text("#rate-note") and "× 0.1" in page.inner_text("#rate-note")
+    assert number(page, "step") > 0 and number(page, "lag") >= 0 and 0 < number(page, "done") <= 100
+    before = number(page, "count")
+    page.fill("#threshold", "0.95")
+    assert number(page, "count") <= before
+    page.check("[name=window][value=slide]", force=True)
+    assert page.inner_text("#window-note") == "as long as in training"
+    page.select_option("#source", "two_td.dat")
+    until(page, "parseFloat(document.getElementById('time').textContent) < 1")
+    assert page.inner_text("#rate-value") == "200 Hz"
+
+
+def test_the_keyboard_does_everything(open_page):
+    page = open_page()
+    page.keyboard.press("Space")
+    assert page.get_attribute("#play", "aria-label") == "Play"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowUp")
+    assert page.inner_text("#rate-value") == "31 Hz"
+    page.keyboard.press("ArrowLeft")
+    assert page.get_attribute("#rate", "aria-valuetext") == "30 hertz"
+    page.keyboard.press("Space")
+    assert page.get_attribute("#play", "aria-label") == "Pause"
+    page.focus("#rate")
+    page.keyboard.press("End")
+    assert page.inner_text("#rate-value") == "200 Hz"
+    seen = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.id || document.activeElement.name"))
+    assert {"threshold", "speed", "window", "precision"} <= set(seen)
+
+
+def test_a_broken_file_is_one_line_and_a_good_one_plays(open_page, recordings):
+    page = open_page()
+    page.set_input_files("#file", {"name": "broken.raw", "mimeType": "", "buffer": b"% evt 3.0\n% end\nno events"})
+    page.wait_for_selector("#message:not([hidden])")
+    assert page.inner_text("#message").startswith("broken.raw") and "/" not in page.inner_text("#message")
+    first_s = number(page, "time")
+    until(page, f"parseFloat(document.getElementById('time').textContent) != {first_s}")  # it plays on
+    page.set_input_files(
+        "#file", {"name": "own_td.dat", "mimeType": "", "buffer": recordings["two_td.dat"].read_bytes()}
+    )
+    until(page, "document.getElementById('source').value == 'uploaded'")
+    assert page.is_hidden("#message")
+    page.close()
+    until_s = time.monotonic() + 10
+    while any((cache_folder() / "uploads").rglob("upload*")) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not any((cache_folder() / "uploads").rglob("upload*"))
+
+
+def test_two_tabs_do_not_disturb_each_other(open_page):
+    first, second = open_page(), open_page()
+    second.fill("#rate", "80")
+    second.keyboard.press("Escape")
+    second.evaluate("document.activeElement.blur()")
+    second.keyboard.press("Space")
+    until(second, "document.getElementById('caption').textContent.endsWith('80 Hz')")
+    assert first.inner_text("#rate-value") == "20 Hz" and first.inner_text("#caption").endswith(" 20 Hz")
+    before_s = number(first, "time")
+    until(first, f"parseFloat(document.getElementById('time').textContent) != {before_s}")
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("dark", 16), ("light", 255)])
+def test_a_phone_shows_everything_in_the_dark_and_in_the_light(open_page, scheme, ground):
+    page = open_page(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    too_small = page.evaluate(
+        """() => [...document.querySelectorAll("button, select, input[type=range], summary, .file")]
+          .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 24).map((one) => one.id)"""
+    )
+    assert too_small == []
+    assert colours(page)[1] == ground
+    page.click("#theme")
+    page.wait_for_timeout(200)
+    assert colours(page)[1] != ground

@@ -1,0 +1,353 @@
+"""The server of the page, without a browser: playing, settings, uploads, and who is let in."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import zlib
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fake_camera import FakeDevice, packets_of
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from rvtssm import cli
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.index import cache_folder
+from rvtssm.serve.serve_config import ServeConfig
+from rvtssm.serve.server import build_app
+from rvtssm.serve.session import Opening, Session
+
+HEIGHT, WIDTH = 48, 64
+LOCAL, SESSION = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/session"
+
+
+def picture_of(data: bytes) -> tuple[dict, np.ndarray]:
+    """The header of a picture, and its darker and brighter events (2, height, width)."""
+    length = int.from_bytes(data[:4], "little")
+    header = json.loads(data[4 : 4 + length])
+    pixels = np.frombuffer(zlib.decompress(data[4 + length :]), np.uint8)
+    return header, np.stack([pixels >> 4, pixels & 15]).reshape(2, header["height"], header["width"])
+
+
+class Page:
+    """What a page would see of a session."""
+
+    def __init__(self, weights, camera=None) -> None:
+        self.ready = threading.Event()
+        self.session = Session(weights, camera or threading.Lock(), self.ready.set)
+        self.messages: list[dict] = []
+        self.pictures: list[tuple[dict, np.ndarray]] = []
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.session.close()
+
+    def until(self, is_done, seconds=20.0):
+        """Take what the session sends until a condition on this page holds."""
+        until_s = time.monotonic() + seconds
+        while not is_done(self):
+            assert time.monotonic() < until_s, (self.messages, len(self.pictures))
+            self.ready.wait(0.2)
+            self.ready.clear()
+            for part in self.session.taken():
+                if isinstance(part, bytes):
+                    self.pictures.append(picture_of(part))
+                else:
+                    self.messages.append(json.loads(part))
+
+    def results(self, since=0):
+        return [result for header, _ in self.pictures[since:] for result in header["results"]]
+
+
+def opened(name, path):
+    return Opening(name, str(path))
+
+
+def test_a_page_sees_events_boxes_and_delays(weights, recordings):
+    path = recordings["one_td.dat"]
+    with Page(weights) as page:
+        page.session.open(opened("one", path))
+        page.until(lambda page: len(page.results()) >= 8 and len(page.pictures) > 8)
+    assert page.messages == [
+        {"kind": "opened", "name": "one", "duration_s": pytest.approx(3, abs=0.01), "height": HEIGHT, "width": WIDTH}
+    ]
+    header, counts = page.pictures[-1]
+    now_us = 1_000_000 + round(1e6 * header["t_s"])
+    events = open_recording(path).between(now_us - 39_999, now_us)
+    wanted = np.zeros((2, HEIGHT, WIDTH), int)
+    np.add.at(wanted, (events.p, events.y, events.x), 1)
+    np.testing.assert_array_equal(counts, np.minimum(wanted, 15))
+    assert (header["hz"], header["step_scale"], header["pixel"]) == (20, 1, 1)
+    assert all(step >= 0 and lag >= 0 for _, step, lag, _ in page.results())
+    ends_s = np.array([end for end, *_ in page.results()])
+    passed = np.array([passed for *_, passed in page.results()])
+    np.testing.assert_allclose(np.diff(ends_s), 0.05 * (passed[1:] + 1), atol=1e-5)
+    assert any(header["boxes"] for header, _ in page.pictures)
+
+
+def test_the_rate_changes_while_it_plays(weights, recordings):
+    """The slider moves from 20 to 200 Hz: windows end ten times as often, the state goes on."""
+    with Page(weights) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.until(lambda page: len(page.results()) >= 3)
+        page.session.handle({"hz": 200, "speed": 0.1})
+        page.until(lambda page: page.pictures[-1][0]["hz"] == 200)
+        start = len(page.pictures)
+        page.until(lambda page: len(page.results(start)) > 6)
+        run = page.session._run
+        assert run.num_restarts == 0 and not run.detector._is_first
+        found = page.results(start)
+        for (before, *_), (after, _, _, passed) in pairwise(found):
+            assert after - before == pytest.approx(0.005 * (passed + 1), abs=1e-5)
+        assert page.pictures[-1][0]["step_scale"] == 0.1
+        page.session.handle({"window": "slide"})
+        page.until(lambda page: run.detector.schedule.length_us == 50_000)
+        page.session.handle({"precision": "bf16"})
+        page.until(lambda page: run.detector._streams.detector is weights("bf16").detector)
+        assert not run.detector._is_first and run.detector.schedule.length_us == 50_000
+        page.session.handle({"hz": 1e9})
+        page.until(lambda page: run.detector.schedule.hz == 200)
+        assert [message["kind"] for message in page.messages] == ["opened"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ({"hz": "fast"}, "'fast', and a number is needed"),
+        ({"hz": float("nan")}, "a number is needed"),
+        ({"window": "open"}, "'open'; choose from shrink, slide"),
+        ({"precision": "int1"}, "choose from float32, bf16"),
+        ({"seek": None}, "a number is needed"),
+    ],
+)
+def test_a_wrong_setting_is_told_and_playing_goes_on(weights, recordings, command, message):
+    with Page(weights) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.until(lambda page: page.pictures)
+        page.session.handle(command)
+        page.until(lambda page: len(page.messages) == 2)
+        assert message in page.messages[1]["message"]
+        start = len(page.pictures)
+        page.until(lambda page: len(page.pictures) > start + 2)
+
+
+def test_a_recording_can_be_paused_sought_and_begins_again(weights, recordings):
+    with Page(weights) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.session.handle({"paused": True, "speed": 4})
+        page.session.handle({"seek": 0.97})
+        page.until(lambda page: page.messages)
+        page.session.handle({"paused": False})
+        page.until(lambda page: page.pictures and page.pictures[-1][0]["t_s"] > 2.9)
+        page.until(lambda page: page.pictures[-1][0]["t_s"] < 1)
+        run = page.session._run
+        assert run.num_restarts == 1  # at the end
+        page.session.handle({"paused": True})
+        page.until(lambda page: page.pictures[-1][0]["is_paused"])
+        at_us = run.now_us
+        time.sleep(0.1)
+        assert run.now_us == at_us
+
+
+def test_two_pages_are_independent(weights, recordings):
+    with Page(weights) as first, Page(weights) as second:
+        first.session.open(opened("one", recordings["one_td.dat"]))
+        second.session.open(opened("two", recordings["two_td.dat"]))
+        second.session.handle({"hz": 50})
+        for page, hz in ((first, 20), (second, 50)):
+            page.until(lambda page, hz=hz: page.pictures and page.pictures[-1][0]["hz"] == hz)
+            page.until(lambda page: len(page.results()) > 2)
+        assert first.messages[0]["name"] == "one" and second.messages[0]["name"] == "two"
+        assert first.session._run.detector is not second.session._run.detector
+
+
+def test_one_page_has_the_camera(weights, draw_events, monkeypatch):
+    drivers = pytest.importorskip("neuromorphic_drivers")
+    devices = []
+
+    def opened(**_):
+        devices.append(
+            FakeDevice(packets_of(draw_events(), began_s=time.time()), HEIGHT, WIDTH, fails_with=OSError("pulled"))
+        )
+        devices[-1].clock = time.time
+        return devices[-1]
+
+    monkeypatch.setattr(drivers, "open", opened)
+    monkeypatch.setattr(FakeDevice, "__next__", real_time(FakeDevice.__next__))
+    camera = threading.Lock()
+    with Page(weights, camera) as first, Page(weights, camera) as second:
+        first.session.open(Opening("camera"))
+        first.until(lambda page: page.messages)
+        second.session.open(Opening("camera"))
+        second.until(lambda page: page.messages)
+        assert "used by another page" in second.messages[0]["message"]
+        first.until(lambda page: len(page.messages) == 2)
+        assert first.messages[0]["duration_s"] is None
+        assert "broke off (pulled)" in first.messages[1]["message"]
+        assert first.results() and not devices[0].is_open and not camera.locked()
+
+
+def real_time(following):
+    """A fake device waits as long as it says."""
+
+    def wait(self):
+        if not self._ring and self._coming:
+            time.sleep(min(max(self._coming[0].arrives_s - time.time(), 0), self._timeout_s))
+            self._receive()
+            if not self._ring:
+                return type("Status", (), {"ring": None})(), None
+        return following(self)
+
+    return wait
+
+
+# connections
+
+
+def client_of(weights, recordings, **settings):
+    app = build_app(ServeConfig(**settings), weights, recordings, has_camera=False, title="small")
+    return TestClient(app, base_url=LOCAL)
+
+
+def next_of(socket, kind):
+    """The next message of a kind; pictures are passed over."""
+    while True:
+        message = socket.receive()
+        if message.get("text") and (told := json.loads(message["text"]))["kind"] == kind:
+            return told
+
+
+def test_a_page_connects_and_plays(weights, recordings):
+    with client_of(weights, recordings) as client, client.websocket_connect(SESSION) as socket:
+        hello = json.loads(socket.receive_text())
+        assert (hello["class_names"], hello["trained_hz"], hello["rates"]) == (["car", "pedestrian"], 20, [5, 200])
+        assert hello["sources"] == ["one_td.dat", "two_td.dat"]
+        socket.send_text(json.dumps({"open": "/etc/passwd"}))
+        socket.send_text(json.dumps({"open": "two_td.dat"}))
+        assert next_of(socket, "opened")["name"] == "two_td.dat"
+        assert picture_of(socket.receive_bytes())[0]["kind"] == "picture"
+
+
+def test_the_page_and_its_files_are_there_and_ask_nobody_else(weights, recordings):
+    client = client_of(weights, recordings)
+    page = client.get("/")
+    assert page.status_code == 200 and "default-src 'self'" in page.headers["content-security-policy"]
+    files = [part.split('"')[0] for part in page.text.replace("src=", "href=").split('href="')[1:]]
+    assert {"static/style.css", "static/page.js", "static/icon.svg"} <= set(files)
+    for text in [page.text] + [client.get(f"/{file}").text for file in set(files)]:
+        assert not re.search("(?:https?|wss?):?//", text.replace("http://www.w3.org/2000/svg", ""))
+    assert client.get("/docs").status_code == 404
+
+
+@pytest.mark.parametrize("text", ["[]", "no json", '"' + "x" * 5_000 + '"'])
+def test_a_page_that_sends_nonsense_is_disconnected(weights, recordings, text):
+    with client_of(weights, recordings) as client:
+        with client.websocket_connect(SESSION) as socket:
+            socket.receive_text()
+            socket.send_text(text)
+        with client.websocket_connect(SESSION) as socket:
+            assert json.loads(socket.receive_text())["kind"] == "hello"
+
+
+def test_the_number_of_pages_is_bounded(weights, recordings):
+    with client_of(weights, recordings, max_pages=1) as client, client.websocket_connect(SESSION) as first:
+        first.receive_text()
+        with client.websocket_connect(SESSION) as second:
+            assert "1 pages are open already" in json.loads(second.receive_text())["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "headers", "status"),
+    [
+        ({}, "/", {}, 200),
+        ({}, "/", {"host": "localhost:8000"}, 200),
+        ({}, "/", {"host": "[::1]:8000"}, 200),
+        ({}, "/", {"host": "evil.example"}, 403),  # a name that was made to lead here
+        ({}, "/", {"origin": "http://evil.example"}, 403),
+        ({}, "/upload/x", {"origin": "http://127.0.0.1:8000"}, 404),
+        ({"token": "abc"}, "/", {}, 403),
+        ({"token": "abc"}, "/?token=abcd", {}, 403),
+        ({"token": "abc"}, "/?token=abc", {}, 200),
+        ({"token": "abc"}, "/static/page.js", {}, 200),
+        ({"token": "abc", "host": "0.0.0.0"}, "/?token=abc", {"host": "robot.local"}, 200),
+    ],
+)
+def test_who_is_let_in(weights, recordings, settings, path, headers, status):
+    client = client_of(weights, recordings, **settings)
+    call = client.post if path.startswith("/upload") else client.get
+    assert call(path, headers=headers).status_code == status
+
+
+def test_a_connection_of_another_site_is_refused(weights, recordings):
+    with client_of(weights, recordings, token="abc") as client:
+        for path, headers in ((f"{SESSION}?token=abc", {"origin": "http://evil.example"}), (SESSION, {})):
+            with pytest.raises(WebSocketDisconnect), client.websocket_connect(path, headers=headers):
+                pass
+        with client.websocket_connect(f"{SESSION}?token=abc", headers={"origin": LOCAL}) as socket:
+            assert json.loads(socket.receive_text())["kind"] == "hello"
+
+
+# uploads
+
+
+def stored():
+    return [path for path in (cache_folder() / "uploads").rglob("*") if path.is_file()]
+
+
+def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch):
+    content = recordings["one_td.dat"].read_bytes()
+    killed = cache_folder() / "uploads" / "999999999" / "page"
+    killed.mkdir(parents=True)
+    (killed / "upload.raw").write_bytes(b"of a server that was killed")
+    with client_of(weights, {}, max_upload_mb=1) as client:
+        assert stored() == []
+        with client.websocket_connect(SESSION) as socket:
+            page = json.loads(socket.receive_text())["page"]
+
+            def upload(content, name="drive_td.dat", query=""):
+                answer = client.post(f"/upload/{page}{query}", content=content, headers={"X-File-Name": name})
+                return answer.status_code, answer.json().get("message", answer.json().get("name"))
+
+            status, message = upload(b"\x89HDF\r\n\x1a\n" + bytes(300), "br%20oken.h5")
+            assert status == 400 and message.startswith("br oken.h5") and "/" not in message
+            assert upload(bytes(1_000_001))[1].startswith("drive_td.dat is larger than 1 MB")
+            assert upload(content, query="?width=wide")[1] == "wide is no side of a sensor; give its pixels"
+            assert stored() == []
+
+            async def whole(*_) -> None:
+                """The check of a whole file takes seconds; the tests in a browser have it."""
+
+            monkeypatch.setattr("rvtssm.serve.uploads._check", whole)
+            assert upload(content) == (200, "drive_td.dat")
+            assert next_of(socket, "opened")["name"] == "drive_td.dat" and len(stored()) == 1
+        assert client.post("/upload/other", content=content).status_code == 404
+        for _ in range(50):
+            if not stored():
+                break
+            time.sleep(0.1)
+        assert stored() == []
+    assert not killed.exists()
+
+
+# the command
+
+
+def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):
+    for words, message in (
+        ([], "checkpoint=FILE is needed"),
+        (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999 must lie between 0 and 65535"),
+        (["checkpoint=a.ckpt", f"recording={tmp_path}"], "is no event file and holds none"),
+        (["checkpoint=a.ckpt", "max_pages=0"], "serve.max_pages=0 must be at least 1"),
+    ):
+        assert cli.main(["serve", *words]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setattr("rvtssm.run.serve.find_spec", lambda name: None)
+    assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
+    assert "pip install -e '.[web]'" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,186 @@
+"""Video to events: light, frames between frames, labels of four formats, and the dataset that training reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from rvtssm import cli
+from rvtssm.datasets.custom import read_spec
+from rvtssm.events.labels import read_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.simulation.atlas import rough
+from rvtssm.simulation.video import dense_frames, open_video
+from rvtssm.simulation.video_labels import read_video_labels
+
+HEIGHT, WIDTH, FRAMES, FPS, STEP_PX, SIDE = 64, 96, 8, 20.0, 5, 24
+QUIET = ["synthetic.camera.background_rate_hz=0", "synthetic.camera.hot_pixel_share=0"]
+
+
+def picture(k: float) -> np.ndarray:
+    """A textured square that moves to the right over a textured ground, as light."""
+    rng = np.random.default_rng(0)
+    image = 0.35 + 0.06 * rough(HEIGHT, 128, rng, 4)[:, :WIDTH]
+    square = 0.7 + 0.08 * rough(32, 32, rng, 3)[:SIDE, :SIDE]
+    moved = cv2.warpAffine(np.pad(square, 1), np.array([[1, 0, 9 + STEP_PX * k], [0, 1, 19.0]]), (WIDTH, HEIGHT))
+    cover = cv2.warpAffine(
+        np.pad(np.ones_like(square), 1), np.array([[1, 0, 9 + STEP_PX * k], [0, 1, 19.0]]), (WIDTH, HEIGHT)
+    )
+    return np.clip(image * (1 - cover) + moved, 0, 1)
+
+
+def encoded(light: np.ndarray) -> np.ndarray:
+    """8 bits of sRGB."""
+    curve = np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
+    return np.round(255 * curve).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("clip") / "walk"
+    folder.mkdir()
+    for k in range(FRAMES):
+        cv2.imwrite(str(folder / f"{k:03d}.png"), encoded(picture(k)))
+    return folder
+
+
+def box(k: int) -> tuple[int, int, int, int]:
+    return 10 + STEP_PX * k, 20, SIDE, SIDE
+
+
+def mot(path: Path, frames=range(FRAMES), jump: int = 0) -> Path:
+    rows = [f"{k + 1},7,{box(k)[0] + jump * (k % 2)},20,{SIDE},{SIDE},1,1,1" for k in frames]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_light_does_not_depend_on_how_it_is_stored(clip, tmp_path):
+    for k in range(2):
+        cv2.imwrite(str(tmp_path / f"{k}.png"), np.round(65535 * picture(k)).astype(np.uint16))
+    eight = next(open_video(clip, FPS, None).frames())
+    sixteen = next(open_video(tmp_path, FPS, None).frames())
+    np.testing.assert_allclose(eight, picture(0), atol=6e-3)
+    np.testing.assert_allclose(sixteen, picture(0), atol=2e-5)
+    assert abs(next(open_video(clip, FPS, True).frames()) - picture(0)).mean() > 0.1  # the curve is not undone
+
+
+def test_frames_between_follow_the_motion_and_no_pixel_moves_far(clip):
+    frames = list(dense_frames(open_video(clip, FPS, None), 1.0))
+    times = np.array([t for t, _ in frames])
+    assert times[0] == 0 and times[-1] == (FRAMES - 1) * 50_000 and np.diff(times).min() > 0
+    assert len(frames) >= (FRAMES - 1) * STEP_PX + 1  # at most one pixel at a time
+    errors, blended = [], []
+    for t_us, frame in frames:
+        k = t_us / 50_000
+        low, share = math.floor(k), k - math.floor(k)
+        if 0.2 < share < 0.8:
+            errors.append(abs(frame - picture(k)).mean())
+            blended.append(abs((1 - share) * picture(low) + share * picture(low + 1) - picture(k)).mean())
+    assert np.mean(errors) < 0.5 * np.mean(blended)
+    again = list(dense_frames(open_video(clip, FPS, None), 1.0))
+    assert all(np.array_equal(one, two) for (_, one), (_, two) in zip(frames, again, strict=True))
+
+
+def test_a_still_video_needs_no_frames_between(tmp_path):
+    for k in range(3):
+        cv2.imwrite(str(tmp_path / f"{k}.png"), encoded(picture(0)))
+    assert [t for t, _ in dense_frames(open_video(tmp_path, 10.0, None), 1.0)] == [0, 100_000, 200_000]
+
+
+def test_all_label_formats_say_the_same(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    images = [{"id": k, "file_name": f"{k:03d}.png"} for k in range(FRAMES)]
+    annotations = [{"image_id": k, "category_id": 3, "bbox": box(k), "track_id": 7} for k in range(FRAMES)]
+    coco = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "person"}]}
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    for kind in ("yolo", "voc"):
+        (tmp_path / kind).mkdir()
+    for k in range(FRAMES):
+        left, top, w, h = box(k)
+        middle = f"{(left + w / 2) / WIDTH} {(top + h / 2) / HEIGHT} {w / WIDTH} {h / HEIGHT}"
+        (tmp_path / "yolo" / f"{k:03d}.txt").write_text(f"0 {middle} 7\n")
+        edges = "".join(
+            f"<{e}>{v}</{e}>"
+            for e, v in zip(("xmin", "ymin", "xmax", "ymax"), (left, top, left + w, top + h), strict=True)
+        )
+        (tmp_path / "voc" / f"{k:03d}.xml").write_text(
+            f"<annotation><object><name>person</name><track_id>7</track_id><bndbox>{edges}</bndbox></object></annotation>"
+        )
+    wanted, names = read_video_labels(mot(tmp_path / "gt.txt"), None, source, ["person"])
+    assert names == ("person",) and wanted["t"].tolist() == [50_000 * k for k in range(FRAMES)]
+    np.testing.assert_allclose(wanted["x"], [box(k)[0] for k in range(FRAMES)])
+    for path in ("coco.json", "yolo", "voc"):
+        found, names = read_video_labels(tmp_path / path, None, source, ["person"])
+        assert names == ("person",)
+        for field in ("t", "x", "y", "w", "h", "class_id", "track_id"):
+            np.testing.assert_allclose(found[field], wanted[field], atol=1e-4)
+
+
+def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
+    out = tmp_path / "data"
+    for split in ("train", "val"):
+        words = [f"video={clip}", f"out={out}", f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]", "fps=20"]
+        assert cli.main(["simulate", *words, f"split={split}", "label_hz=40", *QUIET]) == 0
+    assert read_spec(out).class_names == ("person",)
+    boxes = read_boxes(out / "train" / "walk_bbox.npy")
+    assert boxes["t"].tolist() == [25_000 * k for k in range(2 * FRAMES - 1)] and set(boxes["track_id"]) == {7}
+    np.testing.assert_allclose(np.diff(boxes["x"]), STEP_PX / 2)
+    recording = open_recording(out / "train" / "walk_td.dat")
+    events = recording.read()
+    assert len(events) > 500 and recording.faults.backward_steps == 0
+    for k in range(1, FRAMES):  # nearly all of them come from the square and its edges
+        part = events.between(50_000 * (k - 1), 50_000 * k)
+        inside = (part.x >= box(k - 1)[0] - 3) & (part.x < box(k)[0] + SIDE + 3) & (part.y >= 17) & (part.y < 47)
+        assert inside.mean() > 0.9
+    before = (out / "train" / "walk_td.dat").stat().st_mtime_ns
+    assert cli.main(["simulate", *words, "split=train", "label_hz=40", *QUIET]) == 0
+    assert (out / "train" / "walk_td.dat").stat().st_mtime_ns == before  # it was complete
+    capsys.readouterr()
+    assert cli.main(["inspect", str(out / "train" / "walk_td.dat"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown
+    train = ["train", "dataset=custom", f"dataset.raw_dir={out}", f"out={tmp_path / 'run'}", "model=tiny", "steps=1"]
+    small = ["model.embed_dim=8", "model.head_dim=8", "sampling.batch_size=2", "sampling.chunk_length=2"]
+    quick = ["training.accelerator=cpu", "training.progress=false", "data.num_workers=0", "training.loggers=[]"]
+    assert cli.main([*train, *small, *quick]) == 0
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    "change, answer",
+    [
+        ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
+        ({"video": "gt.txt"}, "is not a video that can be read"),
+        ({"video": "empty", "fps": "20"}, "holds 0 pictures"),
+        ({"fps": None}, "does not say its rate; set fps=HZ"),
+        ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
+        ({"labels": "late.txt"}, r"has labels of frame 30, and .* has 8 frames"),
+        ({"labels": "jump.txt"}, r"track 7 that jumps by more than 2 sizes of its box to frame 2"),
+        ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
+        ({"labels": "gt.txt", "label_format": "coco"}, "cannot be read as coco labels"),
+        ({"labels": "other"}, "belongs to no frame"),
+        ({"out": None}, "out=DIR is needed"),
+        ({"video": None}, "video=FILE is needed"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mot(tmp_path / "gt.txt")
+    mot(tmp_path / "late.txt", [29])
+    mot(tmp_path / "jump.txt", jump=200)
+    (tmp_path / "words.txt").write_text("a,b,c\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x9.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
+    assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert re.search(answer, said.splitlines()[-1]), said
+    assert "Traceback" not in said

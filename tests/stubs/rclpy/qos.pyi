@@ -1,0 +1,3 @@
+class QoSProfile: ...
+
+qos_profile_sensor_data: QoSProfile

@@ -1,0 +1,117 @@
+"""The pages for users: commands are understood, links lead to pages, and the generated pages leave nothing out."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rvtssm import cli
+from rvtssm.config import Config
+from rvtssm.config_keys import keys_of
+from rvtssm.sweeps import compose_study
+from rvtssm.verbs import VERBS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "data_prep/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SITE = runpy.run_path(str(ROOT / "scripts/site_pages.py"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The folder with the sources of the site."""
+    folder = tmp_path_factory.mktemp("site") / "pages"
+    SITE["write_pages"](folder)
+    return folder
+
+
+def tree_of_the_readme() -> dict[str, str]:
+    """Folder -> purpose, in the order of the page."""
+    block = re.search(r"^```\n(configs/.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert block, "README.md has no tree that begins with configs/"
+    return dict(line.split(maxsplit=1) for line in block[1].splitlines())
+
+
+def test_every_folder_is_in_the_tree_of_the_readme():
+    tree = tree_of_the_readme()
+    rooms = {path.parent.relative_to(ROOT).as_posix() + "/" for path in (ROOT / "rvtssm").rglob("__init__.py")}
+    assert rooms <= set(tree)
+    assert [folder for folder in tree if not (ROOT / folder).is_dir()] == []
+
+
+def commands() -> list[str]:
+    """Every `rvtssm ...` in the fenced blocks of the pages."""
+    blocks = [block for page in PAGES for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.M | re.S)]
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    found = [match.group().strip() for line in lines if (match := re.search(r"\brvtssm [a-z]+ .*", line))]
+    assert len(found) > 30
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_pages_is_understood(command):
+    """Its verb and its keys exist and take such values; options in brackets and paths are left out."""
+    _, verb, *words = command.split()
+    assert verb in VERBS
+    words = [word for word in words if "=" in word and not word.startswith("[")]
+    in_sections = [cli._in_section(word, VERBS[verb].own) for word in words]
+    compose_study(in_sections) if verb == "study" or "--multirun" in command else cli.compose(in_sections)
+
+
+def test_a_script_that_a_page_starts_exists():
+    named = {name for page in PAGES for name in re.findall(r"^\w+ (scripts/\w+\.\w+)", page.read_text(), re.M)}
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_site_has_every_page_once_and_all_lead_somewhere(site):
+    """Writing the pages raises an error for a link or a picture without a target."""
+
+    def names(entry: str | list[dict]) -> list[str]:
+        return [entry] if isinstance(entry, str) else [name for part in entry for name in names(*part.values())]
+
+    listed = names(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
+    assert sorted(listed) == sorted(path.relative_to(site).as_posix() for path in site.rglob("*.md"))
+    included = re.findall(r'--8<-- "([^":]+)', "".join(path.read_text() for path in site.glob("*.md")))
+    assert included and [name for name in included if not (ROOT / name).is_file()] == []
+
+
+def test_links_are_those_of_the_site(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    page, picture = tmp_path / "docs/a.md", tmp_path / "docs/b.png"
+    picture.write_bytes(b"png")
+    names = SITE["site_page"].__globals__
+    monkeypatch.setitem(names, "ROOT", tmp_path)
+    monkeypatch.setitem(names, "PAGES", {"docs/a.md": "a.md", "data/README.md": "data.md"})
+    page.write_text("[x](../data/README.md#part) [y](#here) ![z](b.png) [w](https://example.org/README.md)")
+    wanted = "[x](data.md#part) [y](#here) ![z](assets/b.png) [w](https://example.org/README.md)"
+    assert SITE["site_page"]("docs/a.md", tmp_path / "out") == wanted
+    assert (tmp_path / "out/assets/b.png").read_bytes() == b"png"
+    for link in ("[x](missing.md)", "[x](b.png)", "![x](missing.png)"):
+        page.write_text(link)
+        with pytest.raises(ValueError, match="no page of the site"):
+            SITE["site_page"]("docs/a.md", tmp_path / "out")
+
+
+def test_every_verb_and_key_is_on_the_page_of_commands(site):
+    page = (site / "commands.md").read_text()
+    read = {section for verb in VERBS.values() for section in verb.reads}
+    keys = [key.name for key in keys_of(Config()) if "." not in key.name or key.name.split(".")[0] in read]
+    assert len(keys) > 100
+    assert [key for key in keys if f"| `{key}` |" not in page] == []
+    assert [verb for verb in VERBS if f"### rvtssm {verb}\n" not in page] == []
+
+
+def test_every_file_and_module_is_listed(site):
+    files, reference = (site / "files.md").read_text(), "".join(path.read_text() for path in site.glob("api/*.md"))
+    for path in (ROOT / "rvtssm").rglob("*.py"):
+        assert f"| `{path.name}` | " in files
+        if path.parent != ROOT / "rvtssm" and path.stem != "__init__":
+            assert f"::: {path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}\n" in reference
+
+
+def test_what_is_no_markup_is_shown_as_it_is():
+    assert SITE["_plain"]("a[0] | `b[0]` <c>") == "a&#91;0] \\| `b[0]` &lt;c>"

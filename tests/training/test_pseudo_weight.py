@@ -1,0 +1,95 @@
+"""Labels of a detector count by their score in training, wherever they are stored, and uncertain ones teach nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_module import STRIDE_US, build_module, draw_counts, make_batch
+
+from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.parts import HEADS
+from rvtssm.preparation.store import open_sequence, sequence_writer
+from rvtssm.records import Labels, Windows
+
+CHANNELS = {8: 8, 16: 16, 32: 32}
+TARGETS = torch.tensor([[[1.0, 30, 20, 24, 16], [0, 70, 40, 30, 30]], [[0, 50, 32, 40, 20], [0, 0, 0, 0, 0]]])
+NUM_TARGETS = torch.tensor([2, 1])
+ONES = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+
+
+def losses_of(name, weights=None):
+    torch.manual_seed(0)
+    head = HEADS[name](ModelConfig(head=name, rtdetr_queries=20, rtdetr_denoising=4), CHANNELS, 2, (64, 96))
+    maps = {s: torch.randn(2, c, 64 // s, 96 // s) for s, c in CHANNELS.items()}
+    torch.manual_seed(1)
+    predictions = head(maps, (TARGETS, NUM_TARGETS))
+    extra = {} if weights is None else {"weights": weights}
+    return head, predictions, head.loss(predictions, TARGETS, NUM_TARGETS, **extra)
+
+
+@pytest.mark.parametrize("name", ["yolox", "rtdetr"])
+def test_weights_of_one_change_nothing(name):
+    _, _, plain = losses_of(name)
+    _, _, weighted = losses_of(name, ONES)
+    for key, value in plain.items():
+        torch.testing.assert_close(weighted[key], value)
+
+
+@pytest.mark.parametrize(("name", "key"), [("yolox", "iou"), ("rtdetr", "giou")])
+def test_a_smaller_weight_counts_less_and_zero_not_at_all(name, key):
+    values = []
+    for weight in (1.0, 0.25):
+        _, predictions, losses = losses_of(name, torch.tensor([[0.0, 0.0], [weight, 0.0]]))
+        (gradient,) = torch.autograd.grad(losses[key], [predictions[0]])  # its first four columns are boxes
+        assert not gradient[0].any() and gradient[1].any()
+        values.append(losses[key].detach())
+    torch.testing.assert_close(0.25 * values[0], values[1])
+
+
+def test_an_uncertain_object_is_no_background_either():
+    """No gradient of objectness where it is matched: what is there is neither rewarded nor punished."""
+    gradients = []
+    for weights in (ONES, torch.tensor([[0.0, 1.0], [1.0, 0.0]])):
+        _, predictions, losses = losses_of("yolox", weights)
+        (gradient,) = torch.autograd.grad(losses["objectness"], [predictions.rows])
+        gradients.append(gradient[0, :, 4])
+    is_ignored = (gradients[1] == 0) & (gradients[0] != 0)
+    assert is_ignored.any() and (gradients[0][is_ignored] < 0).all()  # they were pushed up
+
+
+def test_targets_of_a_batch_count_by_score_and_setting():
+    module = build_module()
+    module.settings = replace(module.settings, pseudo_weight=0.5)
+    batch = make_batch(draw_counts(1, 2), [0, 1], [True, True])
+    scores = torch.tensor([[0.0, 0.8, -0.9], [0.6, 0.0, 0.0]])
+    found = module._weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.4, 0.0], [0.3, 0.0, 0.0]]))
+    assert batch.dt_us[0, 0] == STRIDE_US and batch.to("cpu").pseudo_scores is None
+
+    annotated, uncertain = (
+        build_module().losses_of(replace(batch, pseudo_scores=scores))["total"]
+        for scores in (None, torch.full((2, 1), -0.5))
+    )
+    assert float(uncertain) < float(annotated)
+
+
+def test_scores_survive_a_label_file_and_a_prepared_file(tmp_path):
+    boxes = np.zeros(3, BOX_DTYPE)
+    boxes["t"], boxes["w"], boxes["h"] = (50_000, 50_000, 100_000), 20, 20
+    bounds_us = np.array([[0, 50_000], [50_000, 100_000]])
+    windows = Windows(bounds_us, np.diff(bounds_us)[:, 0])
+    for name, scores in (("pseudo", [0.0, 0.75, -0.5]), ("plain", [0.0, 0.0, 0.0])):
+        boxes["pseudo_score"] = scores
+        path = tmp_path / f"{name}_bbox.npy"
+        write_boxes(path, boxes)
+        assert read_boxes(path)["pseudo_score"].tolist() == scores
+        assert ("pseudo_score" in (np.load(path).dtype.names or ())) == (name == "pseudo")
+        labels = to_labels(read_boxes(path), windows)
+        with sequence_writer(tmp_path / f"{name}.h5", windows, labels, (2, 4, 4), np.uint8) as writer:
+            writer.append([b"", b""])
+        stored = open_sequence(tmp_path / f"{name}.h5").labels
+        assert isinstance(stored, Labels) and stored.pseudo_score.tolist() == scores
