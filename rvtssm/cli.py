@@ -147,13 +147,15 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
 
 def _in_section(override: str, sections: tuple[str, ...]) -> str:
     """Return the override, with a section of the verb in front if its key exists only there."""
-    from rvtssm.config import Config
+    from rvtssm.config import CHOICES, Config
 
     if override.startswith(("+", "~")):
         raise ValueError(f"{override!r}: every key exists already; write key=value")
     key, config = override.partition("=")[0], Config()
     is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
     if is_of_all and not (key == "precision" and "training" in sections):  # a training has a precision of its own
+        return override
+    if key in CHOICES and CHOICES[key][0].split(".")[0] in sections:  # the name of a table's entry, for a whole part
         return override
     found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
     return f"{found[0]}.{override}" if found else override

@@ -35,7 +35,7 @@ WRONG = {
     "temporal.name": ("S5",),
     "plugins": ("[gone.py]",),
     "temporal.dws_conv_kernel_size": ("2",),
-    "predict.formats": ("[gif]",),
+    "predict.formats": ("[avi]",),
 }
 
 

@@ -42,6 +42,14 @@ def test_every_folder_is_in_the_tree_of_the_readme():
     assert [folder for folder in tree if not (ROOT / folder).is_dir()] == []
 
 
+def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert len(links) > 15 and [link for link in links if not (ROOT / link).is_file()] == []
+    assert (ROOT / "docs/assets/rates.gif").stat().st_size <= 3e6
+
+
 def commands() -> list[str]:
     """Every `rvtssm ...` in the fenced blocks of the pages."""
     blocks = [block for page in PAGES for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.M | re.S)]

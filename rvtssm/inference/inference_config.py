@@ -13,8 +13,8 @@ DETECTION_FILES = {
     "mcap": "detections.mcap",
 }
 ANIMATIONS = ("gif", "webp")
-PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS)
-VIEWS = ("sensor", "network")
+PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
+VIEWS = ("sensor", "network", "rerun")
 TRACKERS = ("bytetrack",)
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
@@ -36,7 +36,9 @@ class PredictConfig:
     overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
     max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
     num_stills: int = 4  # pictures evenly spread over the recording, for png
-    view: str = "sensor"  # pictures show the events of the sensor, or those of the network's frame; one of VIEWS
+    # pictures show the events of the sensor, or those of the network's frame; rerun: also live in that viewer; one of
+    # VIEWS
+    view: str = "sensor"
     scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
     animation_mb: float = 8.0  # the most of gif and webp, in megabytes; they show fewer pictures of long recordings
     track: str | None = None  # number the objects, so that the same one has the same track_id; one of TRACKERS

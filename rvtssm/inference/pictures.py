@@ -24,6 +24,7 @@ class PictureSettings:
     windows_per_picture: int
     videos: Sequence[str]  # of mp4, gif, webp
     num_stills: int
+    is_logged: bool  # in Rerun
     downsample: int  # sensor pixels per pixel of the detections, for the ground truth
     scale: int | None = None  # of the picture, see `draw_frame`
     animation_mb: float = 8.0  # the most of a gif or webp
@@ -31,7 +32,7 @@ class PictureSettings:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
-        return not self.videos and not self.num_stills
+        return not (self.videos or self.num_stills or self.is_logged)
 
     @property
     def is_summed(self) -> bool:
@@ -46,13 +47,14 @@ def open_pictures(
     ground_truth: Labels | None = None,
     images: Images | None = None,
     sensor: SensorFrames | None = None,
+    on_events: Callable[[np.ndarray, int], None] | None = None,
 ) -> Iterator[Callable[[np.ndarray, Detections, int], None]]:
     """Yield a function that takes the histogram (2 * bins, H, W), the detections and the start (us) of each window.
 
     The detections are in pixels of the histogram or, with `sensor`, of the sensor, whose events are drawn then.
     The folder receives `video.mp4`, `.gif` and `.webp`, `still_<seconds>s.png` and `strip.png`, which has all stills
     side by side. The time in captions counts from the start of the first window. `ground_truth` is in sensor px,
-    ordered by time. `images` are drawn below the events.
+    ordered by time. `images` are drawn below the events. `on_events` receives the events and the time (us) of pictures.
     """
     period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
     stills = _StillChoice(settings.num_stills)
@@ -77,16 +79,22 @@ def open_pictures(
                 return
             hist, frame = last
             is_still = stills.takes_next()
+            is_drawn = bool(writers) or is_still
             assert shown_from_us is not None
-            if writers or is_still:
+            if not is_drawn and on_events is None:
+                if sensor is not None:
+                    sensor.forget(frame.t_us)
+            elif sensor is None:
+                events = shown_events(hist if summed is None else summed, settings.windows)
+            else:
+                events = sensor.take(shown_from_us, frame.t_us)
+            if on_events is not None:
+                on_events(events, frame.t_us)
+            if is_drawn:
                 seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
                 if ground_truth is not None:
                     truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.windows.hz, frame.t_us)
                     truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
-                if sensor is None:
-                    events = shown_events(hist if summed is None else summed, settings.windows)
-                else:
-                    events = sensor.take(shown_from_us, frame.t_us)
                 picture = draw_frame(
                     events,
                     frame,
@@ -101,8 +109,6 @@ def open_pictures(
                     write(picture)
                 if is_still:
                     stills.add(seconds, picture)
-            elif sensor is not None:
-                sensor.forget(frame.t_us)
             summed, last, shown_from_us = None, None, None
 
         def show(hist: np.ndarray, frame: Detections, window_start_us: int) -> None:

@@ -23,6 +23,7 @@ from rvtssm.inference.draw import SHOWN_US
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
 from rvtssm.inference.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
+from rvtssm.inference.rerun_view import RECORDING_FILE, open_rerun
 from rvtssm.inference.sensor_frames import SensorFrames
 from rvtssm.inference.sources import Source, opened_source
 from rvtssm.inference.stream import check_causal
@@ -43,6 +44,7 @@ _FILES = (
     "video.webp",
     "strip.png",
     "still_*.png",
+    RECORDING_FILE,
     "prediction.json",
 )
 
@@ -64,9 +66,10 @@ def predict_recording(
     an opened source, which stays open.
     At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
     per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a strip of them. Boxes are
-    in pixels of the sensor; `on_frame` receives those of every window, and the start of the window in microseconds.
-    `ground_truth` (sensor px, ordered by time) is drawn only. A window ends at each of `ends_us` (int64).
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a strip of them,
+    `prediction.rrd` (for the viewer Rerun). Boxes are in pixels of the sensor; `on_frame` receives those of every
+    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
+    window ends at each of `ends_us` (int64).
     Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
     windows.
     """
@@ -86,8 +89,16 @@ def predict_recording(
                 open_detection_files(
                     staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
                 ) as append,
+                open_rerun(
+                    _rerun_paths(staged, config), checkpoint.spec.class_names, plan.sensor_hw, config.min_score
+                ) as log,
                 open_pictures(
-                    staged, plan.pictures, ground_truth, source.images if config.overlay else None, sensor
+                    staged,
+                    plan.pictures,
+                    ground_truth,
+                    source.images if config.overlay else None,
+                    sensor,
+                    log.picture if log is not None else None,
                 ) as show,
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
@@ -116,6 +127,8 @@ def predict_recording(
                     append(found)
                     if on_frame is not None:
                         on_frame(found, start_us)
+                    if log is not None:
+                        log.window(found, start_us, seconds)
                     show(hist, frame if sensor is None else found, start_us)
                     advance(1)
                     tally.add(frame, seconds)
@@ -237,11 +250,18 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
         videos=[name for name in ("mp4", *ANIMATIONS) if name in config.formats],
         num_stills=config.num_stills if "png" in config.formats else 0,
-        downsample=1 if config.view == "sensor" else downsample,
+        is_logged=bool(_rerun_paths(Path(), config)),
+        downsample=downsample if config.view == "network" else 1,
         scale=config.scale,
         animation_mb=config.animation_mb,
     )
     return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
+
+
+def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
+    """Return where a log for Rerun goes: to a file, to the viewer (None), both or neither."""
+    in_file: list[Path | None] = [folder / RECORDING_FILE] if "rrd" in config.formats else []
+    return [*in_file, None] if config.view == "rerun" else in_file
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:

@@ -36,7 +36,7 @@ def find_pseudo_boxes(
 
     `labelled_us` (int64) are the times that have labels, none in a recording without labels. `pseudo_score` is the mean
     score of both directions, or its negative for an uncertain object: one that only one direction found, or whose score
-    is too low or whose track is too short. `still_us` is unknown.
+    is too low or whose track is too short. Boxes below half of `min_score` are left out. `still_us` is unknown.
     """
     settings, spec = checkpoint.windows, checkpoint.spec
     first_us, last_us = recording.time_range_us
@@ -128,6 +128,8 @@ def agreed_boxes(
     for other in np.flatnonzero(is_free).tolist():
         rows.append((backward.xyxy[other], int(backward.class_id[other]), float(backward.score[other]), False))
         track_ids.append(0)
+    chosen = [i for i, (_, _, score, _) in enumerate(rows) if score >= config.min_score / 2]
+    rows, track_ids = [rows[i] for i in chosen], [track_ids[i] for i in chosen]
     boxes = np.zeros(len(rows), BOX_DTYPE)
     if rows:
         edges, class_ids, scores, trusted = (np.array(column) for column in zip(*rows, strict=True))

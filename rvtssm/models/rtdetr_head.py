@@ -126,7 +126,10 @@ class RtdetrHead(Head):
         """
         from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
 
-        norm = divisor(int(num_targets.sum()))
+        num_objects = int(num_targets.sum())
+        if weights is not None:  # objects that do not count, unless there are no others
+            num_objects = int((weights > 0).sum()) or num_objects
+        norm = divisor(num_objects)
         boxes, logits = predictions.boxes[:, None], predictions.logits[:, None]
         if predictions.earlier_boxes is not None and predictions.earlier_logits is not None:
             boxes = torch.cat([predictions.earlier_boxes, boxes], dim=1)

@@ -89,17 +89,19 @@ def yolox_loss(
 
     `iou` (weighted by 5), `objectness` and `class` are sums over the M frames, divided by what `divisor` makes of the
     number of matched locations; `total` is their sum, `num_foreground` the matched locations per object. `weights`
-    (M, N) of the targets multiply all terms of their locations.
+    (M, N) of the targets multiply all terms of their locations; those with weight 0 are not among the matched ones,
+    unless there are no others.
     """
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
     frame, location = torch.where(matched >= 0)
     answers, wanted = predictions[frame, location], targets[frame, matched[frame, location]]
-    norm = divisor(len(frame))
-    weight, location_weight = None, None
+    weight, location_weight, num_matched = None, None, len(frame)
     if weights is not None:
         weight = weights[frame, matched[frame, location]].to(predictions.dtype)
         location_weight = torch.ones_like(predictions[..., 4]).index_put((frame, location), weight)
+        num_matched = int((weight > 0).sum()) or num_matched
+    norm = divisor(num_matched)
 
     iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(

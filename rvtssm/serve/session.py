@@ -65,6 +65,7 @@ class Session:
         self._messages: deque[str] = deque()
         self._picture: bytes | None = None
         self._run: LiveRun | None = None
+        self._opening = Opening("")
         self._opened = ExitStack()
         windows = weights("float32").windows
         self._hz, self._window, self._precision, self._speed = float(round(windows.hz)), "shrink", "float32", 1.0
@@ -119,7 +120,8 @@ class Session:
         except FILE_ERRORS as error:
             if act != self._set:
                 self._stop()
-            self._tell(kind="error", message=" ".join(str(error).split()) or type(error).__name__)
+            message = " ".join(str(error).split()) or type(error).__name__
+            self._tell(kind="error", message=message.replace(self._opening.path or "\0", self._opening.name))
 
     def _stop(self) -> None:
         self._run = None
@@ -129,6 +131,7 @@ class Session:
 
     def _start(self, opening: Opening) -> None:
         self._stop()
+        self._opening = opening
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
                 raise ValueError("the camera is used by another page; close it there first")

@@ -15,7 +15,8 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows, WindowSettings
 
-PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def program(word: str) -> str:

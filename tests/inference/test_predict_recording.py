@@ -186,7 +186,14 @@ def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
 
     monkeypatch.setattr("rvtssm.inference.pictures.draw_frame", keep)
     settings = PictureSettings(
-        ("car",), 0.5, WindowSettings(10_000), windows_per_picture=4, videos=["mp4"], num_stills=0, downsample=1
+        ("car",),
+        0.5,
+        WindowSettings(10_000),
+        windows_per_picture=4,
+        videos=["mp4"],
+        num_stills=0,
+        is_logged=False,
+        downsample=1,
     )
     nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
     with open_pictures(tmp_path, settings) as show:

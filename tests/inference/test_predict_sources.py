@@ -605,7 +605,7 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
 
 
 def test_a_format_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match="'avi'; choose from jsonl, npy, coco, mcap, mp4, png, gif, webp"):
+    with pytest.raises(ValueError, match="'avi'; choose from jsonl, npy, coco, mcap, mp4, png, gif, webp, rrd"):
         PredictConfig(formats=["avi"])
 
 

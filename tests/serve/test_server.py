@@ -156,6 +156,15 @@ def test_a_recording_can_be_paused_sought_and_begins_again(weights, recordings):
         assert run.now_us == at_us
 
 
+def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings, tmp_path):
+    with Page(weights) as page:
+        page.session.open(opened("gone.dat", tmp_path / "gone.dat"))
+        page.until(lambda page: page.messages)
+        assert page.messages[0] == {"kind": "error", "message": "gone.dat is not a file; give an event recording"}
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.until(lambda page: page.pictures)
+
+
 def test_two_pages_are_independent(weights, recordings):
     with Page(weights) as first, Page(weights) as second:
         first.session.open(opened("one", recordings["one_td.dat"]))

@@ -43,11 +43,13 @@ def test_weights_of_one_change_nothing(name):
 def test_a_smaller_weight_counts_less_and_zero_not_at_all(name, key):
     values = []
     for weight in (1.0, 0.25):
-        _, predictions, losses = losses_of(name, torch.tensor([[0.0, 0.0], [weight, 0.0]]))
+        head, predictions, losses = losses_of(name, torch.tensor([[0.0, 0.0], [weight, 0.0]]))
         (gradient,) = torch.autograd.grad(losses[key], [predictions[0]])  # its first four columns are boxes
         assert not gradient[0].any() and gradient[1].any()
         values.append(losses[key].detach())
     torch.testing.assert_close(0.25 * values[0], values[1])
+    second = type(predictions)(*(None if field is None else field[1:] for field in predictions))
+    torch.testing.assert_close(values[0], head.loss(second, TARGETS[1:], NUM_TARGETS[1:])[key].detach())
 
 
 def test_an_uncertain_object_is_no_background_either():

@@ -1,0 +1,61 @@
+"""Draw the moving picture of the README: boxes on events in slow motion while the rate goes from 20 to 200 Hz.
+
+python scripts/rates_picture.py CHECKPOINT RECORDING docs/assets/rates.gif --start-s 2
+
+The detector keeps its state when the rate changes. Windows slide: each has the length of those in the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import rvtssm
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.inference.animation import open_animation
+from rvtssm.inference.draw import draw_frame
+from rvtssm.inference.schedule import FixedRate
+from rvtssm.records import Windows
+
+RATES_HZ = (20, 50, 100, 200)
+PICTURE_US = 5_000  # of the recording, from one picture to the next
+PICTURES_PER_RATE = 40
+FPS = 10.0  # of the animation
+MIN_SCORE = 0.5  # of the boxes that are drawn
+MOST_BYTES = 3e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument(
+        "--start-s", type=float, default=2.0, help="of the pictures; before, the detector runs at 20 Hz"
+    )
+    options = parser.parse_args()
+
+    predictor, recording = rvtssm.load(options.checkpoint), rvtssm.open(options.recording)
+    height, width = recording.height, recording.width
+    detector = predictor.stream(height, width, hz=RATES_HZ[0]).detector
+    length_us = detector.windows.length_us or round(detector.windows.stride_us)
+    time_us = round(options.start_s * 1e6)
+    (last,) = detector.push(recording.between(0, time_us), until_us=time_us)[-1].detections
+    slower = 1e6 / (FPS * PICTURE_US)
+    with open_animation(options.out, FPS, MOST_BYTES) as show:
+        for hz in RATES_HZ:
+            detector.schedule = FixedRate(hz, length_us)
+            for _ in range(PICTURES_PER_RATE):
+                time_us += PICTURE_US
+                found = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
+                last = found[-1].detections[0] if found else last
+                window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
+                (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
+                caption = f"{hz} Hz    one model, trained at 20 Hz    {time_us / 1e6:.3f} s, {slower:.0f} times slower"
+                show(draw_frame(hist, last, None, predictor.class_names, scale=4, min_score=MIN_SCORE, caption=caption))
+
+
+if __name__ == "__main__":
+    main()
