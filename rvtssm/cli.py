@@ -11,64 +11,32 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 # Set before torch is loaded: threads that wait actively make a shared machine several times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import hydra
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
+from rvtssm.composition import compose, quoted
 from rvtssm.run.console import console, say, say_error
 from rvtssm.verbs import VERBS, known_verb, usage
 
 # `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
-if TYPE_CHECKING:
-    from rvtssm.config import Config
-
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
 }
+# Options that Hydra itself reads, with the number of values that follow.
+_HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
 # Files of verbs whose name another file has.
 FILES = {"inspect": "inspect_data", "live": "live_camera"}
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
-
-
-def compose(overrides: list[str]) -> Config:
-    """Return the typed configuration for overrides such as ["model=small", "training.steps=100"]."""
-    from rvtssm.config import Config, configs_dir, register_schema
-
-    register_schema()
-    with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        composed = hydra.compose("config", overrides)
-    import_plugins(composed.plugins)
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, Config)
-    return config
-
-
-def import_plugins(paths: Iterable[str]) -> None:
-    """Import Python files by their path: what they add to the tables of parts can then be named in a configuration.
-
-    A file that is imported already is not imported again. ValueError if there is none, or its name is taken.
-    """
-    for path in paths:
-        file = Path(path).resolve()
-        if not file.is_file():
-            raise ValueError(f"plugins=[{path}]: there is no such file")
-        if str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # so that processes that are started from this one find it
-        found = importlib.import_module(file.stem).__file__
-        if found is None or Path(found).resolve() != file:
-            raise ValueError(f"plugins=[{path}]: {file.stem} is the name of another module ({found}); rename the file")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    arguments, of_hydra = _without_hydra_options(arguments)
     flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-")]
     words = [a for a in arguments if not a.startswith("-")]
     if "--version" in flags:
@@ -87,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if "--help" in flags else 2
     verb, *overrides = words
     try:
-        return _run(verb, overrides, flags)
+        return _run(verb, overrides, flags, of_hydra)
     except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
         say_error(f"rvtssm {verb}: {_one_line(error, verb)}")
@@ -104,12 +73,25 @@ def main(argv: list[str] | None = None) -> int:
             say_error(f"rvtssm {verb}: {_one_line(reason, verb)}")
         return 2
     except KeyboardInterrupt:
-        again = "; resume=auto continues the run" if verb == "train" else ""
-        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again}")
+        again = {"train": "; resume=auto continues the run", "study": "; the same command continues the study"}
+        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
         return 130
 
 
-def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
+def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without the options of Hydra, and those options with their values."""
+    ours: list[str] = []
+    of_hydra: list[str] = []
+    left = 0  # values of an option that are still to come
+    for argument in arguments:
+        takes = _HYDRA_OPTIONS.get(argument.partition("=")[0])
+        is_of_hydra = left > 0 or takes is not None
+        (of_hydra if is_of_hydra else ours).append(argument)
+        left = max(left - 1, 0) if takes is None else takes * ("=" not in argument)
+    return ours, of_hydra
+
+
+def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str]) -> int:
     """Run a verb and return the exit code; raise ValueError if the verb or a flag does not exist."""
     known = known_verb(verb)
     for flag in flags:
@@ -139,15 +121,27 @@ def _run(verb: str, overrides: list[str], flags: list[str]) -> int:
         overrides = ["experiment=demo", *overrides]
     from rvtssm.run.inputs import check_inputs
 
-    config = compose(overrides)
+    if of_hydra:
+        if verb == "study":
+            raise ValueError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
+        from rvtssm.sweeps import run_with_hydra
+
+        run_with_hydra(verb, module, overrides, of_hydra)
+        return 0
+    more: dict[str, Any] = {"as_json": True} if "--json" in flags else {}
+    if verb == "study":
+        from rvtssm.sweeps import compose_study
+
+        config, more["points"] = compose_study(overrides)
+    else:
+        config = compose(overrides)
     config.recording = path or config.recording
     if "--config" in flags:
         shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
         console.print(OmegaConf.to_yaml(shown))
         return 0
     check_inputs(verb, config)
-    act = getattr(importlib.import_module(module), verb)
-    result = act(config, as_json=True) if "--json" in flags else act(config)
+    result = getattr(importlib.import_module(module), verb)(config, **more)
     return result if isinstance(result, int) else 0
 
 
@@ -173,9 +167,7 @@ def _quoted_path(override: str) -> str:
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     if key not in PATH_KEYS or is_quoted or value in ("", "null"):
         return override
-    value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
-    before_quotes = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), value)
-    return f"{key}='{before_quotes}'"
+    return f"{key}={quoted(value)}"
 
 
 def _one_line(error: BaseException, verb: str) -> str:

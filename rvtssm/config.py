@@ -12,6 +12,7 @@ from hydra.core.config_store import ConfigStore
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.evaluation.audit_config import AuditConfig
+from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.limits import check_at_least, check_choice, check_positive
@@ -103,6 +104,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     label: LabelConfig = field(default_factory=LabelConfig)
     live: LiveConfig = field(default_factory=LiveConfig)

@@ -69,6 +69,13 @@ VERBS = {
         ("dataset", "data", "postprocess"),
         (*_WEIGHTS, "out", "seed"),
     ),
+    "study": Verb(
+        "train and evaluate every point of a grid, with tables of means and intervals; key=value,value ... out=DIR",
+        "experiment=demo temporal=s5,lstm seed=0,1,2 window=slide,shrink frequencies_hz=[20,200] out=study",
+        ("evaluation", "windows"),
+        ("study", "synthetic", "preprocess", "training", *_TRAINED),
+        ("out", "seed", "precision"),
+    ),
     "predict": Verb(
         "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
         "checkpoint=best.ckpt recording=drive.raw hz=100 out=boxes",

@@ -28,6 +28,7 @@ FOUNDATION = {
     "watchdog",
     "workers",
     "config_keys",
+    "plugins",
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
@@ -60,8 +61,10 @@ MAY_IMPORT |= {
     "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
     "run": FOUNDATION | ROOMS | {"config"},
     "verbs": {"config_keys"},
+    "composition": {"config", "plugins"},
+    "sweeps": {"composition", "config", "run"},
+    "cli": {"composition", "config", "run", "sweeps", "verbs", "command_help"},
     "command_help": {"config", "config_keys", "verbs"},
-    "cli": {"config", "run", "verbs", "command_help"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rvtssm.cli import compose, import_plugins
+from rvtssm.composition import compose, to_config
 from rvtssm.config import Config
 from rvtssm.run.checks import check
 
@@ -80,8 +80,7 @@ def test_a_wrong_value_is_refused_by_key_and_value(defaults, key, value):
         composed = deepcopy(defaults)
         words = OverridesParser.create().parse_overrides([f"{key}={value}"])
         ConfigLoaderImpl._apply_overrides_to_config(words, composed)  # as in `hydra.compose`
-        import_plugins(composed.plugins)
-        config = OmegaConf.to_object(composed)
+        config = to_config(composed)
         config.synthetic.check()  # first of all in `rvtssm generate`, as the other in `rvtssm train`
         check(config)
     message = f"{getattr(refused.value, 'full_key', '')} {refused.value}"

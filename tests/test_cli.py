@@ -26,6 +26,7 @@ from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.sweeps import compose_study
 from rvtssm.verbs import VERBS, usage
 
 HEIGHT, WIDTH = 48, 64
@@ -115,6 +116,7 @@ MAY_IMPORT = (
     (["train", "dataset=gen1"], ()),
     (["demo", "synthetic.num_test=0"], ()),
     (["evaluate"], ()),
+    (["study", "temporal=s5,s7"], ()),
     (["predict", "checkpoint=model.ckpt"], ()),
     (["live"], ()),
     (["serve"], ()),
@@ -156,7 +158,8 @@ def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
     shown, known = capsys.readouterr().out, VERBS[verb]
     assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
     if verb not in ("doctor", "completion"):  # these take no keys
-        cli.compose([cli._in_section(word, known.own) for word in known.example.split() if "=" in word])
+        words = [cli._in_section(word, known.own) for word in known.example.split() if "=" in word]
+        compose_study(words) if verb == "study" else cli.compose(words)
     for section in known.own:
         for key in keys_of(getattr(Config(), section)):
             assert re.search(

@@ -108,7 +108,7 @@ def test_a_verb_says_which_sections_and_keys_it_reads(verb):
     found = settings_read_by(cli.FILES.get(verb, verb), verb)
     sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
     assert set(VERBS[verb].reads) == found & sections
-    given = {"checkpoint", "resume", "trust"} if verb == "demo" else set()  # by the demo itself
+    given = {"checkpoint", "resume", "trust"} if verb in ("demo", "study") else set()  # by the verb itself
     assert set(VERBS[verb].keys) == found - sections - given
 
 

@@ -12,6 +12,7 @@ import pytest
 from rvtssm import cli
 from rvtssm.config import Config
 from rvtssm.config_keys import keys_of
+from rvtssm.sweeps import compose_study
 from rvtssm.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +65,8 @@ def test_a_command_of_the_pages_is_understood(command):
     _, verb, *words = command.split()
     assert verb in VERBS
     words = [word for word in words if "=" in word and not word.startswith("[")]
-    cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
+    in_sections = [cli._in_section(word, VERBS[verb].own) for word in words]
+    compose_study(in_sections) if verb == "study" or "--multirun" in command else cli.compose(in_sections)
 
 
 def test_a_script_that_a_page_starts_exists():

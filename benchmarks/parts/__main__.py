@@ -1,36 +1,42 @@
-"""Trains each combination of backbone and head once on the demo's data: `python -m benchmarks.parts --folder DIR
---json FILE [--only NAME,...] [--steps N] [key=value ...]`.
+"""Compares the combinations of backbone and head on the demo's data: `python -m benchmarks.parts --folder DIR
+--json FILE [key=value ...]`.
 
-The rows go to FILE, the table to parts.md beside it. An interrupted run goes on where it was.
+It runs `rvtssm study experiment=part_study`, which goes on where it was interrupted, and times live steps. The rows go
+to FILE, the table to parts.md beside it.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.any_rate.__main__ import chosen_variants, machine_facts, study_parser
-from benchmarks.any_rate.study import Study
-from benchmarks.events.__main__ import cpu_extensions
-from benchmarks.parts.study import COMBINATIONS, PRECISION, run
+from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
+from rvtssm import cli
 from rvtssm.atomic_files import atomic_file
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = study_parser("python -m benchmarks.parts", __doc__, COMBINATIONS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parts", description=__doc__)
+    parser.add_argument("--json", type=Path, required=True, help="file for the rows")
+    parser.add_argument("--folder", type=Path, required=True, help="for recordings, weights and reports, about 3 GB")
+    parser.add_argument("overrides", nargs="*", help="of the recipe part_study, for all trainings")
     chosen = parser.parse_args(arguments)
-    names = chosen_variants(parser, chosen.only, COMBINATIONS)
-    study = Study(chosen.folder.resolve(), chosen.steps, tuple(chosen.overrides), COMBINATIONS, PRECISION)
-    try:
-        result = run(study, names, chosen.json, {**machine_facts(), "cpu_extensions": cpu_extensions()})
-    except ValueError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    code = cli.main(["study", "experiment=part_study", *chosen.overrides, f"out={chosen.folder.resolve()}"])
+    if code:
+        return code
+    result = {"overrides": chosen.overrides, "rows": rows_of(chosen.folder)}
     text = markdown(result)
-    with atomic_file(chosen.json.with_name("parts.md")) as staged:
-        staged.write_text(text)
+    for path, content in (
+        (chosen.json, json.dumps(result, indent=1) + "\n"),
+        (chosen.json.with_name("parts.md"), text),
+    ):
+        with atomic_file(path) as staged:
+            staged.write_text(content)
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
 

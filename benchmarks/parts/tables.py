@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.any_rate.study import HZ
 from rvtssm.evaluation.frequency import performance_drop
 
 _HEADER = "# Backbones and heads on the demo's data"
@@ -19,32 +18,29 @@ _COLUMNS = ("combination", "parameters", "AP", "AP50", "slide drop", "ms per liv
 
 def markdown(result: dict[str, Any]) -> str:
     """Return the page: the command, a table of the rows, and one line per row on its overrides and its machine."""
-    settings = result["settings"]
+    rows = result["rows"]
+    budget, (reference, *others) = rows[0], rows[0]["AP"]
     lines = [
         _HEADER,
         "",
-        "    " + " ".join([_COMMAND, *_given(settings)]),
+        "    " + " ".join([_COMMAND, *result["overrides"]]),
         "",
-        f"Each combination is trained once, with one seed, {settings['steps']} steps in {settings['precision']}. "
-        f"AP and AP50 are those of the test recordings at {HZ[0]} Hz, in percent. The slide drop is the AP at {HZ[0]} "
-        f"Hz minus the mean AP at {', '.join(map(str, HZ[1:]))} Hz with sliding windows, in points. A live step goes "
+        f"Each combination is trained once, with one seed, {budget['steps']} steps in {budget['precision']}. "
+        f"AP and AP50 are those of the test recordings at {reference} Hz, in percent. The slide drop is the AP at "
+        f"{reference} Hz minus the mean AP at {', '.join(others)} Hz with sliding windows, in points. A live step goes "
         "from the events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were "
         "timed in one run, by turns.",
         "",
         "| " + " | ".join(_COLUMNS) + " |",
         "|---|" + "--:|" * (len(_COLUMNS) - 1),
     ]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in result["rows"]]
-    return "\n".join([*lines, "", *map(_sentence, result["rows"])]) + "\n"
-
-
-def _given(settings: dict[str, Any]) -> list[str]:
-    return [f"--steps {settings['steps']}", *settings["overrides"]]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    return "\n".join([*lines, "", *map(_sentence, rows)]) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     drop = performance_drop({float(hz): 100 * ap for hz, ap in row["AP"].items()})
-    reference = str(HZ[0])
+    reference = next(iter(row["AP"]))
     return [
         f"`{row['name']}`",
         f"{row['parameters'] / 1e6:.2f} M",

@@ -26,7 +26,7 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     axes.set_title(title, parse_math=False)
     highest = axes.dataLim.ymax * 1.15  # infinite if there is no ground truth at all
     axes.set_ylim(0, max(10.0, highest) if math.isfinite(highest) else 10.0)
-    return _png(figure, axes)
+    return _png_of(figure, axes)
 
 
 def comparison_png(
@@ -42,7 +42,35 @@ def comparison_png(
         _draw_band(axes, ordered, "AP", line.get_color())
     _label_rates(axes, sorted({row.hz for rows in rows_by_name.values() for row in rows}))
     axes.set_ylim(bottom=0)
-    return _png(drawing, axes)
+    return _png_of(drawing, axes)
+
+
+def study_png(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, float]]]]) -> bytes:
+    """Draw AP over the rate, one panel per condition and one line per row.
+
+    `points` have mean and standard deviation in percent by condition, row and rate.
+    """
+    from matplotlib.figure import Figure  # imported here because it takes seconds
+
+    columns = min(2, max(1, len(points)))
+    rows = max(1, math.ceil(len(points) / columns))
+    figure = Figure(figsize=(5.5 * columns + 1.5, 3.5 * rows + 0.4), dpi=120, layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    rates = sorted({hz for by_row in points.values() for by_hz in by_row.values() for hz in by_hz})
+    for axes, (condition, by_row) in zip(panels.flat, points.items(), strict=False):
+        for name, by_hz in by_row.items():
+            values, deviations = zip(*by_hz.values(), strict=True)
+            axes.errorbar(list(by_hz), values, deviations, marker="o", capsize=3, label=name)
+        axes.set_title(condition, parse_math=False)
+        _label_rates(axes, rates)
+        axes.label_outer()
+        axes.grid(alpha=0.25)
+    for axes in list(panels.flat)[len(points) :]:
+        axes.set_axis_off()
+    legend = figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return _png(figure)
 
 
 def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
@@ -52,7 +80,7 @@ def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
     axes.axvline(0, color="0.7", linewidth=1, zorder=1)
     axes.set(xlabel="time of the output minus time of the label [ms]", ylabel="average precision [%]")
     axes.set_ylim(bottom=0)
-    return _png(figure, axes)
+    return _png_of(figure, axes)
 
 
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
@@ -63,7 +91,7 @@ def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
         if not np.isnan(curve).any():
             axes.plot(recall, 100 * curve, label=name, linewidth=2)
     axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
-    return _png(figure, axes)
+    return _png_of(figure, axes)
 
 
 def _draw_band(axes: Any, rows: Sequence[RateRow], name: str, color: Any) -> None:
@@ -98,14 +126,18 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
     return figure, figure.add_subplot()
 
 
-def _png(figure: Any, axes: Any) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
+def _png_of(figure: Any, axes: Any) -> bytes:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         for text in axes.legend(frameon=False, loc="best").get_texts():
             text.set_parse_math(False)  # the name of a class may contain a dollar sign
+    return _png(figure)
+
+
+def _png(figure: Any) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

@@ -57,6 +57,23 @@ def check_demo(config: Config) -> None:
         )
 
 
+def makes_recordings(config: Config) -> bool:
+    """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
+    return config.dataset.name == "synthetic" and not any(folders(config).values())
+
+
+def _check_study(config: Config) -> None:
+    if config.evaluation.checkpoints is not None or config.checkpoint:
+        raise ValueError("a study trains its own weights; leave checkpoint and evaluation.checkpoints out")
+    if not makes_recordings(config):
+        check_training(config)
+    elif any(axis.startswith(("synthetic", "dataset")) for axis in config.study.axes):
+        raise ValueError(
+            "a study with an axis over recordings cannot make them; name them by dataset.raw_dir or "
+            "dataset.prepared_dir"
+        )
+
+
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(folders(config).values()):
@@ -83,6 +100,7 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "demo": (check_demo,),
     "train": (check_training,),
     "evaluate": (_check_evaluation,),
+    "study": (_check_study,),
     "predict": (weights_path, events_path),
     "label": (weights_path, recordings_path),
     "live": (weights_path,),

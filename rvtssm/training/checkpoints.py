@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets.datamodule import STOP_SIGNALS
+from rvtssm.models.checkpoint import load_file
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,11 @@ def best_checkpoint(out_dir: Path) -> Path:
 def last_checkpoint(out_dir: Path) -> Path:
     """Return where a run in `out_dir` keeps its latest weights."""
     return out_dir / "checkpoints" / "last.ckpt"
+
+
+def best_ap(path: Path) -> float:
+    """Return the validation AP of the weights that a run keeps at `path`, in [0, 1]; -1 without ground truth."""
+    return float(load_file(path)["callbacks"][Checkpoints.__name__]["best_ap"])
 
 
 class DirectCheckpointIO(TorchCheckpointIO):

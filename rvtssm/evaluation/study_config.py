@@ -1,0 +1,26 @@
+"""The settings of `rvtssm study`. This file does not import what computes."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class StudyConfig:
+    """Which trainings and conditions a study compares."""
+
+    variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; the words may lack
+    axes: list[str] = field(default_factory=list)  # more of `key=value,value`, which the command line takes as they are
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.named_variants()]
+        if len(set(names)) != len(names):
+            raise ValueError(f"study.variants names one of {', '.join(names)} twice; name each once")
+
+    def named_variants(self) -> list[tuple[str, list[str]]]:
+        """Return the variants by name. Raise ValueError if one has no name."""
+        found = []
+        for variant in self.variants:
+            name, colon, words = variant.partition(":")
+            if not colon or not name.strip() or "=" in name:
+                raise ValueError(f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'")
+            found.append((name.strip(), words.split()))
+        return found

@@ -1,0 +1,22 @@
+"""Python files of users that add parts to the tables of the package, named by `plugins=[FILE]`."""
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def import_plugins(paths: Iterable[str]) -> None:
+    """Import Python files by their path: what they add to the tables of parts can then be named in a configuration.
+
+    A file that is imported already is not imported again. ValueError if there is none, or its name is taken.
+    """
+    for path in paths:
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise ValueError(f"plugins=[{path}]: there is no such file")
+        if str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))  # so that processes that are started from this one find it
+        found = importlib.import_module(file.stem).__file__
+        if found is None or Path(found).resolve() != file:
+            raise ValueError(f"plugins=[{path}]: {file.stem} is the name of another module ({found}); rename the file")

@@ -1,0 +1,307 @@
+"""A study trains and scores each point of a grid once, goes on where it was killed, and tabulates what it found."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvtssm.cli import main
+from rvtssm.composition import compose
+from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.evaluation.study_config import StudyConfig
+from rvtssm.evaluation.study_tables import (
+    STUDY_FILES,
+    Score,
+    score_from_json,
+    score_to_json,
+    study_latex,
+    study_markdown,
+    write_study,
+)
+from rvtssm.run import study as verb
+from rvtssm.run.checks import check
+from rvtssm.sweeps import compose_study
+from tests.killed import killed_at_each_call
+
+ROOT = Path(__file__).parents[1]
+AP = {"s5": 0.4, "lstm": 0.3}  # of the first seed at 20 Hz
+
+
+def make_score(row="s5", seed="0", condition="", names=("a", "b", "c"), num_replicates=20, hz=(20.0, 40.0)) -> Score:
+    """Scores whose replicates are the same for equal recordings, shifted by the AP."""
+    ap = AP[row] - 0.1 * int(seed)
+    draws = np.random.default_rng(5).normal(0, 0.02, num_replicates)
+    rates = {each: Resampled(names, {"AP": ap * 20 / each}, {"AP": ap * 20 / each + draws}) for each in hz}
+    return Score(row, seed, condition, 20.0, 1_234_567, 9.5, "abc", rates)
+
+
+GRID = [make_score(row, seed, c) for c in ("window=slide", "window=shrink") for row in AP for seed in "01"]
+
+
+def test_a_row_is_the_mean_over_its_seeds():
+    text = study_markdown(GRID)
+    assert text.count("| s5 | 2 | 35.0 ± 7.1 | 17.5 ± 3.5 | 17.5 ± 3.5 |") == 2  # once per condition
+    assert text.count("| lstm | 2 | 25.0 ± 7.1 | 12.5 ± 3.5 | 12.5 ± 3.5 |") == 2
+    assert "| s5 | 1.23 M | 10 |" in text and text.index("`window=slide`") < text.index("`window=shrink`")
+    one = study_markdown([make_score(hz=(20.0,))])
+    assert "| s5 | 1 | 40.0 |" in one and "drop" not in one and "±" not in one and "Minus" not in one
+
+
+def test_differences_of_rows_are_paired(tmp_path, monkeypatch):
+    """The same draws for both rows cancel out: the interval of the difference has no width."""
+    monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")
+    write_study(GRID, {}, tmp_path)
+    first, second, *_ = json.loads((tmp_path / "study.json").read_text())["rows"]
+    assert first["rates"]["20"]["minus_the_first"] is None
+    assert np.allclose(second["rates"]["20"]["minus_the_first"], [-0.1] * 3)
+    low, high = second["rates"]["20"]["interval"]
+    assert low < second["rates"]["20"]["AP"] < high and high - low > 0.03
+
+
+@pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}], ids=str)
+def test_rows_of_other_recordings_are_not_compared(change):
+    text = study_markdown([make_score("s5"), make_score("lstm", **change)])
+    assert "| lstm | – | – |" in text.split("Minus s5")[1]
+
+
+def test_every_file_has_the_numbers(tmp_path):
+    write_study(GRID, {"study": "seed=0,1"}, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(STUDY_FILES)
+    lines = (tmp_path / "study.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 2 and lines[1].startswith("s5,window=slide,20,2,0.350000,0.070711,0.3")
+    latex = (tmp_path / "study.tex").read_text()
+    assert latex.count("s5 & 2 & 35.0 $\\pm$ 7.1 & 17.5 $\\pm$ 3.5") == 2
+    assert latex.count("\\begin{tabular}{lrrrr}") == latex.count("\\end{tabular}") == 2
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+    assert "- study: seed=0,1\n" in (tmp_path / "study.md").read_text()
+
+
+def test_names_are_escaped_in_latex():
+    assert r"model\_size=a\% \& b" in study_latex([replace(make_score(), row="model_size=a% & b")])
+
+
+@pytest.mark.parametrize("has_replicates", [True, False])
+def test_a_score_is_read_as_it_was_written(has_replicates):
+    score = make_score()
+    score.rates[20.0].metrics["AP/car"] = math.nan
+    plain = json.loads(json.dumps(score_to_json(score, has_replicates)))
+    assert score_to_json(score_from_json(plain), has_replicates) == plain
+    assert "NaN" not in json.dumps(plain)
+
+
+def test_the_points_are_the_product_of_all_axes():
+    config, points = compose_study(["temporal=s5,lstm", "seed=range(0,2)", "evaluation.window=slide,shrink"])
+    assert [tuple(values.values()) for values, _ in points][:3] == [
+        ("s5", "0", "slide"),
+        ("s5", "0", "shrink"),
+        ("s5", "1", "slide"),
+    ]
+    assert len(points) == 8 and config.study.axes[1] == "seed=0,1"
+    assert {(each.temporal.name, each.seed, each.evaluation.window) for _, each in points} == {
+        (name, seed, window) for name in ("s5", "lstm") for seed in (0, 1) for window in ("slide", "shrink")
+    }
+
+
+def test_the_command_line_replaces_axes_of_the_same_key():
+    words = ['study.axes=["seed=0,1","temporal=s5,s7","evaluation.bootstrap=0,9"]', "temporal=lstm,s4", "seed=7"]
+    config, points = compose_study(words)
+    assert {(each.evaluation.bootstrap, each.temporal.name, each.seed) for _, each in points} == {
+        (number, name, 7) for number in (0, 9) for name in ("lstm", "s4")
+    }
+    again, _ = compose_study([f"study.axes={json.dumps(config.study.axes)}", "seed=7"])
+    assert again.study.axes == config.study.axes
+
+
+def test_variants_are_rows_of_several_words():
+    words = ['study.variants=["small: model=small temporal=lstm","as it is:"]', "seed=0,1"]
+    _, points = compose_study(words)
+    assert [(values["variant"], each.model.size, each.seed) for values, each in points] == [
+        ("small", "small", 0),
+        ("small", "small", 1),
+        ("as it is", "base", 0),
+        ("as it is", "base", 1),
+    ]
+
+
+@pytest.mark.parametrize("variants", [["model=small"], ["a: seed=1", "a: seed=2"], [": seed=1"]], ids=str)
+def test_a_variant_needs_a_name_of_its_own(variants):
+    with pytest.raises(ValueError, match=r"has no name; write 'NAME|twice; name each once"):
+        StudyConfig(variants=variants)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["temporal=s5,lstm"], "dataset=NAME is needed"),
+        (["dataset=gen1", "temporal=s5,lstm"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
+        (["dataset=synthetic", "synthetic.num_train=1,2"], "cannot make them; name them by dataset.raw_dir"),
+        (["checkpoint=a.ckpt"], "a study trains its own weights"),
+        (["optim.learning_rate=interval(0,1)"], "write key=value,value"),
+        (["study.axes=['seed=1']"], "study.axes: 'seed=1' has one value"),
+        (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_named_before_anything_is_done(words, answer, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", *words]) == 2
+    assert answer in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+TOY = (
+    *("dataset.height=64", "dataset.width=96", "synthetic.height=64", "synthetic.width=96", "synthetic.workers=1"),
+    *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=1.2"),
+    *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
+    *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
+    *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
+    *("training.precision=32-true", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
+)
+
+
+def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
+    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "frequencies_hz=[20,40]"]
+    command += [f"out={tmp_path}"]
+    assert main(command) == 0
+    found = (tmp_path / "study.json").read_bytes()
+    plain = json.loads(found)
+    assert [(line["row"], line["condition"], line["seeds"]) for line in plain["rows"]] == [
+        ("as configured", "window=slide", ["0", "1"]),
+        ("as configured", "window=shrink", ["0", "1"]),
+    ]
+    reports = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("seed=*/window=slide/evaluation.json"))]
+    assert [score["rates"] for score in plain["scores"] if score["condition"] == "window=slide"] == [
+        {hz: {name: rate[name] for name in rate if name not in ("seconds", "step_ms")} for hz, rate in each.items()}
+        for each in (report["rates"] for report in reports)
+    ]
+    assert plain["rows"][0]["rates"]["20"]["interval"] is not None  # the same recordings in the draws of all seeds
+
+    for name in ("train", "evaluate", "generate"):  # nothing is left to be done
+        monkeypatch.setattr(verb, name, None)
+    assert main(command) == 0
+    assert (tmp_path / "study.json").read_bytes() == found
+    monkeypatch.undo()
+    assert main([*command, "training.steps=2"]) == 2  # another budget
+    assert "seed=0: " in capsys.readouterr().err
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Trainings and evaluations that take no time; a function: a folder -> the configurations of its study."""
+    done: list[str] = []
+
+    class Weights:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        detector = property(lambda self: self)
+        state_dict = parameters = lambda self: self.text
+
+    def train(config):
+        folder = Path(config.out) / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        done.append(f"train {Path(config.out).name}")
+        for name in ("last.ckpt", "best.ckpt"):
+            (folder / name).write_text(f"{config.temporal.name} {config.seed}")
+
+    def evaluate(config):
+        done.append(f"evaluate {Path(config.out).relative_to(Path(config.out).parents[1])}")
+        return (config,)
+
+    def to_score(row, seed, condition, config, cost):
+        score = make_score(row, seed, condition)
+        return replace(score, weights=Path(config.checkpoint).read_text())
+
+    replaced = {
+        "train": train,
+        "evaluate": evaluate,
+        "to_score": to_score,
+        "check": lambda config: None,
+        "read_checkpoint": lambda path: Weights(Path(path).read_text()),
+        "weights_digest": str,
+        "count_parameters": lambda detector: {"total": 7},
+        "load_file": lambda path: {"train_seconds": 1.0},
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(verb, name, function)
+    monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")
+    config, points = compose_study(
+        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
+    )
+    return done, lambda folder: verb.study(replace(config, out=str(folder)), points), points
+
+
+def test_trainings_go_seed_by_seed_and_are_not_repeated(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    assert [word for word in done if word.startswith("train")] == [
+        f"train seed={seed},temporal={name}" for seed in (0, 1) for name in ("s5", "lstm")
+    ]
+    assert len(done) == 4 + 8
+    found = (tmp_path / "study.json").read_text()
+    (tmp_path / "seed=1,temporal=lstm" / "window=slide" / "score.json").unlink()
+    del done[:]
+    run(tmp_path)
+    assert done == ["train seed=1,temporal=lstm", "evaluate seed=1,temporal=lstm/window=slide"]
+    assert (tmp_path / "study.json").read_text() == found
+
+
+def test_other_weights_are_scored_again(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    (tmp_path / "seed=0,temporal=s5" / "checkpoints" / "best.ckpt").write_text("others")
+    del done[:]
+    run(tmp_path)
+    assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
+
+
+def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path, monkeypatch):
+    _, run, points = fake
+    del points[2:]
+    run(tmp_path / "whole")
+    whole = {name: (tmp_path / "whole" / name).read_bytes() for name in STUDY_FILES}
+    num_killed = 0
+    monkeypatch.setattr(verb, "run_files", lambda *arguments: nullcontext())  # whose files have a test of their own
+    for folder in killed_at_each_call(tmp_path, lambda folder: folder.mkdir(), run):
+        run(folder)
+        assert {name: (folder / name).read_bytes() for name in STUDY_FILES} == whole
+        num_killed += 1
+    assert num_killed > 10
+
+
+def test_the_rate_study_composes():
+    config, points = compose_study(["experiment=rate_study", "seed=0"])
+    assert "seed=0,1" in compose(["experiment=rate_study"]).study.axes and len(points) == 9 * 4
+    assert config.evaluation.frequencies_hz == [20, 40, 80, 100, 200]
+    for values, each in points[::4]:
+        check(each)
+        assert (each.training.precision, each.training.steps, each.seed) == ("32-true", 1600, 0)
+        assert each.temporal.name == values["variant"].split("-")[0]
+    conditions = {(each.evaluation.window, each.evaluation.step_scale) for _, each in points}
+    assert conditions == {(window, scale) for window in ("shrink", "slide") for scale in (None, 1)}
+
+
+def test_the_tables_of_the_pages_are_those_of_the_rows():
+    """`rates.md` as a whole; on the pages for users, the rescaled rows of some detectors, window by window."""
+    folder = ROOT / "benchmarks" / "any_rate"
+    scores = [score_from_json(each) for each in json.loads((folder / "rates.json").read_text())["scores"]]
+    text = study_markdown(scores)
+    assert (folder / "rates.md").read_text() == text
+    pages = {"docs/any_rate.md": ("s5", "s4d", "lstm"), "README.md": ("s5", "lstm")}
+    for window, page in itertools.product(("slide", "shrink"), pages):
+        rows = text.split(f"`step_scale=null,window={window}`:")[1].split("`")[0].splitlines()
+        for variant in pages[page]:
+            (row,) = (row for row in rows if row.startswith(f"| {variant} |"))
+            name, seeds, *cells = row.strip("| ").split(" | ")
+            assert "| " + " | ".join([name, seeds, window, *cells]) + " |" in (ROOT / page).read_text()
+
+
+def test_compose_reads_a_study_without_its_axes():
+    assert compose(["experiment=part_study"]).study.named_variants()[0] == ("rvt_yolox", [])
