@@ -31,6 +31,7 @@ ELSEWHERE = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "security.md",
 }
+USUAL = ROOT / "outputs/pages"
 MADE = ("commands.md", "files.md", "recipes.md")  # from the code
 PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in ROOT.glob("docs/*.md")}, **ELSEWHERE}
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
@@ -116,7 +117,11 @@ def first_line(path: Path) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    """Write all pages. Only the usual folder is replaced, because another one may hold something else."""
+    if folder.resolve() == USUAL:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is not empty; delete it, or name {USUAL}")
     (folder / "api").mkdir(parents=True)
     texts = {name: site_page(path, folder) for path, name in PAGES.items()}
     texts |= zip(MADE, (commands_page(), files_page(), recipes_page()), strict=True)
