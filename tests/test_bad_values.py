@@ -65,7 +65,7 @@ def no_data(monkeypatch):
     def touch(*arguments, **options):
         pytest.fail("data were touched")
 
-    for name in ("rvtssm.datasets.sequence.RawSplit", "rvtssm.datasets.sequence.open_prepared_split"):
+    for name in ("rvtssm.datasets.datamodule.RawSplit", "rvtssm.datasets.datamodule.open_prepared_split"):
         monkeypatch.setattr(name, touch)
     monkeypatch.setattr("rvtssm.datasets.custom.read_spec", touch)
 
