@@ -29,10 +29,10 @@ class EventDetector(Node):
         self.declare_parameter("min_score", 0.3)
         self.declare_parameter("type", "event_camera_msgs/msg/EventPacket")
         self._predictor = rvtssm.load(self.get_parameter("checkpoint").value)
-        kind = self.get_parameter("type").value
-        self._decoder = MessageDecoder(kind)
+        self._kind = self.get_parameter("type").value
+        self._decoder = MessageDecoder(self._kind)
         self._stream: LiveStream | None = None
-        package, _, name = kind.split("/")
+        package, _, name = self._kind.split("/")
         message = getattr(import_module(f"{package}.msg"), name)
         self._publisher = self.create_publisher(Detection2DArray, "detections", 10)
         # raw: the bytes of a message are decoded here, because one Python object per event would take too long
@@ -48,7 +48,7 @@ class EventDetector(Node):
             results = self._stream.push(events)
         except ValueError as error:  # a damaged message, or a clock that jumps
             self.get_logger().error(str(error))
-            self._stream = None
+            self._stream, self._decoder = None, MessageDecoder(self._kind)
             return
         for result in results:
             self._publisher.publish(to_message(result))

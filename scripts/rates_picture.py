@@ -41,8 +41,16 @@ def main() -> None:
     height, width = recording.height, recording.width
     detector = predictor.stream(height, width, hz=RATES_HZ[0]).detector
     length_us = detector.windows.length_us or round(detector.windows.stride_us)
-    time_us = round(options.start_s * 1e6)
-    (last,) = detector.push(recording.between(0, time_us), until_us=time_us)[-1].detections
+    first_us, last_us = recording.time_range_us
+    time_us = first_us + round(options.start_s * 1e6)
+    needed_s = options.start_s + len(RATES_HZ) * PICTURES_PER_RATE * PICTURE_US / 1e6
+    before = detector.push(recording.between(first_us, time_us), until_us=time_us)
+    if not before or (last_us - first_us) / 1e6 < needed_s:
+        raise ValueError(
+            f"--start-s={options.start_s:g} needs a recording of {needed_s:g} s and a window before it; "
+            f"{options.recording} has {(last_us - first_us) / 1e6:g} s, give another number"
+        )
+    (last,) = before[-1].detections
     slower = 1e6 / (FPS * PICTURE_US)
     with open_animation(options.out, FPS, MOST_BYTES) as show:
         for hz in RATES_HZ:
@@ -53,7 +61,8 @@ def main() -> None:
                 last = found[-1].detections[0] if found else last
                 window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
                 (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
-                caption = f"{hz} Hz    one model, trained at 20 Hz    {time_us / 1e6:.3f} s, {slower:.0f} times slower"
+                at_s = (time_us - first_us) / 1e6
+                caption = f"{hz} Hz    one model, trained at 20 Hz    {at_s:.3f} s, {slower:.0f} times slower"
                 show(draw_frame(hist, last, None, predictor.class_names, scale=4, min_score=MIN_SCORE, caption=caption))
 
 

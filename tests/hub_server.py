@@ -55,7 +55,10 @@ def hub_server() -> Iterator[Hub]:
             elif path == "/api/repos/create":
                 asked = json.loads(data)
                 repo = f"{asked['organization']}/{asked['name']}"
-                hub.files.setdefault(repo, {})
+                if repo in hub.files:
+                    self.answer({"error": "You already created this model repo", "url": f"{hub.address}/{repo}"}, 409)
+                    return
+                hub.files[repo] = {}
                 hub.private[repo] = asked.get("visibility") == "private"
                 self.answer({"url": f"{hub.address}/{repo}", "id": repo})
             elif "/preupload/" in path:
@@ -82,7 +85,7 @@ def hub_server() -> Iterator[Hub]:
                 if repo not in hub.files:
                     self.missing("RepoNotFound")
                 else:
-                    self.answer({"id": repo, "sha": COMMIT, "siblings": names})
+                    self.answer({"id": repo, "sha": COMMIT, "siblings": names, "private": hub.private.get(repo, False)})
             elif found is None or found[1] not in hub.files:
                 self.missing("RepoNotFound")
             elif found[3] not in hub.files[found[1]]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rvtssm.limits import check_at_least
 from rvtssm.records import Windows, WindowSettings
 
+LATE_US = 10_000  # of a live stream; events that are later than this behind others mean that the clock has jumped
 LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
 _USUAL = WindowSettings()

@@ -33,6 +33,12 @@ _DEFINITIONS = {
 _LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
 
 
+def check_rosbags() -> None:
+    """Raise ValueError without the package `rosbags`."""
+    if find_spec("rosbags") is None:
+        raise ValueError("formats=[mcap] needs the package rosbags; run `pip install -e '.[bags]'`")
+
+
 @contextmanager
 def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
     """Yield a function that appends the detections of one window as one message at the end of the window.
@@ -40,8 +46,7 @@ def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Calla
     `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package
     `rosbags`.
     """
-    if find_spec("rosbags") is None:
-        raise ValueError("predict.formats has mcap, which needs the package rosbags; run `pip install -e '.[bags]'`")
+    check_rosbags()
     from rosbags.rosbag2 import StoragePlugin, Writer  # an optional package
     from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
@@ -54,7 +59,7 @@ def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Calla
 
         def append(frame: Detections) -> None:
             if not 0 <= frame.t_us < _LATEST_US:
-                raise ValueError(f"predict.formats has mcap, whose messages cannot have the time {frame.t_us} us")
+                raise ValueError(f"formats=[mcap]: its messages cannot have the time {frame.t_us} us; leave mcap out")
             message = _message(store.types, frame, class_names)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 

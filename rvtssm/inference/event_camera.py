@@ -21,13 +21,12 @@ import numpy.typing as npt
 import yaml
 
 from rvtssm.events.readers import ReadFaults
-from rvtssm.events.windows import LONGEST_SILENCE_US
+from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.file_errors import file_errors
 from rvtssm.records import Events
 
 CAMERA = "camera:"  # as a recording; the serial number of a camera may follow
 _WAIT_S = 0.05  # for events, before the caller may do something else
-_LATE_US = 10_000  # events that are later than this behind others mean that the clock of the camera has jumped
 NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
 
 
@@ -144,8 +143,8 @@ class Camera:
         x, y = (np.ascontiguousarray(found[name], np.uint16) for name in "xy")
         p = np.ascontiguousarray(found["on"]).view(np.uint8)
         steps_us = np.diff(t, prepend=t[0] if self._latest_us is None else self._latest_us)
-        jumps = np.flatnonzero((steps_us < -_LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
-        late = np.count_nonzero((steps_us < 0) & (steps_us >= -_LATE_US))
+        jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
+        late = np.count_nonzero((steps_us < 0) & (steps_us >= -LATE_US))
         self.faults = replace(self.faults, backward_steps=self.faults.backward_steps + int(late))
         edges = sorted({0, *jumps, len(t)})
         arrivals = []

@@ -22,11 +22,11 @@ from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.model_card import model_card
 from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.inference.schedule import FixedRate
-from rvtssm.inference.sources import EventsInMemory, Source
+from rvtssm.inference.sources import EventsInMemory, Source, check_events
 from rvtssm.inference.summary import PredictionSummary
 from rvtssm.inference.track_objects import Tracker
 from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
-from rvtssm.models.hub import WEIGHTS_FILE, upload_folder
+from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 
@@ -61,6 +61,7 @@ class FrameResult:
 
     def draw(self, events: Events, min_score: float = SHOWN_SCORE) -> Image.Image:
         """Return a picture of the objects on those of `events` that lie in the window; a notebook shows it."""
+        check_events(events, *self.sensor_hw)
         start_us, end_us = self.start_us, self.found.t_us
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
         (hist,) = count_windows(events.between(start_us, end_us), window, *self.sensor_hw)
@@ -191,15 +192,16 @@ class Predictor:
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
         """Upload the weights, as safetensors, with a card to the Hugging Face Hub; return the address for `load`.
 
-        `repo` is OWNER/NAME, which is created if it is missing. Paths of the training data are left out. Raise
-        ValueError if it fails, or for an exported file.
+        `repo` is OWNER/NAME, which is created if it is missing; a card (README.md) that is there already is kept. Paths
+        of the training data are left out. Raise ValueError if it fails, for an exported file, and if `private` is given
+        and the repository is public.
         """
         if isinstance(self.checkpoint.detector, ExportedDetector):
             raise ValueError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
         with tempfile.TemporaryDirectory() as folder:
             public = replace(self.checkpoint, raw_dir=None, prepared_dir=None)
             write_checkpoint(Path(folder) / WEIGHTS_FILE, public.detector, public)
-            (Path(folder) / "README.md").write_text(model_card(repo, public))
+            (Path(folder) / CARD_FILE).write_text(model_card(repo, public))
             return upload_folder(repo, Path(folder), private, "Weights and card, written by rvtssm")
 
     def __repr__(self) -> str:

@@ -1,5 +1,6 @@
 """Predictions in the viewer Rerun: events, boxes, tracks, rate and step time on one timeline, live or in a file."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,8 +13,11 @@ import numpy as np
 from rvtssm.inference.draw import class_color, class_name, events_image, to_png
 from rvtssm.records import Detections
 
+log = logging.getLogger(__name__)
+
 RECORDING_FILE = "prediction.rrd"
 TIMELINE, EVENTS, OBJECTS, PLOTS = "time", "camera/events", "camera/objects", "plots"
+_FLUSH_S = 10.0  # for the viewer to take what was sent last
 
 
 class RerunLog:
@@ -72,8 +76,8 @@ def open_rerun(
 ) -> Iterator[RerunLog | None]:
     """Yield the log of new recordings of Rerun, each in a file, or in the viewer for None; yield None without any.
 
-    Objects from `min_score` on are logged. Raise ValueError without the package `rerun-sdk`, or if the viewer cannot be
-    started.
+    Objects from `min_score` on are logged. Raise ValueError without the package `rerun-sdk`, if the viewer cannot be
+    started, or if a file cannot be written. A viewer that is gone at the end is a warning.
     """
     if not paths:
         yield None
@@ -91,9 +95,20 @@ def open_rerun(
                 _show(stream)
         yield RerunLog(streams, class_names, sensor_hw, min_score)
     finally:
-        for stream in streams:
-            stream.flush()
-            stream.disconnect()
+        for stream, path in zip(streams, paths, strict=True):
+            _finish(stream, path)
+
+
+def _finish(stream: Any, path: Path | None) -> None:
+    try:
+        stream.flush(**({} if path else {"timeout_sec": _FLUSH_S}))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        if path is not None:
+            raise ValueError(f"{path} cannot be written ({reason}); make room, or choose another folder") from None
+        log.warning("predict.view=rerun: the viewer did not take everything (%s); the files are complete", reason)
+    finally:
+        stream.disconnect()
 
 
 def _show(stream: Any) -> None:

@@ -65,14 +65,25 @@ class EventsInMemory:
     def __post_init__(self) -> None:
         if not len(self.events):
             raise ValueError("there are no events to predict on; give some")
-        if self.events.x.max() >= self.width or self.events.y.max() >= self.height:
-            raise ValueError(
-                f"events reach x={self.events.x.max()}, y={self.events.y.max()} outside {self.width}x{self.height} "
-                "(width x height) pixels; give the right height and width"
-            )
+        check_events(self.events, self.height, self.width)
 
     def iterate(self) -> Iterator[Events]:
         yield self.events
+
+
+def check_events(events: Events, height: int, width: int) -> None:
+    """Raise ValueError for events that cannot be counted: out of order, outside the sensor (pixels), of no polarity."""
+    if not len(events):
+        return
+    if np.any(events.t[1:] < events.t[:-1]):
+        raise ValueError("events must come in order of time; sort them")
+    if events.x.max() >= width or events.y.max() >= height:
+        raise ValueError(
+            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
+            "give the right height and width"
+        )
+    if events.p.max() > 1:
+        raise ValueError(f"polarity is {events.p.max()}, and has to be 0 or 1; make -1 a 0")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rvtssm.file_errors import file_errors
 
-WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
 _PREFIX = re.compile("hf:/{1,2}")  # pathlib makes one slash of two
 _ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+\.safetensors))?")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,7 +40,8 @@ def local_weights(path: str | Path) -> str | Path:
 def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> str:
     """Create the repository OWNER/NAME if it is missing, upload all files of a folder, and return its address.
 
-    Raise ValueError if that fails, which names the repository and the reason.
+    A README.md that the repository has is kept, since its owner may have written it. Raise ValueError if that fails,
+    which names the repository and the reason, and if `is_private` is set and the repository is public.
     """
     if not _REPO.fullmatch(repo):
         raise ValueError(f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
@@ -48,7 +49,10 @@ def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> st
     advice = "check the name, and log in by `hf auth login`"
     with file_errors(repo, " cannot be uploaded", advice, errors=(Exception,)):
         hub.create_repo(repo, private=is_private, exist_ok=True)
-        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
+        if is_private and not hub.repo_info(repo).private:
+            raise ValueError(f"{repo} exists and is public; choose another name, or make it private on its page")
+        kept = [CARD_FILE] if hub.file_exists(repo, CARD_FILE) else None
+        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=kept)
     return f"hf://{repo}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
+from rvtssm.inference.detection_bag import check_rosbags
 from rvtssm.inference.detection_files import detection_objects, open_detection_files
 from rvtssm.inference.event_camera import Camera, open_camera
 from rvtssm.inference.inference_config import DETECTION_FILES, LiveConfig
@@ -46,8 +47,11 @@ class _Totals:
 def live(config: Config, as_json: bool = False) -> int:
     """Write the boxes to `out` until the camera is unplugged or the user ends it; return 2 if the camera broke off.
 
-    With `as_json`, print a line of JSON for every window at once.
+    With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
+    and if events cannot be used. The boxes before are written.
     """
+    if "mcap" in config.live.formats:
+        check_rosbags()
     checkpoint, settings = read_weights(config), config.live
     windows = checkpoint.windows.for_rate(settings.hz, settings.window)
     out = Path(config.out or "outputs/live")
@@ -116,7 +120,11 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
         changing_line() as show,
     ):
         while not source.is_ended and source.clock() < until_s:
-            result = run.step()
+            try:
+                result = run.step()
+            except ValueError as error:
+                totals.broke_off = str(error)
+                break
             if result is None:
                 continue
             (found,) = result.window.detections
@@ -125,14 +133,19 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
             totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
             totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
             if as_json:
-                say(_line(result, names))
+                try:
+                    say(_line(result, names))
+                except SystemExit:  # what rich raises if the reader of a pipe has ended
+                    totals.broke_off = "the program that reads the lines has ended"
+                    break
             elif source.clock() - shown_s > _SHOWN_EVERY_S:
                 shown_s = source.clock()
                 show(
                     f"{shown_s - began_s:.0f} s, {len(found)} boxes, lag {1000 * result.lag_s:.0f} ms, "
                     f"step {1000 * result.window.seconds:.0f} ms, {run.num_passed} windows passed over"
                 )
-    totals.num_events, totals.num_lost_packets, totals.broke_off = source.num_events, source.num_lost, source.broke_off
+    totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
+    totals.broke_off = totals.broke_off or source.broke_off
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 from rvtssm.config import Config
 from rvtssm.events.tree import find_event_files
@@ -43,10 +44,11 @@ def serve(config: Config) -> None:
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
     has_camera = find_spec("neuromorphic_drivers") is not None
     app = build_app(settings, weights, recordings, has_camera, title)
-    with socket.create_server((settings.host, settings.port), reuse_port=False) as listening:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.create_server((settings.host, settings.port), family=family, reuse_port=False) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
         host, port = settings.host, listening.getsockname()[1]
-        query = f"/?token={settings.token}" if settings.token else "/"
+        query = f"/?token={quote(settings.token, safe='')}" if settings.token else "/"
         say(f"open http://{f'[{host}]' if ':' in host else host}:{port}{query} in a browser; Ctrl-C ends it")
         options = uvicorn.Config(app, log_level="warning", ws_max_size=1 << 16, timeout_graceful_shutdown=2)
         uvicorn.Server(options).run(sockets=[listening])

@@ -35,6 +35,7 @@ _MOST_SHOWN = 1 << 21  # events that are kept for it
 _WIDEST_PX = 700  # a wider sensor is shown at half its size
 _LOWEST_SCORE = 0.05  # of boxes that are sent; the page shows those from its threshold on
 _IDLE_S = 0.2
+_MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # that wait; a page may send too fast or not read
 SPEEDS = (0.05, 4.0)  # the slowest and the fastest playing, in seconds of the recording per second
 
 
@@ -60,9 +61,9 @@ class Session:
         self, weights: Callable[[str], LoadedCheckpoint], camera: threading.Lock, notify: Callable[[], None]
     ) -> None:
         self._weights, self._camera, self._notify = weights, camera, notify
-        self._commands: queue.SimpleQueue[dict[str, Any] | Opening | None] = queue.SimpleQueue()
+        self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
         self._lock = threading.Lock()  # of what is to be sent
-        self._messages: deque[str] = deque()
+        self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
         self._picture: bytes | None = None
         self._run: LiveRun | None = None
         self._opening = Opening("")
@@ -72,18 +73,21 @@ class Session:
         self._is_paused = False
         self._shown: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = deque()
         self._boxes: list[list[float]] = []
-        self._results: list[list[float]] = []  # since the last picture
+        self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # since the last picture
         self._picture_at_s = 0.0
         self._thread = threading.Thread(target=self._work, name="rvtssm page", daemon=True)
         self._thread.start()
 
     def open(self, opening: Opening) -> None:
-        """Play something from its beginning."""
-        self._commands.put(opening)
+        """Play something from its beginning. Raise ValueError as `handle` does."""
+        self.handle(opening)
 
-    def handle(self, command: dict[str, Any]) -> None:
-        """Take a command of the page: new values of settings."""
-        self._commands.put(command)
+    def handle(self, command: dict[str, Any] | Opening) -> None:
+        """Take a command of the page: new values of settings. Raise ValueError if too many wait."""
+        try:
+            self._commands.put_nowait(command)
+        except queue.Full:
+            raise ValueError(f"{_MOST_COMMANDS} commands of the page wait; load it again") from None
 
     def close(self) -> None:
         """End the thread and close the source."""
@@ -127,7 +131,8 @@ class Session:
         self._run = None
         self._opened.close()
         self._shown.clear()
-        self._boxes, self._results = [], []
+        self._boxes = []
+        self._results.clear()
 
     def _start(self, opening: Opening) -> None:
         self._stop()
@@ -254,13 +259,13 @@ class Session:
             "width": width,
             "pixel": 1 << half,  # pixels of the sensor along one side of a pixel
             "boxes": self._boxes,  # each left, top, right, bottom, class, score
-            "results": self._results,
+            "results": list(self._results),
             "hz": self._hz,
             "step_scale": round(run.detector.windows.hz / self._hz, 4),
             "num_lost": source.num_lost,
             "is_paused": self._is_paused,
         }
-        self._results = []
+        self._results.clear()
         head = json.dumps(header).encode()
         return len(head).to_bytes(4, "little") + head + zlib.compress((darker << 4 | brighter).tobytes(), 1)
 

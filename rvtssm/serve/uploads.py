@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rvtssm.events.readers.index import cache_folder
+from rvtssm.events.readers.index import cache_folder, index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
 
@@ -26,7 +26,7 @@ class Uploads:
         everything.mkdir(parents=True, exist_ok=True)
         for folder in everything.iterdir():  # of servers that were killed
             if folder.name.isdigit() and not _is_running(int(folder.name)):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
         self.folder = everything / str(os.getpid())
         self.folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -58,11 +58,19 @@ class Uploads:
 
     def delete(self, page: str) -> None:
         """Delete the file of a page."""
-        shutil.rmtree(self.folder / page, ignore_errors=True)
+        _remove(self.folder / page)
 
     def close(self) -> None:
         """Delete all files."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder with its files, and the indexes of these files in the cache."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            index_path(path).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _check(path: Path, name: str, height: int | None, width: int | None) -> None:

@@ -400,6 +400,36 @@ def test_live_writes_and_tells_what_it_finds(weights, tmp_path, monkeypatch, cap
         assert "6000 events, 8 windows" in " ".join(shown.out.split())
 
 
+@pytest.mark.parametrize("ended_by", ["the reader of the pipe", "events that cannot be used"])
+def test_live_keeps_what_it_found_before_something_else_ends_it(
+    weights, tmp_path, monkeypatch, capsys, draw_events, ended_by
+):
+    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    lines, step = [], LiveRun.step
+
+    def say(text):
+        lines.append(text)
+        if ended_by == "the reader of the pipe" and len(lines) == 3:
+            raise SystemExit(1)
+
+    def step_or_fail(run):
+        if len(lines) == 3:
+            raise ValueError("too many events wait")
+        return step(run)
+
+    monkeypatch.setattr("rvtssm.run.live_camera.say", say)
+    monkeypatch.setattr(LiveRun, "step", step_or_fail)
+    assert cli.main(["live", f"checkpoint={weights}", f"out={tmp_path}", "--json"]) == 2
+    reason = {"the reader of the pipe": "the program that reads the lines has ended"}.get(
+        ended_by, "too many events wait"
+    )
+    assert f"{reason}; what was found before is kept" in " ".join(capsys.readouterr().err.split())
+    assert json.loads((tmp_path / "live.json").read_text())["broke_off"] == reason
+    assert len((tmp_path / "detections.jsonl").read_text().splitlines()) == 3
+
+
 def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
     recording = golden_dir / "recordings" / "evt3_trigger_noise.raw"
     words = [f"recording={recording}", f"out={tmp_path}", "duration_s=0.3", "formats=[]", "hz=50"]

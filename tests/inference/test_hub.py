@@ -114,6 +114,16 @@ def test_an_upload_that_fails_is_one_line(hub, live_checkpoint, monkeypatch):
     assert len(str(error.value).splitlines()) == 1 and not hub.files
 
 
+def test_a_repository_that_exists_keeps_its_card_and_is_not_private_by_wish(hub, live_checkpoint):
+    predictor = Predictor(live_checkpoint())
+    hub.files["someone/x"] = {"README.md": b"mine"}
+    with pytest.raises(ValueError, match="someone/x exists and is public; choose another name"):
+        predictor.push_to_hub("someone/x", private=True)
+    assert set(hub.files["someone/x"]) == {"README.md"}
+    predictor.push_to_hub("someone/x")
+    assert hub.files["someone/x"]["README.md"] == b"mine" and "model.safetensors" in hub.files["someone/x"]
+
+
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
     monkeypatch.setattr(hub_file, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs the package huggingface_hub; run `pip install -e '\.\[hub\]'`"):

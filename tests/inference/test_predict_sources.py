@@ -614,3 +614,9 @@ def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, m
     recording = write_recording(tmp_path, duration_us=60_000)
     with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
         predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
+
+
+def test_without_rosbags_live_refuses_mcap_before_anything_is_opened(monkeypatch, capsys):
+    monkeypatch.setattr(detection_bag, "find_spec", lambda name: None)
+    assert cli.main(["live", "checkpoint=missing.ckpt", "formats=[mcap]"]) == 2
+    assert "formats=[mcap] needs the package rosbags" in " ".join(capsys.readouterr().err.split())

@@ -112,3 +112,20 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
     nothing = Events(*(getattr(events, name)[:0] for name in "txyp"))
     with pytest.raises(ValueError, match="no events"):
         predictor.predict(nothing, height=48, width=64)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda events: {"p": events.p - np.uint8(1)}, "polarity is 255, and has to be 0 or 1; make -1 a 0"),
+        (lambda events: {"t": events.t[::-1].copy()}, "events must come in order of time; sort them"),
+        (lambda events: {"x": events.x + np.uint16(64)}, "outside 64x48"),
+    ],
+)
+def test_events_in_memory_are_checked_before_they_are_counted(predictor, draw_events, change, reason):
+    events = draw_events()
+    frame = predictor.predict(events, height=48, width=64, min_score=0.1)[0]
+    wrong = replace(events, **change(events))
+    for use in (lambda: predictor.predict(wrong, height=48, width=64), lambda: frame.draw(wrong)):
+        with pytest.raises(ValueError, match=reason):
+            use()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import cv2
@@ -81,6 +82,22 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
     assert [row["scalars"] for row in found["/plots/objects"].values()] == [
         [float((frame.score >= 0.1).sum())] for frame in frames
     ]
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_viewer_that_is_gone_is_a_warning_and_a_file_that_fails_an_error(tmp_path, monkeypatch, caplog, is_file):
+    def fail(self, **_):
+        raise RuntimeError("no\nanswer")
+
+    disconnected = []
+    monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: None)
+    monkeypatch.setattr(rerun.RecordingStream, "flush", fail)
+    monkeypatch.setattr(rerun.RecordingStream, "disconnect", lambda self: disconnected.append(self))
+    refused = pytest.raises(ValueError, match=r"a.rrd cannot be written \(no answer\)") if is_file else nullcontext()
+    with refused, open_rerun([tmp_path / "a.rrd" if is_file else None], (), (48, 64), 0.3):
+        pass
+    assert len(disconnected) == 1
+    assert [record.levelname for record in caplog.records] == ([] if is_file else ["WARNING"])
 
 
 def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypatch):

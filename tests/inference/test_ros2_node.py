@@ -106,3 +106,26 @@ def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw
         np.testing.assert_allclose(np.reshape(boxes, (-1, 4)), centred, rtol=1e-6)
     node.callback(b"\0\1\0\0damaged")
     assert len(node.errors) == 1 and "before a field" in node.errors[0]
+
+
+def test_the_node_goes_on_after_the_clock_jumps_back(node_file, live_checkpoint, draw_events, tmp_path, monkeypatch):
+    weights, store = live_checkpoint(), typestore_of("mcap")
+    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
+    monkeypatch.setattr(FakeNode, "parameters", {"checkpoint": str(tmp_path / "best.ckpt")})
+    node = node_file.EventDetector()
+
+    def send(events, size_hw=(HEIGHT, WIDTH)):
+        message = message_of(store, EVENT_PACKET, events, "mono", size_hw)
+        node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
+
+    for start_us in (9_000_000, 7_000_000):  # the second as if the driver was started again
+        send(draw_events(100, start_us, 1_000))
+        for number in range(4):
+            send(draw_events(500, start_us + 5_000 + 50_000 * number, 50_000))
+    assert len(node.errors) == 1 and "jumped back from" in node.errors[0]
+    ends_us = [m.header.stamp.sec * 10**6 + m.header.stamp.nanosec // 1000 for m in node.published]
+    assert min(ends_us) < 7_300_000 and len([t for t in ends_us if t < 7_300_000]) >= 2
+    late = draw_events(100, 7_204_000, 1_000)  # by less than 10 ms: repaired as a recording is
+    send(late)
+    send(draw_events(100, 7_300_000, 1_000), (2 * HEIGHT, WIDTH))
+    assert len(node.errors) == 2 and "its height, width and encoding are" in node.errors[1]

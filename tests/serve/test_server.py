@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from rvtssm import cli
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.index import cache_folder
+from rvtssm.events.readers.index import cache_folder, index_path
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 from rvtssm.serve.session import Opening, Session
@@ -163,6 +163,16 @@ def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings
         assert page.messages[0] == {"kind": "error", "message": "gone.dat is not a file; give an event recording"}
         page.session.open(opened("one", recordings["one_td.dat"]))
         page.until(lambda page: page.pictures)
+
+
+def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
+    is_busy = threading.Event()
+    monkeypatch.setattr(Session, "_set", lambda self, command: is_busy.wait(20))
+    with Page(weights) as page:
+        with pytest.raises(ValueError, match="256 commands of the page wait; load it again"):
+            for _ in range(300):
+                page.session.handle({"hz": 20})
+        is_busy.set()
 
 
 def test_two_pages_are_independent(weights, recordings):
@@ -315,6 +325,9 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
     killed = cache_folder() / "uploads" / "999999999" / "page"
     killed.mkdir(parents=True)
     (killed / "upload.raw").write_bytes(b"of a server that was killed")
+    index = index_path(killed / "upload.raw")
+    index.parent.mkdir(parents=True, exist_ok=True)
+    index.touch()
     with client_of(weights, {}, max_upload_mb=1) as client:
         assert stored() == []
         with client.websocket_connect(SESSION) as socket:
@@ -342,10 +355,32 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
                 break
             time.sleep(0.1)
         assert stored() == []
-    assert not killed.exists()
+    assert not killed.exists() and not index.exists()
 
 
 # the command
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys, host):
+    asked = []
+
+    def run(self, sockets):
+        asked.append(sockets[0].getsockname())
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    monkeypatch.setattr("rvtssm.run.serve.weights_path", lambda config: "best.ckpt")
+    monkeypatch.setattr("rvtssm.run.serve.read_weights_file", lambda *_: weights("float32"))
+    try:
+        assert cli.main(["serve", "checkpoint=best.ckpt", f"host='{host}'", "port=0", "token='a+b&c#d'"]) == 0
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    (address,) = asked
+    assert address[0] == host
+    shown = f"[{host}]" if ":" in host else host
+    assert f"open http://{shown}:{address[1]}/?token=a%2Bb%26c%23d in a browser" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):

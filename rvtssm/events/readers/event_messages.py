@@ -15,6 +15,7 @@ from rvtssm.events.readers.evt2 import Evt2Recording
 from rvtssm.events.readers.evt3 import Evt3Recording
 from rvtssm.events.readers.evt21 import Evt21Recording
 from rvtssm.events.readers.recording import (
+    LATEST_US,
     NUM_COMMON,
     POSITION,
     Bytes,
@@ -23,6 +24,7 @@ from rvtssm.events.readers.recording import (
     copy_events,
     join_events,
 )
+from rvtssm.events.windows import LATE_US
 from rvtssm.records import Events
 
 ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
@@ -38,6 +40,7 @@ _PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
 _MOST_PADDING = 7  # bytes after the last event
 _MIN_WORDS = 1 << 14  # decoded at once with any buffer, because sparse recordings have several words per event
 _LIVE_EVENTS = 1 << 16  # of a live message that are decoded at once
+_NEVER_US = np.iinfo(np.int64).min
 _WORD_SLOTS = 6  # the most that a decoder of words needs
 DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message are read
 _EVENT_BYTES = {False: 13, True: 16}  # of an array, in ROS 1 (packed) and in ROS 2 (from one event to the next)
@@ -83,22 +86,37 @@ class MessageDecoder:
             raise ValueError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
         self._kind, self._is_cdr = kind, is_cdr
         self._state: State | None = None
+        self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
 
     def push(self, data: bytes) -> tuple[Events, tuple[int, int]]:
         """Return the events of a serialised message, repaired as in a recording, and height and width of the sensor.
 
-        Raise MessageError, a ValueError, for a message that cannot be read.
+        Raise MessageError, a ValueError, for a message that cannot be read, and if the clock has jumped back, or size
+        or encoding differ from those before. A new stream begins with the message after it.
         """
         message = read_message(self._kind, data, self._is_cdr)
-        size_hw = message.height, message.width
+        size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
         if self._state is None:
-            self._state = np.array([0, np.iinfo(np.int64).min, 0, 0, *message.decoder_state], np.int64)
-        self._state[DONE] = 0
+            self._state = np.array([0, _NEVER_US, 0, 0, *message.decoder_state], np.int64)
+            self._shape = shape
+        if shape != self._shape:
+            self._state = None
+            raise MessageError(
+                f"its height, width and encoding are {shape}, before {self._shape}", "begin a new stream"
+            )
+        before_us = int(self._state[LATEST_US])
+        self._state[DONE], self._state[LATEST_US] = 0, _NEVER_US  # so that a jump of the clock is seen
         parts, buffer = [], EventBuffer(_LIVE_EVENTS)
         while self._state[DONE] < len(message):
             count = decode_message(message, self._state, size_hw, buffer)
             parts.append(copy_events(buffer.events(count)))
-        return join_events(parts), size_hw
+        events = join_events(parts)
+        if len(events) and events.t[0] < before_us - LATE_US:
+            self._state = None
+            raise MessageError(f"its clock has jumped back from {before_us} to {events.t[0]} us", "begin a new stream")
+        np.maximum(events.t, before_us, out=events.t)
+        self._state[LATEST_US] = max(before_us, int(self._state[LATEST_US]))
+        return events, size_hw
 
 
 def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
