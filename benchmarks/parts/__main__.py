@@ -18,6 +18,7 @@ from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
 from rvtssm import cli
 from rvtssm.atomic_files import atomic_file
+from rvtssm.sweeps import compose_study
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True, help="for recordings, weights and reports, about 3 GB")
     parser.add_argument("overrides", nargs="*", help="of the recipe part_study, for all trainings")
     chosen = parser.parse_args(arguments)
+    _, points = compose_study(["experiment=part_study", *chosen.overrides])
+    if any(values.keys() != {"variant"} for values, _ in points):
+        parser.error("the table has one training per combination; give each key one value")
     code = cli.main(["study", "experiment=part_study", *chosen.overrides, f"out={chosen.folder.resolve()}"])
     if code:
         return code
