@@ -40,7 +40,6 @@ RECIPE = (
 )
 LABEL = ("label.min_score=0.3",)
 STAGES = ("annotated", "pseudo", "again")
-HALF_LABEL_US = SPEC.label_interval_us // 2
 MIN_IOU = 0.5  # of a correct pseudo-label
 
 
@@ -49,12 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="for recordings and weights")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--shares", default="2,10", help="of the label times that stay, in percent")
+    parser.add_argument("--shares", default="2,10", help="of the label times that stay, in percent, such as 50, 25, 20")
     parser.add_argument("--steps", type=int, default=1600, help="of each training")
     parser.add_argument("--recordings", type=int, default=40, help="for training")
     parser.add_argument("overrides", nargs="*", help="changes of the demo's recipe")
     options = parser.parse_args(arguments)
-    folder = options.folder.resolve()
+    folder, shares = options.folder.resolve(), [float(share) for share in options.shares.split(",")]
+    if uneven := [share for share in shares if share <= 0 or 100 % share]:
+        parser.error(f"--shares: every n-th label time stays, and 100 is no multiple of {uneven[0]:g}")
     words = [*RECIPE, f"synthetic.num_train={options.recordings}", *options.overrides]
     settings = {"steps": options.steps, "words": words}
     result: dict[str, Any] = {"settings": settings, **machine("cpu"), "rows": []}
@@ -63,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if result["settings"] != settings:
             raise SystemExit(f"{options.json} holds {result['settings']}, not {settings}; name another file")
     generate(compose([*words, f"dataset.raw_dir={folder / 'raw'}"]))
-    words += [f"training.steps={options.steps}", f"training.validate_every={options.steps}"]
+    words = [*words, f"training.steps={options.steps}", f"training.validate_every={options.steps}"]
     for stage in STAGES:
-        for share in map(float, options.shares.split(",")):
+        for share in shares:
             if not any((row["share"], row["stage"]) == (share, stage) for row in result["rows"]):
                 result["rows"].append(run_stage(folder, share, stage, words))
                 with atomic_file(options.json) as staged:
@@ -83,7 +84,7 @@ def run_stage(folder: Path, share: float, stage: str, words: Sequence[str]) -> d
     if stage == "pseudo":
         labelled = own / "labelled"
         where = f"checkpoint={best_checkpoint(own / 'annotated')}", f"dataset.raw_dir={tree}", f"out={labelled}"
-        assert label(compose([*RECIPE[:1], *LABEL, *where])) == 0
+        assert label(compose([*LABEL, *words, *where])) == 0
         tree, row = labelled, row | quality(folder / "raw", labelled)
     out = own / stage
     weights = train(compose([*words, f"dataset.raw_dir={tree}", f"out={out}", "resume=auto"]))
@@ -113,20 +114,27 @@ def thin_labels(raw: Path, tree: Path, share: float) -> None:
 
 
 def quality(raw: Path, labelled: Path) -> dict[str, float]:
-    """Return precision and recall of the trusted pseudo-labels against all annotated boxes, at the same label times."""
+    """Return precision and recall of the trusted pseudo-labels against all annotated boxes, at the label times.
+
+    A label time without an object, which no file names, counts as well. Those that stayed annotated do not.
+    """
     num_made = num_true = num_right = num_found = 0
     for path in sorted((labelled / "train").glob(f"*{SPEC.boxes_suffix}")):
         boxes, truth = read_boxes(path), read_boxes(raw / "train" / path.name)
-        truth = truth[~np.isin(truth["t"], annotated(boxes)["t"])]
         made = boxes[boxes["pseudo_score"] > 0]
-        for t_us in np.unique(truth["t"]):
-            ours = made[np.abs(made["t"] - t_us) < HALF_LABEL_US]
-            theirs = truth[truth["t"] == t_us]
+        ours_at, theirs_at, kept_at = (label_index(each) for each in (made, truth, annotated(boxes)))
+        for at in ({*ours_at.tolist()} | {*theirs_at.tolist()}) - {*kept_at.tolist()}:
+            ours, theirs = made[ours_at == at], truth[theirs_at == at]
             is_same = pairwise_iou(edges(ours), edges(theirs)) >= MIN_IOU
             is_same &= ours["class_id"][:, None] == theirs["class_id"]
             num_made, num_true = num_made + len(ours), num_true + len(theirs)
             num_right, num_found = num_right + is_same.any(1).sum(), num_found + is_same.any(0).sum()
     return {"made": num_made, "precision": num_right / max(num_made, 1), "recall": num_found / max(num_true, 1)}
+
+
+def label_index(boxes: Boxes) -> np.ndarray:
+    """Return the number of the label time that is nearest each box (N,)."""
+    return np.rint(boxes["t"] / SPEC.label_interval_us).astype(np.int64)
 
 
 def edges(boxes: Boxes) -> np.ndarray:

@@ -21,6 +21,8 @@ FREE = {
     "preprocess.scheduler",
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
+    *("simulate.video", "simulate.labels", "predict.camera_settings", "live.camera", "live.camera_settings"),
+    *("serve.host", "serve.token", "serve.camera_settings"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
 }
 # where neither a negative number nor a word is wrong, or more than one is
@@ -63,7 +65,7 @@ def no_data(monkeypatch):
     def touch(*arguments, **options):
         pytest.fail("data were touched")
 
-    for name in ("rvtssm.datasets.sequence.RawSplit", "rvtssm.datasets.sequence.open_prepared_split"):
+    for name in ("rvtssm.datasets.datamodule.RawSplit", "rvtssm.datasets.datamodule.open_prepared_split"):
         monkeypatch.setattr(name, touch)
     monkeypatch.setattr("rvtssm.datasets.custom.read_spec", touch)
 

@@ -68,7 +68,7 @@ def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
 def test_an_optional_package_may_be_missing(monkeypatch, missing):
     find_spec = doctor.find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == missing else find_spec(name))
-    assert f"not installed: {missing} (for " in doctor._packages()
+    assert f"{missing} (for " in doctor._packages().split("not installed: ")[1]
 
 
 @pytest.mark.gpu

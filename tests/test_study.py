@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -218,8 +219,15 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     assert "seed=0: " in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def composed():
+    return compose_study(
+        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
+    )
+
+
 @pytest.fixture
-def fake(monkeypatch):
+def fake(monkeypatch, composed):
     """Trainings and evaluations that take no time; a function: a folder -> the configurations of its study."""
     done: list[str] = []
 
@@ -258,9 +266,7 @@ def fake(monkeypatch):
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
     monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")
-    config, points = compose_study(
-        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
-    )
+    config, points = copy.deepcopy(composed)
     return done, lambda folder: verb.study(replace(config, out=str(folder)), points), points
 
 

@@ -27,10 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True, help="for recordings, weights and reports, about 3 GB")
     parser.add_argument("overrides", nargs="*", help="of the recipe part_study, for all trainings")
     chosen = parser.parse_args(arguments)
-    _, points = compose_study(["experiment=part_study", *chosen.overrides])
-    if any(values.keys() != {"variant"} for values, _ in points):
-        parser.error("the table has one training per combination; give each key one value")
-    code = cli.main(["study", "experiment=part_study", *chosen.overrides, f"out={chosen.folder.resolve()}"])
+    words = ["experiment=part_study", *chosen.overrides]
+    if axes := [axis for axis in compose_study(words)[1][0][0] if axis != "variant"]:
+        parser.error(f"a row is one training, but {axes[0]} has several values; choose one of them")
+    code = cli.main(["study", *words, f"out={chosen.folder.resolve()}"])
     if code:
         return code
     result = {"overrides": chosen.overrides, "rows": rows_of(chosen.folder)}

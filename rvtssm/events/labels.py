@@ -33,7 +33,7 @@ _OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
 _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "pseudo_score": 0.0, "still_us": -1}
 
 LONGEST_TRACK_GAP_US = 1_000_000  # between two boxes of a track that belong to one motion
-_FASTEST_LABELS_US = 45_000  # 20 Hz, a little early: faster ones would force windows shorter than training uses
+FASTEST_LABELS_US = 45_000  # 20 Hz, a little early: faster ones would force windows shorter than training uses
 _JITTER_US = 2_000  # labels follow the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
 _BEYOND_ANY = 2.0**62  # times and classes of damaged files: infinite, or not numbers
@@ -102,7 +102,8 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     (faults of the published labels). `rvt` keeps label times from 100 ms on, at multiples of a base interval: the one
     in the spec, or the multiple of the interval in the file that comes nearest. `exact` keeps all label times and drops
     repeated boxes, but thins labels faster than 20 Hz in the same way. The stride does not matter, so every rate is
-    scored on the same boxes.
+    scored on the same boxes. Labels of a detector do not change which annotated ones are kept, and are
+    dropped within 45 ms of these.
     """
     boxes = with_class_indices(boxes, spec)
     for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
@@ -118,7 +119,14 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     if convention == "exact":
         same = ["t", "x", "y", "w", "h", "class_id"]
         boxes = boxes[np.sort(np.unique(boxes[same], return_index=True)[1])]
-    return boxes[np.isin(boxes["t"], _kept_label_times(np.unique(boxes["t"]), spec, convention))]
+    own_us = np.unique(annotated(boxes)["t"])
+    kept_us = np.array(_kept_label_times(own_us, spec, convention), np.int64)
+    if boxes["pseudo_score"].any():
+        others_us = np.array(_kept_label_times(np.unique(boxes["t"]), spec, convention), np.int64)
+        edges_us, place = np.array([-np.inf, *kept_us, np.inf]), np.searchsorted(kept_us, others_us)
+        gap_us = np.minimum(others_us - edges_us[place], edges_us[place + 1] - others_us)
+        kept_us = np.concatenate([kept_us, others_us[(gap_us >= FASTEST_LABELS_US) & ~np.isin(others_us, own_us)]])
+    return boxes[np.isin(boxes["t"], kept_us)]
 
 
 def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
@@ -213,7 +221,7 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
     if len(times_us) < 2:
         return candidates
     interval_us = float(np.median(np.diff(times_us)))
-    if convention == "exact" and interval_us >= _FASTEST_LABELS_US:
+    if convention == "exact" and interval_us >= FASTEST_LABELS_US:
         return candidates
     multiple = round(spec.label_interval_us / interval_us)
     base_us = int(multiple * interval_us) if multiple > 1 else spec.label_interval_us

@@ -13,7 +13,7 @@ import numpy as np
 from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
-from rvtssm.events.labels import BOX_DTYPE, Boxes
+from rvtssm.events.labels import BOX_DTYPE, FASTEST_LABELS_US, Boxes
 from rvtssm.events.readers import Recording
 from rvtssm.events.reversed_time import ReversedRecording
 from rvtssm.events.windows import FreeGrid, label_grid
@@ -29,6 +29,19 @@ _MOST_DETECTIONS = 100  # in a frame
 _WINDOWS_PER_CALL = 8  # that go through the detector together: speed and memory, not results
 
 
+def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
+    """Return how many windows lie between two labels. Raise ValueError if training would not keep such labels."""
+    stride_us = checkpoint.windows.stride_us
+    interval_us = checkpoint.spec.label_interval_us if config.interval_ms is None else 1000 * config.interval_ms
+    every = max(1, round(interval_us / stride_us))
+    if every * stride_us < FASTEST_LABELS_US:
+        raise ValueError(
+            f"labels every {every * stride_us / 1000:g} ms are too close, training does not keep them; set "
+            f"label.interval_ms to {FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}"
+        )
+    return every
+
+
 def find_pseudo_boxes(
     checkpoint: LoadedCheckpoint, recording: Recording, labelled_us: np.ndarray, config: LabelConfig
 ) -> Boxes:
@@ -37,6 +50,7 @@ def find_pseudo_boxes(
     `labelled_us` (int64) are the times that have labels, none in a recording without labels. `pseudo_score` is the mean
     score of both directions, or its negative for an uncertain object: one that only one direction found, or whose score
     is too low or whose track is too short. Boxes below half of `min_score` are left out. `still_us` is unknown.
+    Labels are counted from the label time before them, so the usual interval adds labels only where a gap is longer.
     """
     settings, spec = checkpoint.windows, checkpoint.spec
     first_us, last_us = recording.time_range_us
@@ -56,15 +70,16 @@ def find_pseudo_boxes(
     backward = _track_all(
         checkpoint, recording, reversed_recording.iterate(), label_grid(back_us, int(back_us[0]), settings), config
     )
-    interval_us = spec.label_interval_us if config.interval_ms is None else 1000 * config.interval_ms
-    every = max(1, round(interval_us / settings.stride_us))
+    index = np.arange(len(windows))
+    starts = np.searchsorted(windows.ends_us, np.unique(anchors_us)) if len(anchors_us) else index[:1]
+    since = index - starts[np.maximum(np.searchsorted(starts, index, side="right") - 1, 0)]
     back_at = {reversed_recording.at(frame.t_us): frame for frame in backward}
     seconds = _track_seconds(forward), _track_seconds(backward)
     labelled = set(labelled_us.tolist())
     found = [
         agreed_boxes(frame, back_at[frame.t_us], seconds, np.asarray(spec.disk_class_ids), config)
-        for frame in forward[::every]
-        if frame.t_us not in labelled
+        for frame, is_due in zip(forward, since % label_every(checkpoint, config) == 0, strict=True)
+        if is_due and frame.t_us not in labelled
     ]
     return np.concatenate([np.zeros(0, BOX_DTYPE), *found])
 
@@ -76,7 +91,8 @@ def _track_all(
     spec, settings = checkpoint.spec, checkpoint.windows
     counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
-    postprocess = PostprocessConfig(min_score=LOWEST_SCORE, max_detections=_MOST_DETECTIONS)
+    lowest = min(LOWEST_SCORE, config.min_score / 2)  # of an uncertain box
+    postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
     steps = detect(
         checkpoint,
         count_as_they_close(blocks, windows, counter, _WINDOWS_PER_CALL),
@@ -115,7 +131,7 @@ def agreed_boxes(
     track_ids: list[int] = []
     for i, row in enumerate(overlap):
         other = int(np.where(is_free, row, -1).argmax()) if is_free.any() else -1
-        has_other = other >= 0 and is_free[other] and row[other] >= config.min_iou
+        has_other = other >= 0 and is_free[other] and row[other] > 0 and row[other] >= config.min_iou
         box, score, length_s = forward.xyxy[i], float(forward.score[i]), seconds[0][int(ids[0][i])]
         if has_other:
             is_free[other] = False

@@ -167,7 +167,7 @@ class Head(nn.Module, ABC):
         predictions: Any,
         targets: Tensor,
         num_targets: Tensor,
-        divisor: Callable[[int], Tensor | int],
+        divisor: Callable[..., Tensor | int],
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the terms of the loss, which are scalars, and their `total`.
@@ -176,6 +176,7 @@ class Head(nn.Module, ABC):
         number of matches in this process into what a sum is divided by; since processes wait for each other in it,
         every call of `loss` calls it equally often, with M = 0 as well. `weights` (M, N) from 0 to 1 say how much each
         target counts; they are given only if a detector made some of the targets, and with 0 nothing is learned there.
+        `divisor` then gets the number of matches whose weight is not 0, and the number of all.
         """
 
     @staticmethod
@@ -212,9 +213,9 @@ def take_export_forms(part: nn.Module, height: int, width: int) -> None:
             take_export_forms(child, height, width)
 
 
-def at_least_one(num_matched: int) -> Tensor | int:
-    """Return what the losses are divided by in a single process."""
-    return max(num_matched, 1)
+def at_least_one(num_counted: int, num_matched: int = 0) -> Tensor | int:
+    """Return what the losses are divided by in a single process: all matches if there are none that count."""
+    return max(num_counted or num_matched, 1)
 
 
 def concatenate(parts: Sequence[Any]) -> Any:

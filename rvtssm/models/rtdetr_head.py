@@ -116,20 +116,20 @@ class RtdetrHead(Head):
         predictions: RtdetrPredictions,
         targets: Tensor,
         num_targets: Tensor,
-        divisor: Callable[[int], Tensor | int] = at_least_one,
+        divisor: Callable[..., Tensor | int] = at_least_one,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return `class`, `l1` and `giou` of the last layer, `earlier` (stages) and `denoising`, and their `total`.
 
         All are weighted sums over the M frames, divided by the number of objects, or by what `divisor` makes of it.
-        `weights` (M, N) of the targets multiply the terms of what is matched with them.
+        `weights` (M, N) of the targets multiply the terms of what is matched with them, and of their noisy copies.
         """
         from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
 
-        num_objects = int(num_targets.sum())
-        if weights is not None:  # objects that do not count, unless there are no others
-            num_objects = int((weights > 0).sum()) or num_objects
-        norm = divisor(num_objects)
+        counts = [int(num_targets.sum())]
+        if weights is not None:
+            counts.insert(0, int((weights > 0).sum()))
+        norm = divisor(*counts)
         boxes, logits = predictions.boxes[:, None], predictions.logits[:, None]
         if predictions.earlier_boxes is not None and predictions.earlier_logits is not None:
             boxes = torch.cat([predictions.earlier_boxes, boxes], dim=1)
@@ -154,7 +154,11 @@ class RtdetrHead(Head):
         outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
         matched = target.expand(len(outputs.boxes), -1, -1)
-        return query_losses(outputs, matched, targets, self.frame, target > -2, weights).sum() / num_groups
+        counts = target > -2
+        if weights is not None and weights.shape[1]:  # a copy to reject counts as its object does
+            by_copy = weights.repeat(1, target.shape[1] // weights.shape[1])
+            counts = torch.where(target == -1, by_copy, 1.0) * counts
+        return query_losses(outputs, matched, targets, self.frame, counts, weights).sum() / num_groups
 
     @staticmethod
     @torch.no_grad()

@@ -60,8 +60,8 @@ def query_losses(
 ) -> Tensor:
     """Return the terms of the loss, weighted, as sums over frames and queries: (S, 3) [class, L1, generalised IoU].
 
-    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) bool, False for queries to be left out; weights
-    (M, N) of the targets multiply all terms of the queries that are matched with them.
+    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) multiply the class terms of the queries, False
+    leaves them out; weights (M, N) of the targets multiply all terms of the queries that are matched with them.
     """
     stage, row, query = torch.where(matched >= 0)
     answers, wanted = outputs.boxes[stage, row, query], targets[row, matched[stage, row, query]]

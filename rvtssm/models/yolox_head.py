@@ -79,7 +79,7 @@ class YoloxHead(Head):
         predictions: YoloxPredictions,
         targets: Tensor,
         num_targets: Tensor,
-        divisor: Callable[[int], Tensor | int] = at_least_one,
+        divisor: Callable[..., Tensor | int] = at_least_one,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor, weights)

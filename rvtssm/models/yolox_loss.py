@@ -79,7 +79,7 @@ def yolox_loss(
     targets: Tensor,
     num_targets: Tensor,
     locations: Tensor,
-    divisor: Callable[[int], Tensor | int] = at_least_one,
+    divisor: Callable[..., Tensor | int] = at_least_one,
     weights: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the losses of M frames as a dict of scalars.
@@ -89,19 +89,19 @@ def yolox_loss(
 
     `iou` (weighted by 5), `objectness` and `class` are sums over the M frames, divided by what `divisor` makes of the
     number of matched locations; `total` is their sum, `num_foreground` the matched locations per object. `weights`
-    (M, N) of the targets multiply all terms of their locations; those with weight 0 are not among the matched ones,
-    unless there are no others.
+    (M, N) of the targets multiply all terms of their locations; `divisor` then gets the matched locations whose weight
+    is not 0, and all.
     """
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
     frame, location = torch.where(matched >= 0)
     answers, wanted = predictions[frame, location], targets[frame, matched[frame, location]]
-    weight, location_weight, num_matched = None, None, len(frame)
+    weight, location_weight, counts = None, None, [len(frame)]
     if weights is not None:
         weight = weights[frame, matched[frame, location]].to(predictions.dtype)
         location_weight = torch.ones_like(predictions[..., 4]).index_put((frame, location), weight)
-        num_matched = int((weight > 0).sum()) or num_matched
-    norm = divisor(num_matched)
+        counts.insert(0, int((weight > 0).sum()))
+    norm = divisor(*counts)
 
     iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(

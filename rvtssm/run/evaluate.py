@@ -31,6 +31,7 @@ from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.track_objects import check_installed
 from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.hub import local_weights
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
 from rvtssm.provenance import written_by
@@ -57,7 +58,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
         return [report]
     if not config.evaluation.checkpoints or config.checkpoint:
         raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
-    if missing := [path for path in config.evaluation.checkpoints if not Path(path).is_file()]:
+    if missing := [path for path in config.evaluation.checkpoints if not Path(local_weights(path)).is_file()]:
         raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
     for path in config.evaluation.checkpoints:  # raises before hours of work if one of them cannot be evaluated
         one = replace(config, checkpoint=path)

@@ -14,10 +14,11 @@ from rvtssm.datasets import build_spec, custom
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings
-from rvtssm.inference.pseudo_labels import find_pseudo_boxes
+from rvtssm.inference.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.track_objects import check_installed
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.hub import local_weights
 from rvtssm.output_folder import locked
 from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
@@ -45,6 +46,8 @@ def label(config: Config) -> int:
     checkpoint = read_weights(config)
     check_causal(checkpoint.detector)
     spec = _check_dataset(config, checkpoint)
+    checkpoint = replace(checkpoint, spec=spec)  # ids of classes in files, and the usual interval, may be others
+    label_every(checkpoint, config.label)
     wanted = [split for split in _SPLITS if split in config.label.splits or _has_split(raw_dir, split, spec)]
     wanted += [split for split in config.label.splits if split not in _SPLITS]
     recordings = [(split, raw) for split in wanted for raw in find_recordings(raw_dir, split, spec)]
@@ -146,9 +149,9 @@ def _has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
 
 
 def _check_settings(out: Path, config: Config) -> None:
-    """Write what decides the labels into a new folder, or compare it with that of an existing folder."""
+    """Write what decides the labels into an empty folder, or compare it with that of an earlier run."""
     settings: dict[str, Any] = {
-        "weights_file": hashlib.sha256(Path(str(config.checkpoint)).read_bytes()).hexdigest(),
+        "weights_file": hashlib.sha256(Path(local_weights(str(config.checkpoint))).read_bytes()).hexdigest(),
         "raw_dir": str(Path(str(config.dataset.raw_dir)).resolve()),
         "precision": config.precision,
         **asdict(config.label),
@@ -159,6 +162,8 @@ def _check_settings(out: Path, config: Config) -> None:
         if different := [key for key in settings if found.get(key) != settings[key]]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
             raise ValueError(f"{out} has labels of {listed}; delete it or choose another folder")
+    elif any(not each.name.startswith(".") for each in out.iterdir()):
+        raise ValueError(f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -115,16 +115,18 @@ class DetectionModule(L.LightningModule):
         is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < batch.num_targets[:, None]
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
 
-    def _matched_per_process(self, num_matched: int) -> Tensor | int:
+    def _matched_per_process(self, num_counted: int, num_matched: int | None = None) -> Tensor | int:
         """Return the divisor of the losses: the matches of all processes over the number of processes.
 
-        Gradients are averaged over the processes, so they equal those of one process that has all the chunks.
+        Gradients are averaged over the processes, so they equal those of one process that has all the chunks. Without
+        `num_matched`, all matches count. Whether any match counts is decided for all processes together.
         """
+        num_matched = num_counted if num_matched is None else num_matched
         if not _has_others():
-            return at_least_one(num_matched)
-        total = torch.tensor(num_matched, dtype=torch.float64, device=self.device)
-        torch.distributed.all_reduce(total)
-        return total.clamp(min=1) / torch.distributed.get_world_size()
+            return at_least_one(num_counted, num_matched)
+        totals = torch.tensor([num_counted, num_matched], dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(totals)
+        return torch.where(totals[0] > 0, totals[0], totals[1]).clamp(min=1) / torch.distributed.get_world_size()
 
     def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the losses as they are logged: the average over the processes is the loss of the whole batch."""

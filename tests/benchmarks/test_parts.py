@@ -60,6 +60,12 @@ def test_one_combination_from_data_to_row(tmp_path, monkeypatch):
     assert "| `timm_rtdetr` |" in path.with_name("parts.md").read_text()
 
 
+def test_a_second_axis_is_refused_before_the_trainings(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--json", str(tmp_path / "rows.json"), "--folder", str(tmp_path), "seed=0,1"])
+    assert "seed has several values; choose one of them" in capsys.readouterr().err and not [*tmp_path.iterdir()]
+
+
 def test_the_table_has_the_rows_and_only_those():
     rows = [make_row("rvt_yolox"), make_row("timm_rtdetr", ap=0.1, overrides=("model.head=rtdetr",))]
     text = tables.markdown({"overrides": ["seed=3"], "rows": rows})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.pseudo_labels import quality, table, thin_labels
+from benchmarks import pseudo_labels
+from benchmarks.pseudo_labels import STAGES, main, quality, table, thin_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
 
 
@@ -32,14 +33,17 @@ def test_a_share_of_the_label_times_stays_and_starts_elsewhere_in_each_recording
 
 def test_precision_and_recall_by_hand(tmp_path):
     write(tmp_path / "raw/train/a_bbox.npy", [50_000, 50_000, 100_000, 150_000], [0, 100, 0, 0])
-    # at 50 ms one of two is found, and one too many; the uncertain one does not count; 100 ms is annotated
+    # at 50 ms one of two is found, and one too many; the uncertain one does not count; 100 ms is annotated; at 200 ms
+    # there is nothing
     write(
         tmp_path / "made/train/a_bbox.npy",
-        [50_010, 50_010, 100_000, 150_010],
-        [2, 200, 0, 0],
-        [0.9, 0.5, 0.0, -0.9],
+        [50_010, 50_010, 100_000, 100_010, 150_010, 200_010],
+        [2, 200, 0, 0, 0, 0],
+        [0.9, 0.5, 0.0, 0.9, -0.9, 0.9],
     )
-    assert quality(tmp_path / "raw", tmp_path / "made") == {"made": 2, "precision": 0.5, "recall": pytest.approx(1 / 3)}
+    assert quality(tmp_path / "raw", tmp_path / "made") == pytest.approx(
+        {"made": 3, "precision": 1 / 3, "recall": 1 / 3}
+    )
 
 
 def test_the_table_has_a_row_per_share_and_a_dash_for_what_is_missing():
@@ -47,3 +51,44 @@ def test_the_table_has_a_row_per_share_and_a_dash_for_what_is_missing():
     rows = [{**row, "stage": "annotated"}, {**row, "stage": "pseudo", "made": 7, "precision": 0.5, "recall": 0.25}]
     *_, line = table(rows)
     assert line == "| 2 % | 10.0 [5.0, 15.0] | 10.0 [5.0, 15.0] | – | 20.0, 20.0 | 7 | 50.0 | 25.0 |"
+
+
+def test_an_interrupted_study_goes_on_with_the_same_words(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def interrupted(folder, share, stage, words):
+        calls.append((share, stage, words))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        row = {"share": share, "stage": stage, "AP": 0.1, "AP50": 0.2, "interval": [0.0, 0.2]}
+        return row | ({"made": 1, "precision": 0.5, "recall": 0.5} if stage == "pseudo" else {})
+
+    monkeypatch.setattr(pseudo_labels, "run_stage", interrupted)
+    monkeypatch.setattr(pseudo_labels, "generate", lambda config: None)
+    words = ["--folder", str(tmp_path), "--json", str(tmp_path / "rows.json"), "--shares", "10", "--steps", "7"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*words, "seed=3"])
+    main([*words, "seed=3"])
+    main([*words, "seed=3"])
+    assert [call[:2] for call in calls] == [(10, STAGES[0]), (10, STAGES[1]), *((10, stage) for stage in STAGES[1:])]
+    assert all(words == calls[0][2] for *_, words in calls) and {"seed=3", "training.steps=7"} < set(calls[0][2])
+    with pytest.raises(SystemExit, match="name another file"):
+        main([*words, "seed=4"])
+    for share in ("40", "0"):
+        with pytest.raises(SystemExit):
+            main([*words, "--shares", share])
+        assert f"100 is no multiple of {share}" in capsys.readouterr().err
+
+
+def test_labels_are_made_with_the_words_of_the_study(tmp_path, monkeypatch):
+    class Composed(Exception):
+        pass
+
+    def stop(config):
+        raise Composed(config.seed, config.label.min_score, config.out)
+
+    monkeypatch.setattr(pseudo_labels, "label", stop)
+    monkeypatch.setattr(pseudo_labels, "best_checkpoint", lambda folder: folder / "best.ckpt")
+    with pytest.raises(Composed) as composed:
+        pseudo_labels.run_stage(tmp_path, 10, "pseudo", ["experiment=demo", "seed=3"])
+    assert composed.value.args == (3, 0.3, str(tmp_path / "10/labelled"))

@@ -68,7 +68,7 @@ def test_a_zoom_in_shows_a_box_of_the_latest_frame(make_labels, boxes, seed):
         latest,
         **{
             name: np.concatenate([getattr(earlier, name), getattr(latest, name)])
-            for name in ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us")
+            for name in ("boxes_ltwh", "class_id", "t_us", "window_index", "still_us", "pseudo_score")
         },
     )
     source = draw_placement(replace(ZOOM_IN, flip_prob=0), HEIGHT, WIDTH, both, seed).source

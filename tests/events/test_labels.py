@@ -92,6 +92,19 @@ def test_labels_of_fast_cameras_are_thinned_to_about_10_hz(hz, step):
     assert times_kept(times, "rvt", spec) == times[first::step]
 
 
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("step_us", [20_000, 50_000, 70_000])
+def test_labels_of_a_detector_never_push_annotated_ones_out(convention, step_us):
+    own = [200_000, 450_000, 700_000]
+    made = [time for time in range(160_000, 1_200_000, step_us) if time not in own]
+    boxes = boxes_of(*[(t, 1, 1, 20, 20) for t in sorted(own + made)])
+    boxes["pseudo_score"] = np.where(np.isin(boxes["t"], own), 0, 0.5)
+    kept = clean_boxes(boxes, SPEC, convention, True)
+    assert kept["t"][kept["pseudo_score"] == 0].tolist() == times_kept(own, convention) == own
+    others = kept["t"][kept["pseudo_score"] > 0]
+    assert len(others) and np.abs(others[:, None] - own).min() >= 45_000 and np.diff(others, prepend=0).min() >= 45_000
+
+
 def test_labels_belong_to_the_window_that_ends_at_their_time():
     boxes = boxes_of((100_000, 1, 2, 3, 4), (100_000, 2, 3, 4, 5), (350_000, 3, 4, 5, 6), still_us=[-1, 0, 400])
     windows = label_grid(boxes["t"], 0, WindowSettings())

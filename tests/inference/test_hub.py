@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +13,12 @@ from huggingface_hub import constants
 from safetensors import safe_open
 
 import rvtssm
-from rvtssm.cli import main
+from rvtssm.cli import compose, main
 from rvtssm.inference.predictor import Predictor
 from rvtssm.models import hub as hub_file
 from rvtssm.models.hub import local_weights
 from rvtssm.models.transfer import read_source
+from rvtssm.run.label import _check_settings
 
 
 @pytest.fixture
@@ -71,6 +74,17 @@ def test_nothing_private_is_shared_and_the_card_says_what_there_is(hub, shared, 
 def test_commands_take_the_address(hub, shared, capsys):
     assert main(["info", f"checkpoint={shared[0]}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"] == ["car", "pedestrian"]
+
+
+def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):
+    address, _ = shared
+    config = compose([f"checkpoint={address}", f"dataset.raw_dir={tmp_path}"])
+    (tmp_path / "out").mkdir()
+    _check_settings(tmp_path / "out", config)
+    local = hashlib.sha256(Path(local_weights(address)).read_bytes()).hexdigest()
+    assert json.loads((tmp_path / "out/label.json").read_text())["weights_file"] == local
+    assert main(["evaluate", f"checkpoints=[{address},missing.ckpt]"]) == 2
+    assert "there is no checkpoint at missing.ckpt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

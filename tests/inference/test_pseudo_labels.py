@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference import pseudo_labels
 from rvtssm.inference.inference_config import LabelConfig
-from rvtssm.inference.pseudo_labels import agreed_boxes, find_pseudo_boxes
+from rvtssm.inference.pseudo_labels import agreed_boxes, find_pseudo_boxes, label_every
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
@@ -65,6 +66,9 @@ def test_one_box_backwards_agrees_with_one_box_forwards_only():
     forward, backward = found((10, 0.9, 0, 1), (12, 0.8, 0, 2)), found((10, 0.7, 0, 1))
     boxes = agreed_boxes(forward, backward, ({1: 1.0, 2: 1.0}, {1: 1.0}), np.array([0, 1]), CONFIG)
     assert np.sign(boxes["pseudo_score"]).tolist() == [1, -1]
+    for other in (found((10, 0.9, 1, 1)), found((90, 0.9, 0, 1))):  # of another class, elsewhere
+        alone = agreed_boxes(forward, other, ({1: 1.0, 2: 1.0}, {1: 1.0}), np.array([0, 1]), replace(CONFIG, min_iou=0))
+        assert np.sign(alone["pseudo_score"]).tolist() == [-1, -1, -1]
     nothing = agreed_boxes(found(), found(), ({}, {}), np.array([0, 1]), CONFIG)
     assert len(nothing) == 0 and nothing.dtype == BOX_DTYPE
 
@@ -88,6 +92,29 @@ def test_labels_stand_at_window_ends_between_the_annotated_times(live_checkpoint
     rarely = find_pseudo_boxes(checkpoint, recording, np.zeros(0, np.int64), replace(config, interval_ms=150))
     assert np.unique(rarely["t"]).tolist() == [7_050_000, 7_200_000, 7_350_000]
     assert (rarely == boxes[np.isin(boxes["t"], rarely["t"])]).all()
+    # counted from the label before: what is labelled as often gets nothing, and the phase is that of the labels
+    config = replace(config, interval_ms=150)
+    usual = find_pseudo_boxes(checkpoint, recording, np.array([7_120_000, 7_270_000, 7_420_000]), config)
+    assert len(usual) == 0
+    gap = find_pseudo_boxes(checkpoint, recording, np.array([7_070_000, 7_120_000]), config)
+    assert np.unique(gap["t"]).tolist() == [7_270_000, 7_420_000]
+
+
+def test_uncertain_boxes_go_down_to_half_of_the_score_whatever_it_is(live_checkpoint, recording, monkeypatch):
+    arguments = live_checkpoint(), recording, np.zeros(0, np.int64), LabelConfig(min_score=0.2)
+    boxes = find_pseudo_boxes(*arguments)
+    monkeypatch.setattr(pseudo_labels, "LOWEST_SCORE", 0.3)
+    assert (find_pseudo_boxes(*arguments) == boxes).all() and np.abs(boxes["pseudo_score"]).min() < 0.2
+
+
+@pytest.mark.parametrize(("stride_us", "interval_ms", "every"), [(50_000, None, 1), (10_000, 60, 6), (25_000, 45, 2)])
+def test_labels_that_training_would_not_keep_are_refused(live_checkpoint, stride_us, interval_ms, every):
+    checkpoint = live_checkpoint()
+    checkpoint.windows = replace(checkpoint.windows, stride_us=stride_us)
+    assert label_every(checkpoint, LabelConfig(interval_ms=interval_ms)) == every
+    checkpoint.windows = replace(checkpoint.windows, stride_us=10_000)
+    with pytest.raises(ValueError, match=r"labels every 20 ms are too close.*set label\.interval_ms to 45 or more"):
+        label_every(checkpoint, LabelConfig(interval_ms=20))
 
 
 def test_a_time_has_the_same_windows_in_both_directions(live_checkpoint, recording, monkeypatch):
@@ -211,6 +238,24 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     boxes = annotated(read_boxes(tmp_path / "out/train/a_bbox.npy"))
     assert boxes[["t", "x", "y", "w", "h", "class_id"]].tolist() == [(7_200_000, 24, 18, 16, 12, 1)]
     assert [each.name for each in find_recordings(tmp_path / "out", "train", spec)] == ["a"]
+
+
+def test_the_ids_of_classes_are_those_of_the_dataset(labelled, tmp_path):
+    weights, _, words, whole = labelled
+    weights = replace(weights, spec=replace(weights.spec, class_ids=(4, 7)))
+    write_checkpoint(tmp_path / "other.ckpt", weights.detector, weights)
+    where = f"checkpoint={tmp_path / 'other.ckpt'}", f"out={tmp_path / 'out'}"
+    assert cli.main([*words, *where, "dataset=synthetic", "dataset.height=48", "dataset.width=64"]) == 0
+    assert labelled_bytes(tmp_path / "out") == labelled_bytes(whole)
+
+
+def test_a_folder_with_files_of_others_is_refused(labelled, tmp_path, capsys):
+    _, raw, words, _ = labelled
+    shutil.copytree(raw, tmp_path / "raw")
+    before = labelled_bytes(tmp_path)
+    assert cli.main([*words, f"out={tmp_path / 'raw'}"]) == 2
+    assert "holds files but no label.json; choose another folder" in capsys.readouterr().err
+    assert labelled_bytes(tmp_path) == before and len([*tmp_path.rglob("*_td.dat")]) == 4
 
 
 def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path, capsys, monkeypatch):

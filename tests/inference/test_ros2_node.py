@@ -92,7 +92,7 @@ def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw
         node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
     detector: Predictor = rvtssm.load(tmp_path / "best.ckpt")
     wanted = detector.stream(HEIGHT, WIDTH, hz=12, min_score=0.1).push(events)
-    assert node.errors == [] and len(node.published) == len(wanted) > 5
+    assert node.errors == [] and len(node.published) == len(wanted) >= 5
     assert sum(len(result) for result in wanted) > 0
     for message, result in zip(node.published, wanted, strict=True):
         assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == result.found.t_us

@@ -63,6 +63,43 @@ def test_an_uncertain_object_is_no_background_either():
     assert is_ignored.any() and (gradients[0][is_ignored] < 0).all()  # they were pushed up
 
 
+def test_noisy_copies_of_an_uncertain_object_teach_nothing():
+    """Neither those to restore nor those to reject; the copies of other objects teach as before."""
+    gradients = []
+    for weights in (ONES, torch.tensor([[0.0, 1.0], [1.0, 0.0]])):
+        _, predictions, losses = losses_of("rtdetr", weights)
+        (gradient,) = torch.autograd.grad(losses["denoising"], [predictions.noisy_logits])
+        gradients.append(
+            gradient.abs().sum((1, 3))[0].unflatten(0, (-1, 2, 2))
+        )  # (groups, to restore or reject, objects)
+    assert (gradients[0] > 0).all()
+    assert not gradients[1][..., 0].any() and (gradients[1][..., 1] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("own", "of_others", "wanted"),
+    [((0, 4), (3, 5), 1.5), ((0, 4), (0, 2), 3), ((0, 0), (0, 0), 0.5), ((6,), (2, 9), 4)],
+)
+def test_whether_a_match_counts_is_decided_for_all_processes_together(own, of_others, wanted, monkeypatch):
+    def add_others(totals):
+        totals += torch.tensor(of_others)
+
+    monkeypatch.setattr("rvtssm.training.module._has_others", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", add_others)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert float(build_module()._matched_per_process(*own)) == wanted
+
+
+@pytest.mark.parametrize("name", ["yolox", "rtdetr"])
+@pytest.mark.parametrize("weights", [None, torch.tensor([[0.0, 0.5], [0.0, 0.0]])])
+def test_a_head_tells_the_divisor_what_counts_and_what_there_is(name, weights):
+    head, predictions, _ = losses_of(name)
+    asked = []
+    head.loss(predictions, TARGETS, NUM_TARGETS, lambda *counts: asked.append(counts) or 1, weights=weights)
+    (counts,) = asked
+    assert len(counts) == 1 if weights is None else 0 < counts[0] < counts[1]
+
+
 def test_targets_of_a_batch_count_by_score_and_setting():
     module = build_module()
     module.settings = replace(module.settings, pseudo_weight=0.5)
