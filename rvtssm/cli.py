@@ -124,6 +124,10 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
     if of_hydra:
         if verb == "study":
             raise ValueError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
+        if flags:
+            raise ValueError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
+        if path:
+            raise ValueError(f"{path}: with {of_hydra[0]}, write recording={path}")
         from rvtssm.sweeps import run_with_hydra
 
         run_with_hydra(verb, module, overrides, of_hydra)

@@ -84,8 +84,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
     """
     folder = Path(folder)
     with locked(folder):
-        _complete(folder, name)
-        _check_nothing_foreign(folder, name, patterns)
+        check_replaceable(folder, name, patterns)
         with staging_folder(folder, name) as staged:
             with named_if_full(folder):
                 yield staged
@@ -100,6 +99,17 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
             _check_nothing_foreign(folder, name, patterns)
             os.rename(staged, _coming(folder, name))  # from here on the new set counts
             _complete(folder, name)
+
+
+def check_replaceable(folder: Path | str, name: str, patterns: Sequence[str]) -> None:
+    """Raise ValueError now, not after hours of work, if `result_set` would raise one.
+
+    A set that was complete but not yet in its place is completed.
+    """
+    folder = Path(folder)
+    with locked(folder):
+        _complete(folder, name)
+        _check_nothing_foreign(folder, name, patterns)
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:

@@ -15,8 +15,12 @@ def import_plugins(paths: Iterable[str]) -> None:
         file = Path(path).resolve()
         if not file.is_file():
             raise ValueError(f"plugins=[{path}]: there is no such file")
+        if file.suffix != ".py" or not file.stem.isidentifier():
+            raise ValueError(f"plugins=[{path}]: name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that processes that are started from this one find it
-        found = importlib.import_module(file.stem).__file__
+        found = getattr(importlib.import_module(file.stem), "__file__", None)
         if found is None or Path(found).resolve() != file:
-            raise ValueError(f"plugins=[{path}]: {file.stem} is the name of another module ({found}); rename the file")
+            raise ValueError(
+                f"plugins=[{path}]: {file.stem} is the name of another module ({found or 'of Python'}); rename the file"
+            )

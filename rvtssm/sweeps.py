@@ -12,6 +12,7 @@ import sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig, OmegaConf
 
 from rvtssm.composition import compose, quoted, to_config
@@ -24,7 +25,8 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     axes = {}
     for each in OverridesParser.create().parse_overrides(words):
         if each.is_sweep_override():
-            if not (each.is_choice_sweep() or each.is_range_sweep()):
+            is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
+            if not (is_listed or each.is_range_sweep()):
                 raise ValueError(f"{each.input_line}: the points of a study are listed; write key=value,value")
             axes[each.key_or_group] = list(each.sweep_string_iterator())
     return _plain(words), axes
@@ -98,6 +100,9 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         # for the description of the run; of two values the last one counts
         sys.argv = ["rvtssm", verb, *settings.overrides.task, f"out={quoted(config.out)}"]
         check_inputs(verb, config)
-        return objective(verb, getattr(importlib.import_module(module), verb)(config))
+        result = getattr(importlib.import_module(module), verb)(config)
+        if isinstance(result, int) and result:  # the exit code of the verb
+            raise ValueError(f"not all is done in {config.out}; the lines above say why")
+        return objective(verb, result)
 
     hydra.main(config_path=str(configs_dir()), config_name="config", version_base="1.3")(job)()

@@ -117,11 +117,10 @@ def first_line(path: Path) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages. Only the usual folder is replaced, because another one may hold something else."""
-    if folder.resolve() == USUAL:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} exists and is not empty; delete it, or name {USUAL}")
+    """Replace a folder. Raise ValueError if it holds anything but the pages of an earlier run."""
+    if folder.exists() and any(folder.iterdir()) and not all((folder / name).is_file() for name in MADE):
+        raise ValueError(f"{folder} holds other files than the pages of the site; name an empty folder or a new one")
+    shutil.rmtree(folder, ignore_errors=True)
     (folder / "api").mkdir(parents=True)
     texts = {name: site_page(path, folder) for path, name in PAGES.items()}
     texts |= zip(MADE, (commands_page(), files_page(), recipes_page()), strict=True)

@@ -391,7 +391,7 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
 
 
 def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
-    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", *STREAMING)
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *STREAMING)
     assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
     assert "measured on this machine" in found["settings"]["streaming"]
     printed = capsys.readouterr().out

@@ -130,3 +130,13 @@ def test_every_file_and_module_is_listed(site):
 
 def test_what_is_no_markup_is_shown_as_it_is():
     assert SITE["_plain"]("a[0] | `b[0]` <c>") == "a&#91;0] \\| `b[0]` &lt;c>"
+
+
+def test_the_pages_replace_no_folder_of_other_files(site, tmp_path):
+    (tmp_path / "thesis.md").write_text("")
+    with pytest.raises(ValueError, match="holds other files than the pages"):
+        SITE["write_pages"](tmp_path)
+    assert (tmp_path / "thesis.md").exists()
+    (site / "old.md").write_text("")
+    SITE["write_pages"](site)
+    assert not (site / "old.md").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -19,6 +20,8 @@ from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.evaluation.study_tables import (
     STUDY_FILES,
     Score,
+    _lines,
+    _points,
     score_from_json,
     score_to_json,
     study_latex,
@@ -96,6 +99,16 @@ def test_a_score_is_read_as_it_was_written(has_replicates):
     assert "NaN" not in json.dumps(plain)
 
 
+def test_a_row_without_ground_truth_has_no_deviation(tmp_path, monkeypatch):
+    monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")
+    scores = [make_score(seed=seed) for seed in "01"]
+    scores[0].rates[20.0].metrics["AP"] = math.nan
+    write_study(scores, {}, tmp_path)
+    (row,) = json.loads((tmp_path / "study.json").read_text())["rows"]
+    assert row["rates"]["20"]["deviation"] is None and row["rates"]["40"]["deviation"] > 0
+    assert _points(_lines(scores))["s5"][20.0][1] == 0
+
+
 def test_the_points_are_the_product_of_all_axes():
     config, points = compose_study(["temporal=s5,lstm", "seed=range(0,2)", "evaluation.window=slide,shrink"])
     assert [tuple(values.values()) for values, _ in points][:3] == [
@@ -141,7 +154,21 @@ def test_a_variant_needs_a_name_of_its_own(variants):
     [
         (["temporal=s5,lstm"], "dataset=NAME is needed"),
         (["dataset=gen1", "temporal=s5,lstm"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
-        (["dataset=synthetic", "synthetic.num_train=1,2"], "cannot make them; name them by dataset.raw_dir"),
+        (
+            ["dataset=synthetic", "synthetic.num_train=1,2"],
+            "so synthetic cannot differ; name recordings by dataset.raw",
+        ),
+        (["dataset=synthetic", "sensor=plain,imx636"], "sensor=imx636: the study makes the same recordings"),
+        (
+            ["dataset=synthetic", "study.variants=['few: synthetic.num_train=1']"],
+            "variant=few: the study makes the same",
+        ),
+        (["dataset=synthetic", "study.variants=['other: dataset.raw_dir=/data']"], "so dataset cannot differ"),
+        (
+            ["dataset=synthetic", "windows.stride_ms=50,25"],
+            "windows cannot differ; name recordings by dataset.raw_dir or ",
+        ),
+        (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
         (["checkpoint=a.ckpt"], "a study trains its own weights"),
         (["optim.learning_rate=interval(0,1)"], "write key=value,value"),
         (["study.axes=['seed=1']"], "study.axes: 'seed=1' has one value"),
@@ -192,8 +219,15 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     assert "seed=0: " in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def composed():
+    return compose_study(
+        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
+    )
+
+
 @pytest.fixture
-def fake(monkeypatch):
+def fake(monkeypatch, composed):
     """Trainings and evaluations that take no time; a function: a folder -> the configurations of its study."""
     done: list[str] = []
 
@@ -232,9 +266,7 @@ def fake(monkeypatch):
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
     monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")
-    config, points = compose_study(
-        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
-    )
+    config, points = copy.deepcopy(composed)
     return done, lambda folder: verb.study(replace(config, out=str(folder)), points), points
 
 
@@ -251,6 +283,44 @@ def test_trainings_go_seed_by_seed_and_are_not_repeated(fake, tmp_path):
     run(tmp_path)
     assert done == ["train seed=1,temporal=lstm", "evaluate seed=1,temporal=lstm/window=slide"]
     assert (tmp_path / "study.json").read_text() == found
+
+
+@pytest.mark.parametrize("change", ["dataset.raw_dir=/others", "training.validate_every=7"])
+def test_weights_of_other_settings_are_not_taken(fake, tmp_path, change):
+    """Of these settings `train` says nothing, when it goes on from a training that is complete."""
+    done, run, points = fake
+    run(tmp_path)
+    del done[:]
+    _, others = compose_study(["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", change])
+    points[:] = [({**values, "seed": "0"}, config) for values, config in others]
+    with pytest.raises(
+        ValueError, match=r"seed=0,temporal=s5 was trained with other settings \(.*, now .*" + change[-3:]
+    ):
+        run(tmp_path)
+    assert not done
+
+
+def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_path):
+    done, run, _ = fake
+    (tmp_path / "study.md").write_text("notes")
+    with pytest.raises(ValueError, match=r"holds study\.md, which this rvtssm did not write"):
+        run(tmp_path)
+    assert not done
+
+
+def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
+    done, run, points = fake
+    points[0][1].evaluation.track = "bytetrack"
+    monkeypatch.setattr("rvtssm.inference.track_objects.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"evaluation\.track=bytetrack"):
+        run(tmp_path)
+    assert not done
+
+
+def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "generate", lambda config: pytest.fail("recordings were generated"))
+    config, points = compose_study(["dataset=synthetic", f"dataset.raw_dir={tmp_path / 'raw'}", "temporal=s5,lstm"])
+    verb.study(replace(config, out=str(tmp_path)), points)
 
 
 def test_other_weights_are_scored_again(fake, tmp_path):

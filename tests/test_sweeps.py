@@ -29,6 +29,7 @@ def swept(monkeypatch, tmp_path):
         configs.append((config, sys.argv))
         if config.seed == 13:
             raise ValueError("seed=13 brings no luck")
+        return 2 if config.seed == 14 else None
 
     monkeypatch.setattr("rvtssm.run.train.train", train)
     monkeypatch.setattr("rvtssm.run.objective.objective", lambda verb, result: 0.5)
@@ -57,6 +58,27 @@ def test_an_error_in_a_run_is_one_line(swept, capsys):
     code, _ = swept("-m", "seed=12,13")
     assert code == 2
     assert capsys.readouterr().err.splitlines()[-1] == "rvtssm train: seed=13 brings no luck"
+
+
+def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
+    code, configs = swept("-m", "seed=14,15")
+    assert code == 2 and len(configs) == 2
+    assert "/seed=14; the lines above say why" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["train", "--config"], "--config and -m exclude each other"),
+        (["doctor", "--json"], "doctor has no --json"),
+        (["inspect", "--json", "a.dat"], "--json and -m exclude each other"),
+        (["inspect", "a.dat"], "a.dat: with -m, write recording=a.dat"),
+    ],
+    ids=str,
+)
+def test_what_a_sweep_would_ignore_is_refused(words, answer, swept, capsys):
+    assert cli.main([*words, "-m", "seed=0,1"]) == 2
+    assert answer in capsys.readouterr().err
 
 
 def test_the_composed_configuration_is_printed(swept, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,16 +62,17 @@ def live_ms(checkpoint: LoadedCheckpoint, raw_dir: str) -> float:
     The windows are the first ones of the first test recording, at the rate of training.
     """
     spec = checkpoint.spec
-    recording = open_recording(find_recordings(raw_dir, "test", spec)[0].events_path, spec.height, spec.width)
+    path = find_recordings(raw_dir, "test", spec)[0].events_path
     live = StreamDetector(checkpoint, spec.height, spec.width, start_us=0)
     stride_us, threads = round(checkpoint.windows.stride_us), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        seconds = [
-            window.seconds
-            for end_us in range(stride_us, (LIVE_STEPS + 1) * stride_us, stride_us)
-            for window in live.push(recording.between(end_us - stride_us, end_us), until_us=end_us)
-        ]
+        with closing(open_recording(path, spec.height, spec.width)) as recording:
+            seconds = [
+                window.seconds
+                for end_us in range(stride_us, (LIVE_STEPS + 1) * stride_us, stride_us)
+                for window in live.push(recording.between(end_us - stride_us, end_us), until_us=end_us)
+            ]
     finally:
         recording.close()
         torch.set_num_threads(threads)

@@ -141,7 +141,7 @@ class _Line:
             interval, difference = self.interval(hz), self.minus_the_first(hz)
             rates[f"{hz:g}"] = {
                 "AP": _number(mean(self.ap(hz))),
-                "deviation": stdev(self.ap(hz)) if len(self.scores) > 1 else None,
+                "deviation": _deviation(self.ap(hz)),
                 "interval": json_interval(interval)[1:] if interval else None,
                 "minus_the_first": json_interval(difference) if difference else None,
             }
@@ -193,6 +193,11 @@ def spread(values: Sequence[float]) -> str:
         return NO_VALUE
     percents = [100 * value for value in values]
     return f"{mean(percents):.1f}" + (f" ± {stdev(percents):.1f}" if len(percents) > 1 else "")
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation; None of a single value, or if one is not a number."""
+    return None if len(values) < 2 or any(map(math.isnan, values)) else stdev(values)
 
 
 def _lines(scores: Sequence[Score]) -> list[_Line]:
@@ -258,10 +263,7 @@ def _csv(lines: Sequence[_Line]) -> str:
 def _points(lines: Sequence[_Line]) -> dict[str, dict[float, tuple[float, float]]]:
     """Return mean and standard deviation in percent by row and rate."""
     return {
-        line.row: {
-            hz: (100 * mean(line.ap(hz)), 100 * stdev(line.ap(hz)) if len(line.scores) > 1 else 0.0)
-            for hz in line.rates
-        }
+        line.row: {hz: (100 * mean(line.ap(hz)), 100 * (_deviation(line.ap(hz)) or 0.0)) for hz in line.rates}
         for line in lines
     }
 

@@ -30,7 +30,7 @@ from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.track_objects import check_installed
-from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
+from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import result_set
@@ -182,8 +182,9 @@ def _made_by(config: Config, checkpoint: LoadedCheckpoint) -> dict[str, str]:
     program, path = written_by(), Path(str(config.checkpoint))
     if is_exported(path):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()  # of the file, which holds more than weights
-    else:
-        digest = weights_digest(checkpoint.detector.state_dict())
+    else:  # in bf16 the detector has rounded weights
+        kept = checkpoint if config.precision == "float32" else read_checkpoint(str(config.checkpoint))
+        digest = weights_digest(kept.detector.state_dict())
     commit = f", commit {program['commit']}" if program["commit"] else ""
     return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": digest}
 

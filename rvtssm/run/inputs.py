@@ -67,11 +67,6 @@ def _check_study(config: Config) -> None:
         raise ValueError("a study trains its own weights; leave checkpoint and evaluation.checkpoints out")
     if not makes_recordings(config):
         check_training(config)
-    elif any(axis.startswith(("synthetic", "dataset")) for axis in config.study.axes):
-        raise ValueError(
-            "a study with an axis over recordings cannot make them; name them by dataset.raw_dir or "
-            "dataset.prepared_dir"
-        )
 
 
 def check_training(config: Config) -> None:

@@ -10,9 +10,10 @@ from rvtssm.atomic_files import atomic_file
 from rvtssm.config import Config
 from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.evaluation.study_tables import STUDY_FILES, Score, score_from_json, score_to_json, to_score, write_study
+from rvtssm.inference.track_objects import check_installed
 from rvtssm.models.checkpoint import load_file, read_checkpoint, weights_digest
 from rvtssm.models.detector import count_parameters
-from rvtssm.output_folder import locked, result_set
+from rvtssm.output_folder import check_replaceable, locked, result_set
 from rvtssm.run.checks import check
 from rvtssm.run.console import console, say
 from rvtssm.run.evaluate import evaluate
@@ -25,6 +26,8 @@ from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
 _OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
 _SEED = "seed"  # what rows are the mean over
+# of the settings that decide the weights, those that `train` may not compare with the run it goes on from
+_NOT_COMPARED_BY_TRAIN = ("dataset.", "training.validate_every=")
 _READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precision")
 
 
@@ -37,6 +40,7 @@ class _Cell:
     condition: str
     folder: Path  # of the training
     config: Config
+    words: list[str]  # its settings as they were asked for
 
     @property
     def out(self) -> Path:
@@ -51,19 +55,23 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
     share a training. Trainings go seed by seed. Rows are points without their seed.
     """
     out = writable(Path(config.out or "outputs/study"))
-    if makes_recordings(config):
-        points = [(values, _with_own_recordings(each, out)) for values, each in points]
-        config = _with_own_recordings(config, out)
+    makes_own = makes_recordings(config)
+    if makes_own:
+        _check_shared_recordings(config, points)
     cells = [_to_cell(values, each, out) for values, each in points]
+    if makes_own:
+        cells = [replace(cell, config=_with_own_recordings(cell.config, out)) for cell in cells]
+        config = _with_own_recordings(config, out)
     _check(cells)
     by_training: dict[Path, list[_Cell]] = {}
     for cell in sorted(cells, key=lambda cell: list(dict.fromkeys(each.seed for each in cells)).index(cell.seed)):
         by_training.setdefault(cell.folder, []).append(cell)
     with locked(out):
+        check_replaceable(out, "study", STUDY_FILES)
         with run_files(out, "study", config):
             pass
         scores: dict[int, Score] = {}
-        if not all(_is_complete(cell) for cell in cells) and str(out / "raw") == config.dataset.raw_dir:
+        if makes_own and not all(_is_complete(cell) for cell in cells):
             generate(config)
             if preprocess(config):
                 raise ValueError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
@@ -91,7 +99,7 @@ def _to_cell(values: Mapping[str, str], config: Config, out: Path) -> _Cell:
     folder = out / _file_name(_words(dict(sorted(trained.items()))) or "point")
     row = next(iter(varied.values())) if len(varied) == 1 else _words(varied).removeprefix("variant=")
     settings = replace(config, out=None, study=StudyConfig(), checkpoint=None, resume=None)
-    return _Cell(row or "as configured", str(config.seed), _words(scored), folder, settings)
+    return _Cell(row or "as configured", str(config.seed), _words(scored), folder, settings, overrides(settings))
 
 
 def _words(values: Mapping[str, str]) -> str:
@@ -110,6 +118,37 @@ def _check(cells: Sequence[_Cell]) -> None:
             raise ValueError(f"two points of the study have the folder {other.out}; name each value once")
         check_training(cell.config)
         check(cell.config)
+        if cell.config.evaluation.track:
+            check_installed(f"evaluation.track={cell.config.evaluation.track}")
+        for path in cell.folder.glob("*/score.json"):
+            _check_same_training(cell, json.loads(path.read_text())["point"])
+
+
+def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
+    """Raise ValueError if scores in the folder of a training are of other settings that `train` does not compare."""
+    found, now = ({word for word in words if word.startswith(_NOT_COMPARED_BY_TRAIN)} for words in (kept, cell.words))
+    if found != now:
+        differences = [" ".join(sorted(words)) or "the defaults" for words in (found - now, now - found)]
+        raise ValueError(
+            f"{cell.folder.name} was trained with other settings ({differences[0]}, now {differences[1]}); "
+            "go on with the same ones, or start a new study in another folder"
+        )
+
+
+def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
+    """Raise ValueError if the recordings that a study makes, one set of them, would not be those of all points."""
+    for values, each in points:
+        sections = ["dataset", "synthetic"]
+        if each.dataset.source != "raw":
+            sections += ["windows", "preprocess"]
+        wanted = replace(each, dataset=replace(each.dataset, source=config.dataset.source))
+        differ = [name for name in sections if getattr(wanted, name) != getattr(config, name)]
+        if differ:
+            raise ValueError(
+                f"{_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
+                "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
+                + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw")
+            )
 
 
 def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
@@ -135,7 +174,7 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
             kept = {"settings": settings, "score": score_to_json(score, has_replicates=True)}
         named = {"row": cell.row, "seed": cell.seed, "condition": cell.condition}
         scores.append(score_from_json(kept["score"] | named))
-        kept["point"] = overrides(cell.config)
+        kept["point"] = cell.words
         with atomic_file(_file_of(cell)) as staged:
             staged.write_text(json.dumps(kept) + "\n")
     return scores
@@ -144,7 +183,7 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
 def _is_complete(cell: _Cell) -> bool:
     """Return whether a cell was trained and scored with the same settings."""
     kept = _kept(cell)
-    return kept is not None and kept["point"] == overrides(cell.config) and last_checkpoint(cell.folder).is_file()
+    return kept is not None and kept["point"] == cell.words and last_checkpoint(cell.folder).is_file()
 
 
 def _read_by_evaluation(config: Config) -> dict[str, Any]:

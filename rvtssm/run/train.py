@@ -139,6 +139,7 @@ def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | flo
 def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     training = (
         "steps",
+        "init_from",
         "accumulate",
         "devices",
         "num_nodes",

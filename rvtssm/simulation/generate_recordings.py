@@ -20,7 +20,7 @@ from rvtssm.simulation.world import World, build_world
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPE = 1  # raise it if a change makes the same settings give other recordings
+RECIPES = {"synthetic": 1, "open_world": 2}  # raise one if a change makes the same settings give other recordings
 _SETTINGS_FILE = "synthetic.json"
 _SEEN_US = 50_000  # time whose events show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box
@@ -137,7 +137,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
 
     What the settings of an existing folder do not mention did not exist yet and was as by default.
     """
-    settings = {"recipe": RECIPE, "dataset": dataset, **asdict(config)}
+    settings = {"recipe": RECIPES[dataset], "dataset": dataset, **asdict(config)}
     for unread in ("workers", "world" if dataset == "synthetic" else "scene"):
         del settings[unread]
     path = raw_dir / _SETTINGS_FILE

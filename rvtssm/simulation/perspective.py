@@ -13,7 +13,7 @@ import numpy as np
 from rvtssm.events.jit import jit
 
 PANEL_COLUMNS = 20
-LIMB_COLUMNS = 12  # x, y, z, radius of both ends, grey, cloth, its cells per metre, its phase
+LIMB_COLUMNS = 12  # x, y, z, radius of both ends, grey, cloth, its cells per metre (0: plain), its phase
 NEAR_M = 0.15  # nothing nearer is painted
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in px
@@ -281,9 +281,11 @@ def paint_limbs(
                 a, b = u - i, v - j
                 i0, i1, j0, j1 = i & (columns - 1), (i + 1) & (columns - 1), j & (rows - 1), (j + 1) & (rows - 1)
                 o = start + at
-                pattern = (1 - b) * ((1 - a) * flat[o + j0 * columns + i0] + a * flat[o + j0 * columns + i1]) + b * (
-                    (1 - a) * flat[o + j1 * columns + i0] + a * flat[o + j1 * columns + i1]
-                )
+                pattern = 1.0
+                if scale > 0:
+                    pattern = (1 - b) * (
+                        (1 - a) * flat[o + j0 * columns + i0] + a * flat[o + j0 * columns + i1]
+                    ) + b * ((1 - a) * flat[o + j1 * columns + i0] + a * flat[o + j1 * columns + i1])
                 canvas[row, column] += cover * (q[8] * lit * pattern * brightness - canvas[row, column])
 
 

@@ -36,6 +36,17 @@ class CameraConfig:
     max_rate_hz: float = 0.0  # events per pixel, mean over the sensor, above which events are dropped; 0: unlimited
     spread: float = 1.0  # each property is drawn per recording between its value over this and its value times this
 
+    def check(self) -> None:
+        """Raise ValueError for settings that cannot be simulated."""
+        check_at_least("synthetic.camera", self, 1e-3, "threshold", "dark_intensity")
+        check_at_least("synthetic.camera", self, 0, "threshold_mismatch", "refractory_us")
+        check_at_least("synthetic.camera", self, 0, "background_rate_hz", "hot_pixel_rate_hz")
+        check_at_least("synthetic.camera", self, 0, "cutoff_hz", "leak_rate_hz", "leak_mismatch", "shot_rate_hz")
+        check_at_least("synthetic.camera", self, 0, "latency_us", "latency_jitter_us", "readout_us", "max_rate_hz")
+        check_at_least("synthetic.camera", self, 1, "spread")
+        check_positive("synthetic.camera", self, "on_to_off")
+        check_share("synthetic.camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
+
 
 # Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346, IEBCS (Joubert et al. 2021) and Posch et al.
 # (JSSC 2011) for the sensor of Gen1, Finateu et al. (ISSCC 2020) and the settings of openeb for the IMX636. `any` is
@@ -125,22 +136,14 @@ class SyntheticConfig:
                 f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
                 "the time of the first label"
             )
-        camera, scene = self.camera, self.scene
+        scene, world = self.scene, self.world
         check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
         check_at_least("synthetic", self, 1, "label_interval_us", "height", "width", "workers")
         check_share("synthetic", self, "ego_motion_share")
-        check_at_least("synthetic.camera", camera, 1e-3, "threshold", "dark_intensity")
-        check_at_least("synthetic.camera", camera, 0, "threshold_mismatch", "refractory_us")
-        check_at_least("synthetic.camera", camera, 0, "background_rate_hz", "hot_pixel_rate_hz")
-        check_at_least("synthetic.camera", camera, 0, "cutoff_hz", "leak_rate_hz", "leak_mismatch", "shot_rate_hz")
-        check_at_least("synthetic.camera", camera, 0, "latency_us", "latency_jitter_us", "readout_us", "max_rate_hz")
-        check_at_least("synthetic.camera", camera, 1, "spread")
-        check_positive("synthetic.camera", camera, "on_to_off")
-        check_share("synthetic.camera", camera, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
+        self.camera.check()
         check_at_least("synthetic.scene", scene, 0, "min_actors")
         check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
         check_share("synthetic.scene", scene, "car_share", "stopping_share")
-        world = self.world
         check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share")
         check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
         check_at_least("synthetic.world", world, 4, "min_object_px")

@@ -1,7 +1,8 @@
 """Labels of videos as boxes with times and tracks: MOT text, COCO JSON, and YOLO text or Pascal VOC XML per frame.
 
-Frames of MOT are counted from 1. Images of COCO are frames in the order of their names, and annotations may have a
-`track_id`. Files of YOLO and Pascal VOC are named like the pictures of the video, or end in the number of the frame.
+Frames of MOT are counted from 1. Images of COCO are the pictures of their names, or the frames of a video file in the
+order of their names; annotations may have a `track_id`. Files of YOLO and Pascal VOC are named like the pictures of the
+video, or end in the number of the frame; `classes.txt` beside those of YOLO holds the names of the classes.
 """
 
 import json
@@ -17,7 +18,9 @@ from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
 from rvtssm.file_errors import file_errors
 from rvtssm.simulation.video import VideoSource
 
+_MOST_CLASSES = 1 << 16
 _LARGEST_JUMP = 2.0  # of a track between two labels, in sizes of its box; more is another object
+_YOLO_NAMES = "classes.txt"  # beside the labels
 
 Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, left, top, width, height, class, track
 
@@ -48,8 +51,16 @@ def read_video_labels(
         raise ValueError(
             f"{path} labels {frames[0]}, of which {source.path} has no picture; name the labels of this video"
         )
+    if max(last, *(row[6] for row in rows), 0) >= 1 << 32:
+        raise ValueError(f"{path} has a frame or a track of 2^32 or more; count them from 1")
     found = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
+        if max((int(k) for k in found), default=0) >= _MOST_CLASSES:
+            raise ValueError(f"{path} has a class of {_MOST_CLASSES} or more; count them from 0")
+        if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
+            classes = [
+                line.strip() for line in (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines() if line.strip()
+            ]
         names = tuple(classes or (str(number) for number in range(1 + max((int(k) for k in found), default=0))))
         if found and max(int(k) for k in found) >= len(names):
             raise ValueError(
@@ -64,7 +75,7 @@ def read_video_labels(
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for i, (frame, left, top, w, h, kind_of, track) in enumerate(rows):
         number = int(kind_of) if isinstance(kind_of, int) else names.index(kind_of)
-        boxes[i] = (round(1e6 * frame / source.fps), left, top, w, h, number, track, 1.0, -1)
+        boxes[i] = (round(1e6 * frame / source.fps), left, top, w, h, number, max(track, 0), 1.0, 0.0, -1)
     if not all(np.isfinite(boxes[side]).all() for side in "xywh") or (boxes["w"] < 0).any() or (boxes["h"] < 0).any():
         raise ValueError(f"{path} has boxes with a non-finite or negative side; write them again")
     boxes = boxes[np.argsort(boxes["t"], kind="stable")]
@@ -93,7 +104,7 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | N
             class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
             raise ValueError(f"line {number} is not `frame,track,left,top,width,height`") from None
-        rows.append((int(frame) - 1, left, top, w, h, class_id, max(int(track), 0)))
+        rows.append((int(frame) - 1, left, top, w, h, class_id, int(track)))
     return rows, None
 
 
@@ -103,31 +114,37 @@ def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | 
     stems = [Path(str(image.get("file_name", image["id"]))).stem for image in images]
     by_name = {name: index for index, name in enumerate(source.names)}
     frame_of = {
-        image["id"]: by_name.get(stem, index) for index, (image, stem) in enumerate(zip(images, stems, strict=True))
+        image["id"]: by_name.get(stem) if by_name else index
+        for index, (image, stem) in enumerate(zip(images, stems, strict=True))
     }
     names = {category["id"]: str(category["name"]) for category in content["categories"]}
     rows: list[Row] = []
     for found in content["annotations"]:
-        if not found.get("iscrowd"):
+        frame = frame_of[found["image_id"]]
+        if frame is not None and not found.get("iscrowd"):  # None: the folder has no picture of this name
             left, top, w, h = map(float, found["bbox"])
             track = int(found.get("track_id", found.get("attributes", {}).get("track_id", 0)))
-            rows.append((frame_of[found["image_id"]], left, top, w, h, names[found["category_id"]], track))
+            rows.append((frame, left, top, w, h, names[found["category_id"]], track))
     return rows, stems
 
 
 def _read_yolo(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
     """Read `class cx cy w h[ track]` in fractions of the frame."""
     rows: list[Row] = []
-    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    files = [file for file in sorted(path.glob("*.txt")) if file.name != _YOLO_NAMES] if path.is_dir() else [path]
     for file in files:
         for line in file.read_text("utf-8-sig").splitlines():
             if words := line.split():
-                cx, cy, w, h = (float(word) for word in words[1:5])
+                try:
+                    cx, cy, w, h = (float(word) for word in words[1:5])
+                    class_id, track = int(words[0]), int(words[5]) if len(words) > 5 else 0
+                except ValueError:
+                    raise ValueError(f"{file.name} has a line that is not `class cx cy w h[ track]`") from None
                 if not 0 <= min(cx, cy, w, h) <= max(cx, cy, w, h) <= 1.001:
                     raise ValueError(f"{file.name} has coordinates outside 0 to 1")
                 size = source.width, source.height
                 rows.append((_frame_of(file, source), (cx - w / 2) * size[0], (cy - h / 2) * size[1], w * size[0],
-                             h * size[1], int(words[0]), int(words[5]) if len(words) > 5 else 0))  # fmt: skip
+                             h * size[1], class_id, track))  # fmt: skip
     return rows, [file.stem for file in files]
 
 

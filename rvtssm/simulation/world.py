@@ -72,6 +72,11 @@ class Player:
         return box
 
     @property
+    def is_gesturing(self) -> bool:
+        """Whether its limbs move while it is at one place."""
+        return isinstance(self.body, Person) and self.body.posture in (STANDING, SITTING)
+
+    @property
     def size_m(self) -> tuple[float, float]:
         """Length and width of its shadow."""
         if isinstance(self.body, Automobile):
@@ -117,7 +122,7 @@ class World:
     def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
         """Return the labels at `t_us`, nearest first, by the rule of this file.
 
-        Boxes below the limits are left out. `still_us` is the time since a vehicle last moved; of people, whose limbs
+        Boxes below the limits are left out. `still_us` is the time since an object last moved; of people whose limbs
         always move a little, and before a camera that moves, it is 0.
         """
         t_s = t_us * 1e-6
@@ -136,17 +141,16 @@ class World:
                 if is_large and self._is_known(thing, t_us):
                     shown = float((covered * unhidden).sum()) / max(float(covered.sum()), 1e-6)
                     shown *= w * h / ((box[2] - box[0]) * (box[3] - box[1]))
-                    is_resting = thing.class_id == VEHICLE and not self.camera.is_moving
+                    is_resting = not (self.camera.is_moving or thing.is_gesturing)
                     if shown >= MIN_VISIBLE:
                         still_us = thing.trip.still_us(t_us) if is_resting else 0
-                        found.append((t_us, left, top, w, h, thing.class_id, index, 1.0, still_us))
+                        found.append((t_us, left, top, w, h, thing.class_id, index, 1.0, 0.0, still_us))
             unhidden *= 1 - covered
         return np.array(found, BOX_DTYPE)
 
     def _is_known(self, player: Player, t_us: int) -> bool:
         """Return whether events have shown it: the camera moves, it has moved, or it is a person who gestures."""
-        is_lively = isinstance(player.body, Person) and player.body.posture in (STANDING, SITTING)
-        return self.camera.is_moving or is_lively or player.trip.was_seen_moving(t_us)
+        return self.camera.is_moving or player.is_gesturing or player.trip.was_seen_moving(t_us)
 
     def _shot(self, t_s: float) -> Shot:
         return self.camera.shot(t_s, self.surroundings.light)

@@ -89,7 +89,16 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     assert found[0] and found[0] == pytest.approx(found[1], abs=1e-4)
 
 
-def test_a_name_that_another_module_has_is_refused(tmp_path):
-    (tmp_path / "json.py").write_text("")
-    with pytest.raises(ValueError, match=r"plugins=\[.*json.py\]: json is the name of another module"):
-        cli.compose([f"plugins=['{tmp_path / 'json.py'}']"])
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("json.py", "json is the name of another module"),
+        ("time.py", "time is the name of another module"),  # which has no file
+        ("my.part.py", "name a Python file, such as my_part.py"),
+        ("part.txt", "name a Python file, such as my_part.py"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp_path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=rf"plugins=\[.*{name}\]: {answer}"):
+        cli.compose([f"plugins=['{tmp_path / name}']"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -60,6 +62,14 @@ def mot(path: Path, frames=range(FRAMES), jump: int = 0) -> Path:
     return path
 
 
+def coco(path: Path, names: list[str], track: int = 7) -> Path:
+    images = [{"id": k, "file_name": name} for k, name in enumerate(names)]
+    annotations = [{"image_id": k, "category_id": 3, "bbox": box(k), "track_id": track} for k in range(len(names))]
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "person"}]}
+    path.write_text(json.dumps(content))
+    return path
+
+
 def test_light_does_not_depend_on_how_it_is_stored(clip, tmp_path):
     for k in range(2):
         cv2.imwrite(str(tmp_path / f"{k}.png"), np.round(65535 * picture(k)).astype(np.uint16))
@@ -95,10 +105,7 @@ def test_a_still_video_needs_no_frames_between(tmp_path):
 
 def test_all_label_formats_say_the_same(clip, tmp_path):
     source = open_video(clip, FPS, None)
-    images = [{"id": k, "file_name": f"{k:03d}.png"} for k in range(FRAMES)]
-    annotations = [{"image_id": k, "category_id": 3, "bbox": box(k), "track_id": 7} for k in range(FRAMES)]
-    coco = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "person"}]}
-    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    coco(tmp_path / "coco.json", [f"{k:03d}.png" for k in range(FRAMES)])
     for kind in ("yolo", "voc"):
         (tmp_path / kind).mkdir()
     for k in range(FRAMES):
@@ -152,6 +159,78 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
 
 
+def test_images_of_coco_without_a_picture_are_left_out(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    labels = coco(tmp_path / "coco.json", ["-2.png", "-1.png", *(f"{k:03d}.png" for k in range(4))])
+    boxes, _ = read_video_labels(labels, None, source, None)
+    assert boxes["t"].tolist() == [50_000 * k for k in range(4)] and boxes["x"][0] == box(2)[0]
+    boxes, _ = read_video_labels(labels, None, replace(source, names=()), None)  # a video file has no names
+    assert boxes["t"].tolist() == [50_000 * k for k in range(6)]
+
+
+def test_a_negative_track_is_none_and_yolo_may_name_its_classes(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    boxes, _ = read_video_labels(coco(tmp_path / "coco.json", ["000.png"], -1), None, source, None)
+    assert boxes["track_id"].tolist() == [0]
+    (tmp_path / "yolo").mkdir()
+    (tmp_path / "yolo" / "classes.txt").write_text("person\ntraffic light\n")
+    (tmp_path / "yolo" / "001.txt").write_text("1 0.5 0.5 0.2 0.2 -1\n")
+    boxes, names = read_video_labels(tmp_path / "yolo", None, source, None)
+    assert names == ("person", "traffic light")
+    assert (boxes["t"].tolist(), boxes["class_id"].tolist(), boxes["track_id"].tolist()) == ([50_000], [1], [0])
+
+
+def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip, tmp_path, monkeypatch, capsys):
+    def simulated(*changes: str) -> int:
+        return cli.main(["simulate", "video=.", "fps=20", f"out={tmp_path}", *QUIET, *changes])
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / "train").iterdir()}
+
+    monkeypatch.chdir(shutil.copytree(clip, tmp_path / "a" / "walk"))  # a video that is named by a dot has a name
+    assert simulated() == 0 and simulated() == 0
+    assert "complete; nothing was written" in capsys.readouterr().out
+    labels = [f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]"]
+    assert simulated(*labels) == 0
+    assert re.search(r"wrote \S+/walk_bbox\.npy$", capsys.readouterr().out.strip())
+    before = files()
+    assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
+    for change in ("seed=1", "fps=10", "linear=true", "synthetic.camera.threshold=0.3"):
+        assert simulated(change, *labels) == 2
+        assert "of another video or of other settings" in capsys.readouterr().err
+    monkeypatch.chdir(shutil.copytree(clip, tmp_path / "b" / "walk"))
+    assert simulated(*labels) == 2 and "(video)" in capsys.readouterr().err
+    assert files() == before
+    for name in ("walk_td.dat", ".walk.simulate.json"):
+        (tmp_path / "train" / name).unlink()
+    assert simulated(*labels) == 2 and "walk_bbox.npy is of another video" in capsys.readouterr().err
+
+
+def test_videos_of_names_that_are_equally_long_have_cameras_of_their_own(clip, tmp_path):
+    cameras = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for k in range(2):
+            shutil.copy(clip / "000.png", tmp_path / name / f"{k}.png")
+        assert cli.main(["simulate", f"video={tmp_path / name}", "fps=2", f"out={tmp_path}"]) == 0
+        cameras.append(open_recording(tmp_path / "train" / f"{name}_td.dat").read().t.tolist())
+    assert cameras[0] != cameras[1] and min(map(len, cameras)) > 100  # noise
+
+
+def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
+    video = tmp_path / "cut.avi"
+    writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), 20.0, (WIDTH, HEIGHT))
+    for k in range(FRAMES):
+        writer.write(cv2.imread(str(clip / f"{k:03d}.png")))
+    writer.release()
+    assert open_video(video, None, None).num_frames == FRAMES
+    data = video.read_bytes()
+    video.write_bytes(data[: [match.start() for match in re.finditer(b"00dc", data)][4]])  # as each frame begins
+    assert cli.main(["simulate", f"video={video}", f"out={tmp_path}", *QUIET]) == 2
+    assert re.search(rf"cut\.avi ends after frame [345] of {FRAMES}; copy it again", capsys.readouterr().err)
+    assert not (tmp_path / "train" / "cut_td.dat").exists()
+
+
 @pytest.mark.parametrize(
     "change, answer",
     [
@@ -165,6 +244,12 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
         ({"labels": "gt.txt", "label_format": "coco"}, "cannot be read as coco labels"),
         ({"labels": "other"}, "belongs to no frame"),
+        ({"labels": "short"}, r"000\.txt has a line that is not `class cx cy w h\[ track\]`"),
+        ({"labels": "tracks.txt"}, r"has a frame or a track of 2\^32 or more"),
+        ({"labels": "classes.txt"}, "has a class of 65536 or more"),
+        ({"synthetic.camera.on_to_off": "0"}, r"synthetic\.camera\.on_to_off=0.* must be positive"),
+        ({"synthetic.camera.spread": "0"}, r"synthetic\.camera\.spread=0"),
+        ({"synthetic.camera.dark_intensity": "0"}, r"synthetic\.camera\.dark_intensity=0"),
         ({"out": None}, "out=DIR is needed"),
         ({"video": None}, "video=FILE is needed"),
     ],
@@ -179,6 +264,10 @@ def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, caps
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x9.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "000.txt").write_text("0 0.5 0.5\n")
+    (tmp_path / "tracks.txt").write_text(f"1,{1 << 32},10,20,24,24\n")
+    (tmp_path / "classes.txt").write_text(f"1,7,10,20,24,24,1,{1 << 40}\n")
     values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
     assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
     said = capsys.readouterr().err.strip()

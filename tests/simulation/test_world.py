@@ -14,9 +14,10 @@ from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import Events
 from rvtssm.simulation.atlas import Atlas, rough
 from rvtssm.simulation.generate_recordings import generate_dataset, simulated_recording, with_events
-from rvtssm.simulation.people import WALKING, build_animal, build_person
-from rvtssm.simulation.perspective import Shot, paint_panels, panel, rotation
+from rvtssm.simulation.people import STANDING, WALKING, build_animal, build_person
+from rvtssm.simulation.perspective import Shot, paint_limbs, paint_panels, panel, rotation
 from rvtssm.simulation.simulation_config import CAMERAS, SyntheticConfig, WorldConfig
+from rvtssm.simulation.surroundings import limb
 from rvtssm.simulation.trips import MANNERS, build_camera_trip, build_trip
 from rvtssm.simulation.vehicles import build_automobile, build_two_wheeler
 from rvtssm.simulation.world import (
@@ -137,6 +138,34 @@ def test_what_has_not_moved_has_no_label_before_a_camera_at_rest():
     assert len(world(*parked, speed=0.0).boxes(500_000, 2, 2)) == 0
     assert len(world(*parked, speed=0.0, is_moving=True).boxes(500_000, 2, 2)) == 1
     assert len(world(*parked, speed=1.0).boxes(500_000, 2, 2)) == 1
+
+
+@pytest.mark.parametrize("kind", [PERSON, VEHICLE, TWO_WHEELER])
+def test_who_stands_still_is_still(kind):
+    scene = world((kind, 0.0, 9.0, math.pi / 2))
+    player = scene.players[0]
+    stopped = replace(player, trip=replace(player.trip, still_s=np.full_like(player.trip.still_s, 0.4)))
+
+    def still_us(player: Player, is_moving: bool = False) -> list[int]:
+        shown = replace(scene, players=(player,), camera=replace(scene.camera, is_moving=is_moving))
+        return shown.boxes(100_000, 2, 2)["still_us"].tolist()
+
+    assert still_us(stopped) == [400_000] and still_us(player) == [0] == still_us(stopped, is_moving=True)
+    if kind == PERSON:  # of someone who gestures, something always moves
+        assert still_us(replace(stopped, body=build_person(STANDING, 0, RNG(0)))) == [0]
+
+
+def test_plain_limbs_do_not_depend_on_the_pictures():
+    limbs = np.array([limb((0.0, 0.5, 4.0), 0.3, (0.0, 1.5, 4.0), 0.3, 0.5)])
+    shot = world()._shot(0.0)
+    canvases = np.zeros((2, 120, 160), np.float32)
+    for canvas, cloth in zip(canvases, (0.2, 1.0), strict=True):
+        atlas = Atlas()
+        atlas.add(np.full((64, 64), cloth))
+        flat, places = atlas.packed()
+        paint_limbs(canvas, limbs, shot.matrix, shot.position, shot.focal_px, shot.light, flat, places, 1.0, False)
+    np.testing.assert_array_equal(*canvases)
+    assert canvases.max() > 0.2
 
 
 def test_a_trip_passes_its_place_and_its_way_is_as_long_as_its_path():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import pytest
 import torch
@@ -43,12 +44,21 @@ def test_a_run_starts_from_weights_and_lists_them(toy_config, tmp_path, trained,
 
 
 def test_a_run_that_goes_on_does_not_start_again(toy_config, tmp_path, trained):
-    train(toy_config(tmp_path, "training.steps=1", f"training.init_from='{trained}'"))
+    start = shutil.copy(trained, tmp_path / "start.ckpt")
+    words = "training.steps=1", f"training.init_from='{start}'"
+    train(toy_config(tmp_path, *words))
     first = weights(last_checkpoint(tmp_path))
     (tmp_path / "init_from.csv").unlink()
-    train(toy_config(tmp_path, "training.steps=1", "training.init_from=/gone.ckpt", "resume=auto"))
+    start.unlink()
+    train(toy_config(tmp_path, *words, "resume=auto"))
     assert not (tmp_path / "init_from.csv").exists()
     assert all(torch.equal(value, first[key]) for key, value in weights(last_checkpoint(tmp_path)).items())
+
+
+def test_a_run_that_goes_on_does_not_start_from_other_weights(toy_config, tmp_path, trained):
+    train(toy_config(tmp_path, "training.steps=1"))
+    with pytest.raises(ValueError, match=r"training\.init_from=None, now .*trained"):
+        train(toy_config(tmp_path, "training.steps=1", "training.init_from=/trained.ckpt", "resume=auto"))
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
