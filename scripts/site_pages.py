@@ -31,7 +31,6 @@ ELSEWHERE = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "security.md",
 }
-USUAL = ROOT / "outputs/pages"
 MADE = ("commands.md", "files.md", "recipes.md")  # from the code
 PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in ROOT.glob("docs/*.md")}, **ELSEWHERE}
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")

@@ -30,7 +30,7 @@ def site(tmp_path_factory) -> Path:
 
 def test_the_site_replaces_no_other_folder(tmp_path):
     (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(ValueError, match="exists and is not empty; delete it"):
+    with pytest.raises(ValueError, match="holds other files than the pages of the site"):
         SITE["write_pages"](tmp_path)
     assert (tmp_path / "mine.txt").exists()
 
