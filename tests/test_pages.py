@@ -28,13 +28,6 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_site_replaces_no_other_folder(tmp_path):
-    (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(ValueError, match="holds other files than the pages of the site"):
-        SITE["write_pages"](tmp_path)
-    assert (tmp_path / "mine.txt").exists()
-
-
 def tree_of_the_readme() -> dict[str, str]:
     """Folder -> purpose, in the order of the page."""
     block = re.search(r"^```\n(configs/.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
