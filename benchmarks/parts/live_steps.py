@@ -74,6 +74,5 @@ def live_ms(checkpoint: LoadedCheckpoint, raw_dir: str) -> float:
                 for window in live.push(recording.between(end_us - stride_us, end_us), until_us=end_us)
             ]
     finally:
-        recording.close()
         torch.set_num_threads(threads)
     return 1000 * median(seconds[_WARM_UP:])
