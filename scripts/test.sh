@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install if needed, check style, spelling and types, run all tests, and read random mutants of files for a minute.
+# Install if needed, check style, spelling and types, read random mutants of files for a minute, and run all tests.
 # Arguments go to pytest; with arguments the mutants are left out.
 #
 #   bash scripts/test.sh
@@ -13,8 +13,10 @@ export OMP_NUM_THREADS=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/codespell
-.venv/bin/mypy
-.venv/bin/python -m pytest -n 2 --dist worksteal "$@"
+.venv/bin/mypy &
+types=$!
 if [ $# -eq 0 ]; then
-    bash scripts/fuzz.sh 60 0  # the same mutants each time, so that it fails only after a change
+    bash scripts/fuzz.sh 60 0  # the same mutants each time, so that it fails only after a change; the types meanwhile
 fi
+wait "$types"
+.venv/bin/python -m pytest -n 2 --dist worksteal "$@"
