@@ -29,6 +29,7 @@ from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.file_errors import file_errors
 from rvtssm.free_memory import check_memory
 from rvtssm.preparation.compress import decompress_into
+from rvtssm.preparation.text_lengths import check_lengths
 from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.watchdog import watched
@@ -162,7 +163,7 @@ def sequence_writer(
         file = h5py.File(disk, "w")
         try:
             stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
-            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.dtype(dtype).name
+            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_(np.dtype(dtype).name)
             writer = SequenceWriter(stored, disk)
             yield writer
             writer.flush()
@@ -177,7 +178,7 @@ def sequence_writer(
             with disk.errors_at_end():
                 for name, table in tables.items():
                     file[name] = table
-                file.attrs["meta"] = json.dumps({**meta, "digest": digest})
+                file.attrs["meta"] = np.bytes_(json.dumps({**meta, "digest": digest}))
         finally:
             with disk.errors_at_end():
                 file.close()
@@ -253,7 +254,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(str(stored.attrs["dtype"]))
+    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
         raise ValueError(f"{num_bytes} bytes are announced, fewer are stored")
@@ -294,10 +295,16 @@ def _opened(path: Path | str) -> h5py.File:
         return open_hdf5(path)
 
 
+def _text(value: Any) -> str:
+    """Return the text of an attribute, which is bytes if it has a fixed length."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
     """Return the metadata and the digest, None if there is none. Raise ValueError for another format version."""
+    check_lengths(path, file, _AGAIN)
     try:
-        meta: Meta = json.loads(file.attrs["meta"])
+        meta: Meta = json.loads(_text(file.attrs["meta"]))
         version, digest = meta["format_version"], meta.pop("digest", None)
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None

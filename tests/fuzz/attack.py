@@ -36,8 +36,6 @@ _WATCHDOG_S = 2.0  # of computing in one block of libhdf5; the limit of users is
 _MOST_S = 20.0  # processor time of one mutant
 _BLOCKED_S = 120.0  # without any answer
 _MOST_BYTES = 512 << 20  # of memory used by one mutant
-# libhdf5 takes what the heap of a damaged prepared file says before it looks how long the file is
-_MOST_BYTES_OF = {"prepared": 2 << 30}
 _ADDRESS_BYTES = 4 << 30  # of memory asked for by one mutant, so that a failure does not fill the machine
 _NOT_A_DIRECTORY = "/dev/null/cache"  # indexes of mutants are not kept
 Number = tuple[str, int]  # a mutant: its target, and which one of its mutants
@@ -194,7 +192,7 @@ def _read_mutants(folder: Path, seed: int, valid: dict[str, bytes], orders: int,
             except BaseException:
                 answer = f"F{traceback.format_exc(limit=-8, chain=False)}"
             signal.setitimer(signal.ITIMER_PROF, 0)
-            if _peak_bytes() - before > _MOST_BYTES_OF.get(name, _MOST_BYTES):
+            if _peak_bytes() - before > _MOST_BYTES:
                 answer = f"F it took {(_peak_bytes() - before) >> 20} MB of memory"
             os.write(answers, answer[:60_000].replace("\0", "").encode(errors="replace") + b"\0")
 

@@ -154,7 +154,7 @@ CHANGES = {
     "labels/class_id": rewrite("labels/class_id", lambda values: 1 - values),
     "labels/still_us": rewrite("labels/still_us", lambda values: values + 1),
     "type": rewrite("labels/class_id", lambda values: values.astype(np.int32)),
-    "settings": lambda file: file.attrs.modify("meta", file.attrs["meta"].replace("tiny", "huge")),
+    "settings": lambda file: file.attrs.modify("meta", file.attrs["meta"].replace(b"tiny", b"huge")),
     "frames": swap_frames,
     **{f"digest {value}": set_digest(value) for value in ([1, 2], [1], [0, "x"], "nothing", 3)},
 }
@@ -236,7 +236,7 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
         file["data"] = 1
     write(tmp_path / "newer.h5", example)
     with h5py.File(tmp_path / "newer.h5", "r+") as file:
-        file.attrs["meta"] = file.attrs["meta"].replace('"format_version": 2', '"format_version": 9')
+        file.attrs["meta"] = file.attrs["meta"].replace(b'"format_version": 2', b'"format_version": 9')
     for name, message in (
         ("text.h5", "cannot be opened"),
         ("missing.h5", "cannot be opened"),
@@ -245,3 +245,26 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
     ):
         with pytest.raises(ValueError, match=message):
             read_meta(tmp_path / name)
+
+
+@pytest.mark.parametrize("damaged", ["text", "heap"])
+def test_a_text_that_claims_to_be_longer_than_the_file_is_not_read(tmp_path, example, monkeypatch, damaged):
+    """Texts of fixed length, which are written, cannot claim that; those of earlier versions lie in heaps."""
+    path = tmp_path / "a.h5"
+    write(path, example)
+    with h5py.File(path, "r+") as file:
+        assert h5py.check_string_dtype(file.attrs.get_id("meta").dtype).length
+        file.attrs["meta"] = file.attrs["meta"].decode()
+    open_sequence(path).close()
+    data = bytearray(path.read_bytes())
+    if damaged == "heap":
+        place, size = data.index(b"GCOL\x01") + 8, 8
+    else:
+        with h5py.File(path) as file:
+            length = len(file.attrs["meta"])
+        place, size = data.index(length.to_bytes(4, "little"), data.index(b"meta\0")), 4
+    data[place : place + size] = (1 << 30).to_bytes(size, "little")
+    path.write_bytes(data)
+    monkeypatch.setattr("rvtssm.preparation.store._text", lambda value: pytest.fail("it was read"))
+    with pytest.raises(ValueError, match=rf"a\.h5 is damaged \(a text of {1 << 30} bytes in a file of {len(data)}\)"):
+        open_sequence(path)

@@ -161,6 +161,7 @@ def renamed(found: str, wanted: str):
     def damage(path: Path) -> None:
         with h5py.File(path, "r+") as file:
             meta = file.attrs["meta"]
+            meta = meta if isinstance(meta, str) else meta.decode()
             assert found in meta
             file.attrs["meta"] = meta.replace(found, wanted)
 
@@ -235,7 +236,7 @@ def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
     assert [name for name, _ in summary.failed] == ["test/c"]  # the good file is not replaced by less
     path.write_bytes(whole)
     with h5py.File(tree / "prepared" / "test" / "c.h5", "r+") as file:
-        file.attrs["meta"] = file.attrs["meta"].replace('"num_events": 4000', '"num_events": 4001')
+        file.attrs["meta"] = file.attrs["meta"].replace(b'"num_events": 4000', b'"num_events": 4001')
     without_digest(tree / "prepared" / "test" / "c.h5")
     (fault,) = faults_of(tree)
     assert "c_td.dat has 4000 events, 4001 when it was prepared" in fault
