@@ -135,9 +135,9 @@ def _watch(pid: int, parent: int, limit_s: float) -> None:
     shared = mmap.mmap(1, _SIZE)
     last, since_s = 0, 0.0
     while not select.select([0], [], [], limit_s / 4)[0]:
-        if not _exists(pid):  # a process that it forked still has the other end
+        if not is_running(pid):  # a process that it forked still has the other end
             return
-        if parent and not _exists(parent):
+        if parent and not is_running(parent):
             os.kill(pid, signal.SIGKILL)
             return
         count, thread = _HEADER.unpack_from(shared)
@@ -163,7 +163,8 @@ def _computing_s(pid: int, thread: int) -> float:
         return time.monotonic()
 
 
-def _exists(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Return whether there is a process with this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -13,6 +13,7 @@ import torch
 import torchvision.ops  # noqa: F401  takes seconds, which must not pass at the first window
 
 from rvtssm.events.cells import frame_pixels
+from rvtssm.events.event_checks import check_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
@@ -197,19 +198,15 @@ class StreamDetector:
         for camera, (packet, known_us) in enumerate(zip(packets, self._known_us, strict=True)):
             if not len(packet):
                 continue
-            if packet.t[0] < known_us or np.any(np.diff(packet.t) < 0):
+            if packet.t[0] < known_us:
                 raise ValueError(
                     f"camera {camera}: events must come in order of time, at or after {known_us} us, which an earlier "
                     f"packet, until_us or start_us settled; this one starts at {packet.t[0]} us"
-                    + ("" if packet.t[0] < known_us else " and goes back within; sort it")
                 )
-            if packet.x.max() >= width or packet.y.max() >= height:
-                raise ValueError(
-                    f"camera {camera}: events reach x={packet.x.max()}, y={packet.y.max()} outside {width}x{height} "
-                    "pixels; give the right height and width"
-                )
-            if packet.p.max() > 1:
-                raise ValueError(f"camera {camera}: polarity is {packet.p.max()}, and has to be 0 or 1; make -1 a 0")
+            try:
+                check_events(packet, height, width)
+            except ValueError as error:
+                raise ValueError(f"camera {camera}: {error}") from None
         for camera, packet in enumerate(packets):
             self._check_silence(camera, packet, until_us)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rvtssm.events.event_checks import check_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import Recording
 from rvtssm.inference.detection_files import coco_results
@@ -22,7 +23,7 @@ from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.model_card import model_card
 from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.inference.schedule import FixedRate
-from rvtssm.inference.sources import EventsInMemory, Source, check_events
+from rvtssm.inference.sources import EventsInMemory, Source
 from rvtssm.inference.summary import PredictionSummary
 from rvtssm.inference.track_objects import Tracker
 from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint

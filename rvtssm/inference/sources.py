@@ -13,6 +13,7 @@ from typing import TypeVar
 import cv2
 import numpy as np
 
+from rvtssm.events.event_checks import check_events
 from rvtssm.events.readers import ReadFaults, Recording, open_recording
 from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.events.readers.piped import PipedRecording
@@ -69,21 +70,6 @@ class EventsInMemory:
 
     def iterate(self) -> Iterator[Events]:
         yield self.events
-
-
-def check_events(events: Events, height: int, width: int) -> None:
-    """Raise ValueError for events that cannot be counted: out of order, outside the sensor (pixels), of no polarity."""
-    if not len(events):
-        return
-    if np.any(events.t[1:] < events.t[:-1]):
-        raise ValueError("events must come in order of time; sort them")
-    if events.x.max() >= width or events.y.max() >= height:
-        raise ValueError(
-            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
-            "give the right height and width"
-        )
-    if events.p.max() > 1:
-        raise ValueError(f"polarity is {events.p.max()}, and has to be 0 or 1; make -1 a 0")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rvtssm.events.readers.index import cache_folder, index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
+from rvtssm.watchdog import is_running
 
 _CHECK_S = 120.0
 _MOST_NAME = 80  # letters
@@ -25,7 +26,7 @@ class Uploads:
         everything = cache_folder() / "uploads"
         everything.mkdir(parents=True, exist_ok=True)
         for folder in everything.iterdir():  # of servers that were killed
-            if folder.name.isdigit() and not _is_running(int(folder.name)):
+            if folder.name.isdigit() and not is_running(int(folder.name)):
                 _remove(folder)
         self.folder = everything / str(os.getpid())
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -93,13 +94,3 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
         return
     lines = " ".join(errors.decode(errors="replace").split()).removeprefix("rvtssm inspect: ")
     raise ValueError(lines.replace(str(path), name)[:600] or f"{name} cannot be read; copy it again")
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -168,11 +168,7 @@ def paint_panels(
                     cells_s = step_s * abs(repeat_s) * (1 << log_columns)
                     cells_t = step_t * abs(repeat_t) * (1 << log_rows)
                     cells = max(min(cells_s, cells_t), 0.5 * max(cells_s, cells_t))
-                    level, at = 0, 0
-                    while cells > 1.4 and level < num_levels - 1:
-                        at += 1 << (log_rows + log_columns - 2 * level)
-                        level += 1
-                        cells *= 0.5
+                    level, at = _level(cells, log_rows + log_columns, num_levels)
                     rows, columns = 1 << (log_rows - level), 1 << (log_columns - level)
                 edge_s, edge_t = min(s, 1 - s) + 0.5 * step_s, min(t, 1 - t) + 0.5 * step_t
                 if edge_s <= 0 or edge_t <= 0:
@@ -252,11 +248,7 @@ def paint_limbs(
         length_m = math.sqrt((q[4] - q[0]) ** 2 + (q[5] - q[1]) ** 2 + (q[6] - q[2]) ** 2)
         radius_m, radius_px = max(q[3], q[7]), max(r0, r1, 1e-6)
         cells = q[10] * radius_m / radius_px
-        level, at = 0, 0
-        while cells > 1.4 and level < num_levels - 1:
-            at += 1 << (log_rows + log_columns - 2 * level)
-            level += 1
-            cells *= 0.5
+        level, at = _level(cells, log_rows + log_columns, num_levels)
         rows, columns = 1 << (log_rows - level), 1 << (log_columns - level)
         scale = q[10] / (1 << level)
         for row in range(max(0, int(min(y0, y1) - reach)), min(height, int(max(y0, y1) + reach) + 1)):
@@ -287,6 +279,17 @@ def paint_limbs(
                         (1 - a) * flat[o + j0 * columns + i0] + a * flat[o + j0 * columns + i1]
                     ) + b * ((1 - a) * flat[o + j1 * columns + i0] + a * flat[o + j1 * columns + i1])
                 canvas[row, column] += cover * (q[8] * lit * pattern * brightness - canvas[row, column])
+
+
+@jit
+def _level(cells, log_cells, num_levels):  # type: ignore[no-untyped-def]
+    """Return the level of a picture whose cells are about pixels, of which `cells` are in one, and where it begins."""
+    level, at = 0, 0
+    while cells > 1.4 and level < num_levels - 1:
+        at += 1 << (log_cells - 2 * level)
+        level += 1
+        cells *= 0.5
+    return level, at
 
 
 @jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import lightning as L
@@ -110,7 +111,15 @@ class DetectionModule(L.LightningModule):
         return losses
 
     def _weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
-        """Return how much each target counts (M, N): 1 if it is annotated, by its score if a detector made it."""
+        """Return how much each target counts (M, N): 1 if it is annotated, by its score if a detector made it.
+
+        Raise ValueError for a head, of a plugin, whose loss does not take weights.
+        """
+        if "weights" not in signature(self.detector.head.loss).parameters:
+            raise ValueError(
+                f"the loss of {type(self.detector.head).__name__} takes no weights, which labels that a detector made "
+                "need; set training.pseudo_weight=0 to leave them out"
+            )
         by_score = self.settings.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
         is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < batch.num_targets[:, None]
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real

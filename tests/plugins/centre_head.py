@@ -35,18 +35,14 @@ class CentreHead(Head):
         zeros = self.centres.new_zeros(0, len(self.centres), 4 + self.class_out.out_channels)
         return CentrePredictions(zeros[..., :4], zeros[..., 4:])
 
-    def loss(self, predictions, targets, num_targets, divisor: Callable = at_least_one, weights=None):
+    def loss(self, predictions, targets, num_targets, divisor: Callable = at_least_one) -> dict[str, Tensor]:
         boxes, logits = predictions
         frame, number = torch.where(torch.arange(targets.shape[1]) < num_targets[:, None])
         wanted = targets[frame, number]
         cell = (self.centres - wanted[:, None, 1:3]).square().sum(-1).argmin(1)
         classes = torch.zeros_like(logits).index_put((frame, cell, wanted[:, 0].long()), logits.new_ones(()))
-        weight = torch.ones(len(frame)) if weights is None else weights[frame, number]
-        by_cell = torch.ones_like(logits[..., :1]).index_put((frame, cell), weight[:, None])
-        class_ = nn.functional.binary_cross_entropy_with_logits(logits, classes, by_cell, reduction="sum")
-        return {
-            "total": (class_ + (boxes[frame, cell] - wanted[:, 1:]).abs().sum(1) @ weight / 8) / divisor(len(frame))
-        }
+        class_ = nn.functional.binary_cross_entropy_with_logits(logits, classes, reduction="sum")
+        return {"total": (class_ + (boxes[frame, cell] - wanted[:, 1:]).abs().sum() / 8) / divisor(len(frame))}
 
     @staticmethod
     def decode(predictions, t_us: Sequence[int] | Tensor, config=None) -> list[Detections]:
