@@ -21,9 +21,8 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from tests.training.conftest import BATCH, BOUND_S, free_port, shares
+from tests.training.conftest import BATCH, BOUND_S, shares
 
-ROOT = Path(__file__).parents[2]
 WATCHED = Path(__file__).with_name("watched.py")
 NUM_STEPS = 5
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
@@ -188,15 +187,12 @@ def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, ra
     assert [found_log[step] for step in range(3, NUM_STEPS)] == [log[step] for step in range(3, NUM_STEPS)]
 
 
-def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, tmp_path):
+def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, ranks, tmp_path):
     settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
     train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
-    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *toy_data, *settings, f"out={tmp_path / 'nodes'}"]
-    command.append(f"sampling.batch_size={BATCH // 2}")
-    node = {"PYTHON": sys.executable, "PROCESSES": "1", "NODES": "2", "HEAD": "127.0.0.1", "PORT": free_port()}
-    with started(command, **node) as first, started(command, **node) as second:
-        told = [job.communicate(timeout=BOUND_S)[0] for job in (first, second)]
-    assert (first.returncode, second.returncode) == (0, 0), told
-    found, wanted = weights(tmp_path / "nodes"), weights(tmp_path / "alone")
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    assert ranks(nodes, *toy_data, *settings, nodes=2) == [0, 0]
+    found, wanted = weights(nodes), weights(tmp_path / "alone")
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
