@@ -204,7 +204,7 @@ class Validated:
     is_global_zero, world_size = True, 1
 
     def __init__(self, aps: list[float | None]) -> None:
-        self.aps, self.count = aps, 0
+        self.aps, self.count, self.num_saves = aps, 0, 0
 
     @property
     def callback_metrics(self) -> dict[str, float]:
@@ -214,6 +214,7 @@ class Validated:
     def save_checkpoint(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(str(self.count))
+        self.num_saves += 1
 
 
 @pytest.mark.parametrize(
@@ -230,6 +231,7 @@ def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
     for trainer.count in range(len(aps)):
         checkpoints.on_validation_end(trainer, None)
         assert last_checkpoint(tmp_path).read_text() == str(trainer.count)
+        assert trainer.num_saves == trainer.count + 1  # the last checkpoint is a copy of the best one, if it is that
         resumed = Checkpoints(tmp_path, every=10, minutes=10)
         resumed.load_state_dict(checkpoints.state_dict())
         checkpoints = resumed
@@ -336,9 +338,9 @@ def test_the_last_checkpoint_is_written_when_it_is_time(interrupted, toy_config,
     written: list[int] = []
     save = Checkpoints._save
 
-    def noted(self, trainer, path):
+    def noted(self, trainer, path, **options):
         written.append(trainer.global_step)
-        save(self, trainer, path)
+        save(self, trainer, path, **options)
 
     monkeypatch.setattr(Checkpoints, "_save", noted)
     build_trainer = fit.build_trainer
