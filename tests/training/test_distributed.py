@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import replace
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from tests.training.conftest import BATCH, BOUND_S, shares
+from tests.training.watched import train_as_script
 
-WATCHED = Path(__file__).with_name("watched.py")
 NUM_STEPS = 5
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
 EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
@@ -34,25 +33,16 @@ FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
 pytestmark = pytest.mark.distributed
 
 
-@contextlib.contextmanager
-def started(command: list[str], **variables: str):
-    """A job in a group of its own, which ends with the block."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **variables}
-    job = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+def run_as_script(context: ForkServerContext, out: Path, overrides: list[str]) -> None:
+    """Run to the end, without an error, a job that starts its other processes itself."""
+    job = context.Process(target=train_as_script, args=(out, overrides))
+    job.start()
     try:
-        yield job
+        job.join(timeout=BOUND_S)
+        assert job.exitcode == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-
-
-def run(command: list[str], **variables: str) -> None:
-    """To the end, without an error; the pipe closes when the last of its processes has gone."""
-    with started(command, **variables) as job:
-        told, _ = job.communicate(timeout=BOUND_S)
-    assert job.returncode == 0, told
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +139,14 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
 
 
 @pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
-def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, ranks, tmp_path, logged, devices):
+def test_validation_in_several_processes_is_that_of_one(
+    toy_data, toy_config, prepared, ranks, tmp_path, logged, devices
+):
     settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
     if devices == 3:
         assert ranks(tmp_path, *toy_data, *settings, devices=devices) == [0, 0, 0]
     else:  # as Lightning starts them itself
-        run([sys.executable, str(WATCHED), str(tmp_path), *toy_data, *settings, *shares(tmp_path, devices)])
+        run_as_script(prepared, tmp_path, [*toy_data, *settings, *shares(tmp_path, devices)])
     first, *others = (found["weights"] for found in notes(tmp_path))
     assert len(others) == devices - 1
     assert all(torch.equal(first[name], other[name]) for other in others for name in first)
