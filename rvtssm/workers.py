@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from rvtssm.extras import check_extra
 from rvtssm.watchdog import EXIT_CODE, supervise
 
 _WORKER = "import sys; from rvtssm.workers import serve; serve(int(sys.argv[1]))"
@@ -168,12 +169,9 @@ class DaskCluster:
 
     def __init__(self, address: str) -> None:
         """Connect to the scheduler; raise ValueError if dask is not installed or no scheduler answers."""
-        try:
-            from distributed import Client, as_completed
-        except ImportError:
-            raise ValueError(
-                "preprocess.scheduler=ADDRESS needs dask.distributed; run `pip install -e '.[cluster]'` in the checkout"
-            ) from None
+        check_extra("preprocess.scheduler=ADDRESS", "cluster", "distributed")
+        from distributed import Client, as_completed
+
         try:
             self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -27,6 +27,7 @@ FOUNDATION = {
     "output_folder",
     "watchdog",
     "workers",
+    "extras",
     "config_keys",
     "plugins",
 }
@@ -40,7 +41,7 @@ MAY_IMPORT = {
     **{name: set() for name in FOUNDATION},
     "output_folder": {"atomic_files"},
     "progress": {"workers"},
-    "workers": {"watchdog"},
+    "workers": {"watchdog", "extras"},
     **{name: set(FOUNDATION) for name in ROOMS},
 }
 for room, others in {
@@ -62,7 +63,7 @@ MAY_IMPORT |= {
     "run": FOUNDATION | ROOMS | {"config"},
     "verbs": {"config_keys"},
     "composition": {"config", "plugins"},
-    "sweeps": {"composition", "config", "run"},
+    "sweeps": {"composition", "config", "run", "extras"},
     "cli": {"composition", "config", "run", "sweeps", "verbs", "command_help"},
     "command_help": {"config", "config_keys", "verbs"},
 }

@@ -314,7 +314,7 @@ def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_
 def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
     done, run, points = fake
     points[0][1].evaluation.track = "bytetrack"
-    monkeypatch.setattr("rvtssm.inference.track_objects.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"evaluation\.track=bytetrack"):
         run(tmp_path)
     assert not done

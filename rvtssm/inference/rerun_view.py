@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
+from rvtssm.extras import check_extra
 from rvtssm.inference.draw import class_color, class_name, events_image, to_png
 from rvtssm.records import Detections
 
@@ -82,8 +82,7 @@ def open_rerun(
     if not paths:
         yield None
         return
-    if find_spec("rerun") is None:
-        raise ValueError("Rerun needs the package rerun-sdk; run `pip install -e '.[rerun]'` in the checkout")
+    check_extra("Rerun", "rerun", "rerun")
     import rerun  # an optional package
 
     streams = [rerun.RecordingStream("rvtssm") for _ in paths]

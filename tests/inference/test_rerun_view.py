@@ -13,7 +13,6 @@ from live_examples import SMALL
 from rerun.chunk import RrdReader
 
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference import rerun_view
 from rvtssm.inference.draw import events_image
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
@@ -107,6 +106,6 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
     monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
     with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* predict.formats=\[rrd\]"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()
-    monkeypatch.setattr(rerun_view, "find_spec", lambda name: None if name == "rerun" else find_spec(name))
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
     with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `pip install -e '\.\[rerun\]'`"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()
