@@ -12,7 +12,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.extras import check_extra
 from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
@@ -124,11 +124,7 @@ def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any
 def _write_onnx(
     step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], description: dict[str, Any], path: Path
 ) -> None:
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"ONNX needs the packages {', '.join(missing)}; run `pip install -e '.[export]'` in the checkout"
-        )
+    check_extra("ONNX", "export", "onnx", "onnxscript")
     program = torch.onnx.export(
         step,
         example,
