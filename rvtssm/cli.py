@@ -29,7 +29,7 @@ from rvtssm.verbs import VERBS, known_verb, usage
 # `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
-    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
 }
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
@@ -158,7 +158,8 @@ def _in_section(override: str, sections: tuple[str, ...]) -> str:
         raise ValueError(f"{override!r}: every key exists already; write key=value")
     key, config = override.partition("=")[0], Config()
     is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
-    if is_of_all and not (key == "precision" and "training" in sections):  # a training has a precision of its own
+    has_its_own = key == "precision" and ("training" in sections or "export" in sections)
+    if is_of_all and not has_its_own:
         return override
     if key in CHOICES and CHOICES[key][0].split(".")[0] in sections:  # the name of a table's entry, for a whole part
         return override

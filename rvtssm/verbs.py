@@ -23,8 +23,8 @@ class Verb:
 
 
 SAFE_FORMATS = (
-    "Files from strangers: .safetensors, .ckpt and .onnx are read as data. .pt2 and .aot.pt2 are programs, which can\n"
-    "run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
+    "Files from strangers: .safetensors, .ckpt, .onnx and .xml are read as data. .pt2 and .aot.pt2 are programs,\n"
+    "which can run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
 )
 _WEIGHTS = ("checkpoint", "precision", "trust")
 _TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
@@ -106,11 +106,11 @@ VERBS = {
         ("checkpoint", "trust", "recording"),
     ),
     "export": Verb(
-        "write a detector as one file for other programs; checkpoint=FILE out=model.onnx",
+        "write a detector as a file for other programs; checkpoint=FILE out=model.onnx [precision=int8 calibrate=DIR]",
         "checkpoint=best.ckpt out=model.onnx",
         ("export",),
         (),
-        (*_WEIGHTS, "out"),
+        ("checkpoint", "trust", "out"),
     ),
     "audit": Verb(
         "measure what memory and time step of a detector do; checkpoint=FILE [recording=FILE] out=DIR [--json]",

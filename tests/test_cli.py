@@ -179,7 +179,7 @@ def test_help_of_a_key_shows_that_of_the_verb(capsys):
 def test_a_verb_prints_the_sections_that_it_reads(capsys):
     assert cli.main(["export", "out=model.onnx", "--config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert set(shown) == {"export", "plugins", "out", "checkpoint", "precision", "trust"}
+    assert set(shown) == {"export", "plugins", "out", "checkpoint", "trust"}
     assert shown["out"] == "model.onnx"
 
 

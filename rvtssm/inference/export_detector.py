@@ -1,35 +1,40 @@
 """Write a detector as one file for other programs: its step with state and step scale as inputs, and a description.
 
-Formats: `onnx` (ONNX), `export` (a torch.export program) and `aot` (compiled for this machine by AOTInductor).
+Formats: `onnx` (ONNX), `openvino` (OpenVINO's, with the weights in a second file that ends in .bin), `export` (a
+torch.export program) and `aot` (compiled for this machine by AOTInductor).
 """
 
 import io
 import json
 import logging
 import math
+import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
 
-from rvtssm.atomic_files import atomic_file
+from rvtssm.atomic_files import atomic_file, named_if_full, staging_folder
 from rvtssm.extras import check_extra
 from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
+from rvtssm.inference.quantization import CarriedSteps, quantize
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.models.step import DetectorStep
 from rvtssm.records import WindowSettings
 
-FORMATS = {"onnx": ".onnx", "export": ".pt2", "aot": ".aot.pt2"}
+FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
+_CAN_HOLD = {"float32": tuple(FORMATS), "int8": ("onnx", "openvino")}  # formats by precision
 _OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
 
@@ -37,23 +42,46 @@ _MOST_STREAMS = 4096
 def format_of(path: Path | str) -> str:
     """Return the format that the name of a file asks for; ValueError lists the possible endings."""
     name = Path(path).name
-    for kind in ("aot", "onnx", "export"):
+    for kind in ("aot", "onnx", "openvino", "export"):
         if name.endswith(FORMATS[kind]):
             return kind
     raise ValueError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
 
 
+def check_export(path: Path | str, precision: str) -> str:
+    """Return the format of a file; raise ValueError if it cannot hold the precision, or if a package is missing."""
+    kind = format_of(path)
+    if kind not in _CAN_HOLD[precision]:
+        endings = " or ".join(FORMATS[name] for name in _CAN_HOLD[precision])
+        raise ValueError(f"precision={precision} needs a name that ends in {endings}, not {path}")
+    what = f"{FORMATS[kind]} in {precision}"
+    if kind in ("onnx", "openvino"):
+        check_extra(what, "export", "onnx", "onnxscript")
+    if kind == "openvino":
+        check_extra(what, "openvino", "openvino")
+    if precision == "int8":
+        check_extra(what, "int8", "nncf")
+    return kind
+
+
 def export_detector(
-    checkpoint: LoadedCheckpoint, path: Path | str, height: int | None = None, width: int | None = None
+    checkpoint: LoadedCheckpoint,
+    path: Path | str,
+    height: int | None = None,
+    width: int | None = None,
+    precision: str = "float32",
+    calibration: Iterable[tuple[np.ndarray, float]] = (),
 ) -> dict[str, Any]:
     """Write the step of a detector for frames of height x width pixels, default: those of training.
 
     Inputs: hist (B, C, H, W) of the type of training frames (uint8 for histograms), step_scale (B,) float32, then the
     state tensors (B, n, ...). Outputs: the tensors of the head's predictions (B, ...), then the state afterwards.
+    With the precision `int8`, products take weights and activations of 8 bits, whose ranges are found on `calibration`:
+    frames (T, C, H, W) of consecutive windows, and their step scale.
     Return the description that is stored in the file. Raise ValueError for weights that forget by the chunk, for layers
     without such a step (see `TemporalLayer.real_step`), and for an exported file.
     """
-    kind = format_of(path)
+    kind = check_export(path, precision)
     if not isinstance(checkpoint.detector, Detector):
         raise ValueError(
             "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
@@ -73,19 +101,28 @@ def export_detector(
     hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
-    with atomic_file(Path(path)) as staged, torch.no_grad(), quiet():
-        if kind == "onnx":
-            _write_onnx(step, example, shapes, description, staged)
+    with torch.no_grad(), quiet():
+        if kind in ("onnx", "openvino"):
+            with named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
+                staged = folder / Path(path).with_suffix(".onnx").name
+                _write_onnx(step, example, shapes, staged)
+                if precision == "int8":
+                    quantize(staged, CarriedSteps(step, calibration))
+                if kind == "openvino":
+                    staged = to_openvino(staged)
+                describe(staged, description)
+                move_file(staged, Path(path))
             return description
         program = torch.export.export(step, example, dynamic_shapes=shapes)
         text = json.dumps(description)
-        if kind == "export":
-            whole = io.BytesIO()  # because torch ends the process on a full disk
-            torch.export.save(program, whole, extra_files={METADATA_KEY: text})
-            staged.write_bytes(whole.getbuffer())
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                shutil.copyfile(_compiled(program, text, Path(folder)), staged)
+        with atomic_file(Path(path)) as staged:
+            if kind == "export":
+                whole = io.BytesIO()  # because torch ends the process on a full disk
+                torch.export.save(program, whole, extra_files={METADATA_KEY: text})
+                staged.write_bytes(whole.getbuffer())
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    shutil.copyfile(_compiled(program, text, Path(folder)), staged)
     return description
 
 
@@ -121,10 +158,7 @@ def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any
     }
 
 
-def _write_onnx(
-    step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], description: dict[str, Any], path: Path
-) -> None:
-    check_extra("ONNX", "export", "onnx", "onnxscript")
+def _write_onnx(step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], path: Path) -> None:
     program = torch.onnx.export(
         step,
         example,
@@ -136,10 +170,45 @@ def _write_onnx(
         verbose=False,
     )
     assert program is not None
-    program.model.metadata_props[METADATA_KEY] = json.dumps(description)
-    program.model.metadata_props[DIGEST_KEY] = NO_DIGEST_YET
     program.save(path, external_data=False)
+
+
+def to_openvino(path: Path) -> Path:
+    """Write an ONNX file in OpenVINO's format as well, and return the path of that."""
+    import openvino  # an optional package
+
+    found = path.with_suffix(FORMATS["openvino"])
+    model = openvino.Core().read_model(path)
+    model.set_rt_info("", ["framework", METADATA_KEY])  # `describe` fills it
+    model.set_rt_info("", ["framework", DIGEST_KEY])
+    openvino.save_model(model, found, compress_to_fp16=False)
+    return found
+
+
+def describe(path: Path, description: dict[str, Any]) -> None:
+    """Replace the description in an .onnx or .xml file, and the digest."""
+    texts = {METADATA_KEY: json.dumps(description), DIGEST_KEY: NO_DIGEST_YET}
+    if path.suffix == FORMATS["onnx"]:
+        import onnx  # an optional package
+
+        model = onnx.load(path)
+        onnx.helper.set_model_props(model, texts)
+        path.write_bytes(model.SerializeToString())
+    else:
+        tree = ElementTree.parse(path)
+        for key, text in texts.items():
+            found = tree.find(f"./rt_info/framework/{key}")
+            assert found is not None
+            found.set("value", text)
+        tree.write(path)
     add_digest(path)
+
+
+def move_file(source: Path, path: Path) -> None:
+    """Put an exported file in the place of `path`; the file with the weights of an .xml moves first."""
+    if path.suffix == FORMATS["openvino"]:
+        os.replace(source.with_suffix(".bin"), path.with_suffix(".bin"))
+    os.replace(source, path)
 
 
 def _compiled(program: Any, text: str, folder: Path) -> Path:

@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -26,31 +26,41 @@ from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 
 _AGAIN = "export it again with `rvtssm export`"
+_MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
 
 # a step: counts, step scale, states -> tensors of the predictions, states
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
 def largest_difference(
-    checkpoint: LoadedCheckpoint, exported: LoadedCheckpoint, num_steps: int, num_streams: int = 2, seed: int = 0
+    checkpoint: LoadedCheckpoint,
+    exported: LoadedCheckpoint,
+    num_steps: int,
+    num_streams: int = 2,
+    seed: int = 0,
+    frames: Sequence[Tensor] = (),
 ) -> tuple[float, float]:
     """Return how far boxes (relative to the largest) and scores of both differ over carried steps at changing rates.
 
-    Counts are random, the step scales between a tenth and twice that of training. NaN if one of them is.
+    All streams see `frames` (C, H, W), over and over, or counts drawn at random if there are none. The step scales are
+    between a tenth and twice that of training. NaN if one of them is.
     """
     height, width = exported.detector.frame_hw
     reference = detector_for_frame(checkpoint, height, width).cpu()
     generator = torch.Generator().manual_seed(seed)
     states: list[Any] = [None, None]
     differences = []
-    for _ in range(num_steps):
+    for i in range(num_steps):
         size = (1, num_streams, reference.in_channels, height, width)
-        hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
+        if frames:
+            hist = frames[i % len(frames)].expand(size)
+        else:
+            hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
         scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
         found = []
-        for i, detector in enumerate((reference, exported.detector)):
+        for k, detector in enumerate((reference, exported.detector)):
             with torch.no_grad():
-                predictions, states[i] = detector(hist, states[i], scale)
+                predictions, states[k] = detector(hist, states[k], scale)
             found.append(detector.head.compared(predictions))
         (wanted_boxes, wanted_scores), (boxes, scores) = found
         difference = (boxes - wanted_boxes).abs().max() / wanted_boxes.abs().max()
@@ -80,26 +90,27 @@ def read_weights_file(path: Path | str, precision: str = "float32", trust: bool 
 def read_exported(path: Path | str, trust: bool = False, precision: str = "float32") -> LoadedCheckpoint:
     """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
 
-    ONNX is data. The other formats are programs, which can run any code while they are read, so they need `trust`.
-    With the precision `bf16`, an ONNX file is run by OpenVINO; no other format can be run so.
+    ONNX and OpenVINO's files are data. The other formats are programs, which can run any code while they are read, so
+    they need `trust`. With the precision `bf16`, an ONNX file is run by OpenVINO, too; programs cannot be run so.
     """
     check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
-    if kind != "onnx" and precision != "float32":
+    is_program = kind not in ("onnx", "openvino")
+    if is_program and precision != "float32":
         raise ValueError(
             f"precision={precision}: {path} has the precision it was exported in; leave it out, or export to .onnx"
         )
     if not Path(path).is_file():
         raise ValueError(f"there is no exported model at {path}")
-    if kind != "onnx" and not trust:
+    if is_program and not trust:
         raise ValueError(
             f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
             "from others ask for .onnx, which is data"
         )
     check_digest(path)
     with file_errors(path, " cannot be used", _AGAIN), quiet():
-        if precision == "bf16":
-            run, text = _open_in_bf16(Path(path))
+        if kind == "openvino" or precision == "bf16":
+            run, text = _open_in_openvino(Path(path), precision)
         else:
             run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
         meta, description = read_description(text, path)
@@ -192,20 +203,21 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
     return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
 
 
-def _open_in_bf16(path: Path) -> tuple[Run, str]:
-    """Open an ONNX file for products in bfloat16. What follows the last product stays in float32: states and boxes.
+def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
+    """Open an .onnx or .xml file. In bf16, what follows the last product stays in float32: states and boxes.
 
     OpenVINO plans for one number of streams, so the file is compiled at the first step of each number.
     """
-    check_extra(f"precision=bf16 of {path}", "openvino", "openvino")
+    check_extra(f"{path} in {precision}", "openvino", "openvino")
     import openvino  # an optional package
 
     core = openvino.Core()
-    options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    hint = {"float32": "f32", "bf16": "bf16"}[precision]
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     try:
         model = core.read_model(path)
     except Exception:  # its errors have no common class
-        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
+        raise ValueError(f"{path} is not a whole {_MAKERS[path.suffix]} file; {_AGAIN}") from None
     shapes = {each.any_name: each.partial_shape for each in model.inputs}
 
     @functools.cache

@@ -17,6 +17,7 @@ PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
 VIEWS = ("sensor", "network", "rerun")
 TRACKERS = ("bytetrack",)
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
+EXPORT_PRECISIONS = ("float32", "int8")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 
 
@@ -118,9 +119,13 @@ class ExportConfig:
     height: int | None = None  # of the frame in pixels; null: as in training
     width: int | None = None  # of the frame in pixels; null: as in training
     check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
+    precision: str = "float32"  # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`
+    calibrate: str | None = None  # recordings for int8: a file, or a folder of them
+    calibration_windows: int = 200  # of all recordings together
 
     def __post_init__(self) -> None:
-        for name in ("height", "width", "check_steps"):
+        check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
+        for name in ("height", "width", "check_steps", "calibration_windows"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"export.{name}={value} must be at least 1")

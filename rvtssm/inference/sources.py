@@ -144,6 +144,26 @@ def opened_source(
             recording.close()
 
 
+def first_events(
+    path: str, seconds: float, usual_hw: tuple[int, int], height: int | None = None, width: int | None = None
+) -> tuple[Events, tuple[int, int], str]:
+    """Return the events of the first seconds of a recording, the size of its sensor in pixels, and its name.
+
+    A file that does not say its size has the given height and width, by default those of `usual_hw`.
+    """
+    try:
+        with opened_source(path, height, width):
+            pass
+    except ValueError:  # if it has another reason, it is raised again below
+        height, width = height or usual_hw[0], width or usual_hw[1]
+    with opened_source(path, height, width) as opened:
+        recording = opened.recording
+        assert isinstance(recording, Recording)
+        first_us, _ = recording.time_range_us
+        events = recording.between(first_us, first_us + round(1e6 * seconds))
+        return events, (recording.height, recording.width), opened.name
+
+
 @contextmanager
 def ended_by_signals(piped: Ends) -> Iterator[Ends]:
     """Let a first Ctrl-C or SIGTERM end the stream at any moment; a second one has its usual effect."""

@@ -6,13 +6,12 @@ from pathlib import Path
 from rvtssm.config import Config
 from rvtssm.evaluation.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.evaluation.memory_audit import audit_detector
-from rvtssm.events.readers import Recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.sources import SOCKET, STDIN, find_sources, opened_source
+from rvtssm.inference.sources import SOCKET, STDIN, find_sources, first_events
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.output_folder import result_set
-from rvtssm.records import DatasetSpec, Events
+from rvtssm.records import Events
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import writable
 from rvtssm.run.weights import read_weights
@@ -57,20 +56,6 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
     if where == STDIN or where.startswith(SOCKET):
         raise ValueError(f"recording={where}: an audit cannot read a stream; name a file or a folder")
     path = next(iter(find_sources(where).values()))
-    with opened_source(path, *_sensor_hw(path, config, spec)) as opened:
-        recording = opened.recording
-        assert isinstance(recording, Recording)
-        first_us, _ = recording.time_range_us
-        events = recording.between(first_us, first_us + round(1e6 * seconds))
-        size = recording.height, recording.width
-        return events, size, None, f"the first {seconds:g} s of {opened.name}"
-
-
-def _sensor_hw(path: str, config: Config, spec: DatasetSpec) -> tuple[int | None, int | None]:
-    """Return the size to open a recording with: the configured one, or that of the weights if the file needs one."""
     height, width = config.dataset.height, config.dataset.width
-    try:
-        with opened_source(path, height, width):
-            return height, width
-    except ValueError:  # if it has another reason, it is raised again when the recording is opened
-        return height or spec.height, width or spec.width
+    events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width)
+    return events, size, None, f"the first {seconds:g} s of {name}"

@@ -1,47 +1,66 @@
 """`rvtssm export`: writes a detector as one file for other programs, and compares it with the original."""
 
-import os
+import math
 from pathlib import Path
+
+import torch
 
 from rvtssm.atomic_files import staging_folder
 from rvtssm.config import Config
-from rvtssm.inference.export_detector import export_detector, format_of
+from rvtssm.inference.calibration import CalibrationFrames
+from rvtssm.inference.export_detector import FORMATS, check_export, describe, export_detector, move_file
 from rvtssm.inference.exported import largest_difference, read_exported
+from rvtssm.inference.sources import find_sources
 from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.run.console import say
-from rvtssm.run.inputs import export_path, writable
+from rvtssm.run.inputs import calibration_path, export_path, writable
 from rvtssm.run.weights import read_weights
 
-_LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs
+_LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
 
 
 def export(config: Config) -> None:
     """Write `out`, whose name decides the format, and say how much its results differ from those of PyTorch.
 
-    Raise ValueError if they differ too much; `out` is then left as it was.
+    Raise ValueError if they differ too much; `out` is then left as it was. In lower precision the difference is
+    measured on the calibration frames, if there are any, and the file says it.
     """
-    out = export_path(config)
+    out, options = export_path(config), config.export
     if out.suffix == SAFETENSORS:
         _export_weights(read_weights(config), writable(out.parent) / out.name)
         return
-    format_of(out)  # raises ValueError before the work, which takes long
+    check_export(out, options.precision)  # raises ValueError before the work, which takes long
+    where = calibration_path(config)
+    paths = tuple(find_sources(where).values()) if where else ()
     checkpoint = read_weights(config)
     with staging_folder(writable(out.parent), "export") as folder:
         staged = folder / out.name
-        description = export_detector(checkpoint, staged, config.export.height, config.export.width)
-        boxes, scores = largest_difference(checkpoint, read_exported(staged, trust=True), config.export.check_steps)
-        if not (boxes <= _LARGEST_DIFFERENCE and scores <= _LARGEST_DIFFERENCE):  # also if one is NaN
+        spec, windows = checkpoint.spec, checkpoint.windows
+        frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
+        frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
+        description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
+        exported = read_exported(staged, trust=True)
+        seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
+        boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
+        largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf
+        if not (boxes <= largest and scores <= largest):  # also if one is NaN
             raise ValueError(
                 f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
-                f"{config.export.check_steps} steps; it was not kept, choose another format"
+                f"{options.check_steps} steps; it was not kept, choose another format or precision"
             )
-        os.replace(staged, out)
-    height, width = description["frame_hw"]
+        if options.precision != "float32":
+            measured = {"precision": options.precision, "steps": options.check_steps, "boxes": boxes, "scores": scores}
+            describe(staged, description | {"measured": measured})
+        move_file(staged, out)
+    (height, width), files = description["frame_hw"], [out]
+    if out.suffix == FORMATS["openvino"]:
+        files.append(out.with_suffix(".bin"))
+    size = sum(file.stat().st_size for file in files) / 1e6
     say(
-        f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, frames of {width} x {height}, any batch and step scale; over "
-        f"{config.export.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} of the "
-        f"largest, scores by {scores:.1e}"
+        f"wrote {' and '.join(map(str, files))}: {size:.1f} MB, frames of {width} x {height}, any batch and step "
+        f"scale; over {options.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} "
+        f"of the largest, scores by {scores:.1e}"
     )
 
 

@@ -31,11 +31,21 @@ def events_path(config: Config) -> str:
 
 def export_path(config: Config) -> Path:
     """Return the file to export to; raise ValueError if it is missing or a folder."""
-    formats = "model.onnx (ONNX), model.pt2 (torch.export), model.aot.pt2 (compiled) or model.safetensors (weights)"
+    formats = (
+        "model.onnx (ONNX), model.xml (OpenVINO), model.pt2 (torch.export), model.aot.pt2 (compiled) or "
+        "model.safetensors (weights)"
+    )
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
     return out
+
+
+def calibration_path(config: Config) -> str | None:
+    """Return the recordings to calibrate an export on, None without; raise ValueError if int8 lacks them."""
+    if config.export.precision == "int8":
+        return needed(config.export.calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
+    return config.export.calibrate
 
 
 def video_path(config: Config) -> str:
@@ -100,7 +110,7 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "label": (weights_path, recordings_path),
     "live": (weights_path,),
     "serve": (weights_path,),
-    "export": (export_path, weights_path),
+    "export": (export_path, weights_path, calibration_path),
     "audit": (weights_path,),
     "simulate": (video_path,),
     "info": (_check_weights_or_dataset,),

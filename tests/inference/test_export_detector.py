@@ -391,7 +391,8 @@ def test_a_file_that_says_too_little_is_refused(live_checkpoint):
 
 
 def test_names_decide_the_format():
-    assert [format_of(f"x{end}") for end in (".onnx", ".pt2", ".aot.pt2")] == ["onnx", "export", "aot"]
+    endings = {".onnx": "onnx", ".xml": "openvino", ".pt2": "export", ".aot.pt2": "aot"}
+    assert {end: format_of(f"x{end}") for end in endings} == endings
     assert is_exported("a.onnx") and not is_exported("a.ckpt")
-    with pytest.raises(ValueError, match=r"ends in .onnx, .pt2, .aot.pt2"):
+    with pytest.raises(ValueError, match=r"ends in .onnx, .xml, .pt2, .aot.pt2"):
         format_of("model.engine")

@@ -1,0 +1,108 @@
+"""Lets an exported ONNX file compute its products in 8 bits. NNCF chooses the ranges from calibration frames."""
+
+import contextlib
+import io
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rvtssm.models.step import DetectorStep
+
+_MOST_STEPS = 10_000  # of calibration that are looked at
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class CarriedSteps:
+    """The inputs of the file by name, one step after another; the state is carried through the frames (T, C, H, W)."""
+
+    step: DetectorStep
+    sequences: Iterable[tuple[np.ndarray, float]]  # frames and their step scale
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for frames, scale in self.sequences:
+            state = self.step.init_state(1)
+            for frame in frames:
+                hist, step_scale = torch.from_numpy(frame[None]), torch.tensor([scale], dtype=torch.float32)
+                named = zip(self.step.state_names, state, strict=True)
+                yield {"hist": hist.numpy(), "step_scale": step_scale.numpy()} | {n: s.numpy() for n, s in named}
+                with torch.no_grad():
+                    _, state = self.step(hist, step_scale, state)
+
+
+def quantize(path: Path, steps: CarriedSteps) -> None:
+    """Replace the ONNX file by one whose products take weights and activations of 8 bits.
+
+    These stay in float32: what leads from a state to the same state afterwards, the last products before the
+    predictions, and all that is not a product. Weights have one scale per output channel.
+    """
+    import onnx  # an optional package
+
+    nncf = _without_telemetry()
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # shapes with names of dimensions, which NNCF does not read
+    kept = _recurrent(model.graph) | _last_products(model.graph)
+    exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in kept]
+    with contextlib.redirect_stdout(io.StringIO()):  # progress bars that cannot be switched off
+        quantized = nncf.quantize(
+            model, nncf.Dataset(steps), subset_size=_MOST_STEPS, ignored_scope=nncf.IgnoredScope(names=exact)
+        )
+    path.write_bytes(quantized.SerializeToString())
+
+
+def _recurrent(graph: Any) -> set[str]:
+    """Return the names of the nodes on a way from a state to the same state afterwards.
+
+    The tensors of one layer have one name up to their number: `state_4_0` and `state_4_1`.
+    """
+    found = set()
+    layers = {"_".join(each.name.split("_")[:2]) for each in graph.input if each.name.startswith("state_")}
+    for layer in layers:
+        after_state = {each.name for each in graph.input if _is_of(each.name, layer)}
+        before_next = {each.name for each in graph.output if _is_of(each.name, f"next_{layer}")}
+        later = []
+        for node in graph.node:  # in the order of computation
+            if after_state.intersection(node.input):
+                after_state.update(node.output)
+                later.append(node)
+        for node in reversed(later):
+            if before_next.intersection(node.output):
+                before_next.update(node.input)
+                found.add(node.name)
+    return found
+
+
+def _last_products(graph: Any) -> set[str]:
+    """Return the names of the products with no product between them and the predictions: those of boxes and scores."""
+    found, before = set(), {each.name for each in graph.output if not each.name.startswith("next_")}
+    for node in reversed(graph.node):
+        if before.intersection(node.output):
+            if node.op_type in _PRODUCTS:
+                found.add(node.name)
+            else:
+                before.update(node.input)
+    return found
+
+
+def _is_of(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}_")
+
+
+def _without_telemetry() -> Any:
+    """Import NNCF so that it does not report its use over the network."""
+    key = "NNCF_CI"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    try:
+        import nncf  # an optional package
+    finally:
+        if before is None:
+            del os.environ[key]
+    nncf.set_log_level(logging.ERROR)
+    return nncf

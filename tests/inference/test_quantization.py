@@ -1,0 +1,154 @@
+"""Exported files in lower precision: products in 8 bits, states in float32, no drift, errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from live_examples import SMALL
+
+from rvtssm import cli
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.inference import export_detector
+from rvtssm.inference.calibration import CalibrationFrames
+from rvtssm.inference.exported import read_exported
+from rvtssm.inference.quantization import quantize
+from rvtssm.models.file_digest import check_digest
+from rvtssm.records import WindowSettings
+
+
+@pytest.fixture(scope="module")
+def low_precision(exported, draw_events, made_once):
+    """A folder with `exact.onnx`, and with `int8.onnx` and `int8.xml`, which `rvtssm export` made of it."""
+    for package in ("nncf", "openvino", "onnxscript"):
+        pytest.importorskip(package)
+    _, source = exported(".onnx")
+
+    def fill(folder):
+        shutil.copyfile(source / "model.onnx", folder / "exact.onnx")
+        write_dat(folder / "events.dat", draw_events(20_000), 48, 64)
+        arguments = [f"checkpoint={source / 'model.ckpt'}", f"out={folder / 'int8.xml'}", "check_steps=3"]
+        arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}", "calibration_windows=4"]
+
+        def copied(*given):  # since the translation by torch takes long
+            shutil.copyfile(folder / "exact.onnx", given[-1])
+
+        def kept(path, steps):
+            quantize(path, steps)
+            shutil.copyfile(path, folder / "int8.onnx")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(export_detector, "_write_onnx", copied)
+            patch.setattr(export_detector, "quantize", kept)
+            assert cli.main(["export", *arguments]) == 0
+
+    return made_once("low_precision", fill)
+
+
+def of_states(names):
+    return [name for name in names if name.startswith(("state_", "next_state_"))]
+
+
+def test_products_have_8_bits_and_the_recurrence_has_none(low_precision):
+    import onnx
+
+    graph = onnx.load(low_precision / "int8.onnx").graph
+    makers = {name: node for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
+    rounded = [
+        {makers[name].op_type == "DequantizeLinear" for name in node.input[:2] if name in makers} for node in products
+    ]
+    assert rounded.count({True}) > 15 and len(rounded) - rounded.count({True}) == 9, "three for each of three maps"
+    pending = of_states([each.name for each in graph.output])
+    assert pending
+    before, seen = set(), set()  # products that lead to a next state end the search
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op_type not in ("Conv", "Gemm", "MatMul"):
+            before.add(node.op_type)
+            pending += node.input
+    assert "Mul" in before and not before & {"QuantizeLinear", "DequantizeLinear"}
+
+
+@torch.no_grad()
+def test_carried_steps_stay_near_and_do_not_drift(low_precision):
+    exact, low = (read_exported(low_precision / name).detector for name in ("exact.onnx", "int8.xml"))
+    windows = WindowSettings(50_000)
+    frames = CalibrationFrames((str(low_precision / "events.dat"),), SMALL, windows, (48, 64), 8).first(8)
+    generator, drift = torch.Generator().manual_seed(0), []
+    states = [exact.init_state(1), low.init_state(1)]
+    for i in range(300):
+        counts = torch.from_numpy(frames[i % len(frames)])[None, None]
+        scale = 0.1 + 1.9 * torch.rand(1, 1, generator=generator)
+        found = []
+        for k, detector in enumerate((exact, low)):
+            predictions, states[k] = detector(counts, states[k], scale)
+            found.append(detector.head.compared(predictions)[1])
+        pairs = list(zip(*states, strict=True))
+        drift.append(max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs))
+        assert (found[1] - found[0]).abs().max() < 0.1
+    assert 0 < max(drift[:100]) < 0.5 and max(drift[-100:]) < 1.2 * max(drift[:100])
+    assert all(leaf.dtype == torch.float32 and len(leaf.unique()) > 256 for leaf in states[1] if leaf.numel() > 1000)
+
+
+def test_the_file_says_what_was_measured(low_precision):
+    import openvino
+
+    model = openvino.Core().read_model(low_precision / "int8.xml")
+    measured = json.loads(model.get_rt_info(["framework", "rvtssm"]).astype(str))["measured"]
+    assert measured.pop("precision") == "int8" and measured.pop("steps") == 3
+    assert measured.keys() == {"boxes", "scores"} and all(0 < value < 1 for value in measured.values())
+
+
+def test_weights_beside_an_xml_belong_to_its_digest(low_precision, tmp_path):
+    for suffix in (".xml", ".bin"):
+        shutil.copyfile(low_precision / f"int8{suffix}", tmp_path / f"a{suffix}")
+    weights = bytearray((tmp_path / "a.bin").read_bytes())
+    assert check_digest(tmp_path / "a.xml")
+    weights[len(weights) // 2] ^= 1
+    (tmp_path / "a.bin").write_bytes(weights)
+    with pytest.raises(ValueError, match=r"a\.xml is damaged"):
+        read_exported(tmp_path / "a.xml")
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(ValueError, match=r"a\.xml needs a\.bin in the same folder; copy both"):
+        read_exported(tmp_path / "a.xml")
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing", "message"),
+    [
+        (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
+        (["out=a.pt2", "precision=int8", "calibrate=b"], (), r"precision=int8 needs a name that ends in .onnx or .xml"),
+        (["out=a.xml", "precision=bf16"], (), "export.precision='bf16'; choose from float32, int8"),
+        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `pip install -e '.\[openvino\]'`"),
+        (
+            ["out=a.onnx", "precision=int8", "calibrate=b"],
+            ("nncf",),
+            r"package nncf; run `pip install -e '.\[int8\]'`",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line(monkeypatch, capsys, keys, missing, message):
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name in missing else name)
+    assert cli.main(["export", "checkpoint=a.ckpt", *keys]) == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_calibration_frames_are_those_of_both_rates_and_fit_the_file(draw_events, tmp_path):
+    events, windows = draw_events(20_000), WindowSettings(50_000)
+    write_dat(tmp_path / "events.dat", events, 48, 64)
+    frames = CalibrationFrames((str(tmp_path / "events.dat"),), SMALL, windows, (48, 64), 6)
+    (slow, scale), (fast, small_scale) = frames
+    assert (scale, small_scale) == (1, 0.1) and slow.shape == fast.shape == (3, 20, 48, 64)
+    assert slow.sum() > 0 and not np.array_equal(slow, fast)
+    assert [frame.tolist() for frame in frames.first(4)] == [*slow.tolist(), fast[0].tolist()]
+    with pytest.raises(ValueError, match=r"events\.dat has frames of 64 x 48 pixels, and the file is for 32 x 48"):
+        list(replace(frames, frame_hw=(48, 32)))
