@@ -131,7 +131,9 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
     assert len(commands) > 5 and any(str(demo / "checkpoints/best.ckpt") in command for command in commands)
     for command in commands:
         _, verb, *words = shlex.split(command)
-        if verb != "study":  # that is the example of its help
+        if verb == "study":  # the example of its help, which other tests compose
+            assert command == f"rvtssm study {VERBS['study'].example}"
+        else:
             cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
 
 

@@ -13,7 +13,6 @@ from rvtssm.evaluation.frequency import RateRow, is_same_rate
 from rvtssm.evaluation.plots import comparison_png
 from rvtssm.evaluation.result import EvaluationReport, citation, percent, percent_interval
 from rvtssm.inference.predict_recording import PredictionSummary
-from rvtssm.verbs import VERBS
 
 _WINDOWS = {"slide": "windows keep their length", "shrink": "windows as long as the stride"}
 
@@ -132,7 +131,8 @@ def _next_steps(result: DemoResult) -> list[str]:
         "Watch the recordings on a web page, and move the rate meanwhile": f"rvtssm serve checkpoint={weights} "
         f"recording={shlex.quote(str(recording.parent))}",
         "Measure for how long the detector remembers": f"rvtssm audit checkpoint={weights} out=DIR",
-        "Compare with an LSTM, over three trainings each": f"rvtssm study {VERBS['study'].example}",
+        "Compare with an LSTM, over three trainings each": "rvtssm study experiment=demo temporal=s5,lstm seed=0,1,2 "
+        "window=slide,shrink frequencies_hz=[20,200] out=study",
         "Train on recordings with labels": "rvtssm train dataset=gen1 dataset.raw_dir=DIR model=base out=DIR",
         "Write the detector as one file for other programs": f"rvtssm export checkpoint={weights} out=model.onnx",
     }
