@@ -103,7 +103,6 @@ def measured_matches(
         data.eval_loader(sequences),
         trained_stride_us=loaded.windows.stride_us,
         memory_chunk=loaded.model_config.memory_chunk,
-        progress="recordings",
     )
     scored = [
         ScoredRecording(sequences[each.recording].name, sequences[each.recording].labels, each.detections)

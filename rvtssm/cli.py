@@ -73,7 +73,8 @@ def main(argv: list[str] | None = None) -> int:
             say_error(f"rvtssm {verb}: {_one_line(reason, verb)}")
         return 2
     except KeyboardInterrupt:
-        again = {"train": "; resume=auto continues the run", "study": "; the same command continues the study"}
+        again = {"train": "; resume=auto continues the run"}
+        again |= dict.fromkeys(("evaluate", "study", "label"), "; the same command continues the work")
         say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
         return 130
 

@@ -45,6 +45,8 @@ class EvaluationConfig:
     track: str | None = None  # number the objects, and score that where labels have tracks; one of TRACKERS
     track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
     bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
+    # processes that share the batches of recordings, null: one per GPU, or one per four cores; torchrun starts its own
+    processes: int | None = 1
     ablate_memory: bool = False  # score the training rate once more, the state reset at every step
     still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
 
@@ -56,6 +58,7 @@ class EvaluationConfig:
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
+        check_at_least("evaluation", self, 1, "processes")
         if self.latency_ms is not None and self.latency_from is not None:
             raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}

@@ -29,7 +29,9 @@ EVENT_SUFFIXES = (
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if array.dtype != dtype:
         raise ValueError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
-    if array.ndim != len(shape) or any(s is not None and s != a for s, a in zip(shape, array.shape, strict=True)):
+    if array.shape != shape and (
+        array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
+    ):
         wanted = "(" + ", ".join("N" if s is None else str(s) for s in shape) + ")"
         raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
 

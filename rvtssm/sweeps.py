@@ -17,7 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from rvtssm.composition import compose, quoted, to_config
 from rvtssm.config import Config, configs_dir, register_schema
+from rvtssm.extras import check_extra
 from rvtssm.run.inputs import check_inputs
+
+_PLUGINS = {
+    "hydra/launcher=joblib": ("sweeps", "hydra_joblib_launcher"),
+    "hydra/launcher=submitit_local": ("sweeps", "hydra_submitit_launcher"),
+    "hydra/launcher=submitit_slurm": ("sweeps", "hydra_submitit_launcher"),
+    "hydra/sweeper=optuna": ("search", "hydra_optuna_sweeper"),
+}
 
 
 def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -77,6 +85,10 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
     """
     register_schema()
     plain = _plain(words)
+    for word in plain:
+        if word in _PLUGINS:
+            extra, module_of_it = _PLUGINS[word]
+            check_extra(word, extra, f"hydra_plugins.{module_of_it}")
     out = quoted(compose([word for word in plain if not word.startswith("hydra")]).out or f"outputs/{verb}")
     fixed = ",".join(word.partition("=")[0] for word in plain)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra would end the process and show a part of the error

@@ -7,6 +7,7 @@ place.
 
 import contextlib
 import ctypes
+import itertools
 import multiprocessing.connection
 import os
 import signal
@@ -15,11 +16,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from rvtssm.extras import check_extra
 from rvtssm.watchdog import EXIT_CODE, supervise
 
 _WORKER = "import sys; from rvtssm.workers import serve; serve(int(sys.argv[1]))"
@@ -79,10 +81,14 @@ class SameProcess:
 
 
 class Processes:
-    """Runs tasks in at most `num_workers` processes on this machine, each started when it is first needed."""
+    """Runs tasks in at most `num_workers` processes on this machine, each started when it is first needed.
 
-    def __init__(self, num_workers: int) -> None:
+    `environments` are variables that processes get in turn, besides those of this process.
+    """
+
+    def __init__(self, num_workers: int, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
         self.num_workers = num_workers
+        self._environments = itertools.cycle(environments)
         self._idle: list[_Process] = []
         self._busy: dict[Connection, tuple[_Process, Any]] = {}
         self._waiting: deque[Task] = deque()
@@ -115,7 +121,7 @@ class Processes:
         while self._waiting and len(self._busy) < self.num_workers:
             while self._idle and not self._idle[-1].is_running:
                 self._idle.pop().end(at_once=True)
-            process = self._idle.pop() if self._idle else _Process()
+            process = self._idle.pop() if self._idle else _Process(next(self._environments))
             key, function, arguments = self._waiting.popleft()
             # if the process ends now, `wait` notices it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -124,7 +130,7 @@ class Processes:
 
 
 class _Process:
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         here, there = socket.socketpair()
         with there:
             self._popen = subprocess.Popen(
@@ -132,7 +138,7 @@ class _Process:
                 pass_fds=(there.fileno(),),
                 process_group=0,  # Ctrl-C goes to the parent only, which decides what to do
                 stdin=subprocess.PIPE,  # closes when the parent ends, which ends the process
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         self.connection = Connection(here.detach())
 
@@ -163,12 +169,9 @@ class DaskCluster:
 
     def __init__(self, address: str) -> None:
         """Connect to the scheduler; raise ValueError if dask is not installed or no scheduler answers."""
-        try:
-            from distributed import Client, as_completed
-        except ImportError:
-            raise ValueError(
-                "preprocess.scheduler=ADDRESS needs dask.distributed; run `pip install -e '.[cluster]'` in the checkout"
-            ) from None
+        check_extra("preprocess.scheduler=ADDRESS", "cluster", "distributed")
+        from distributed import Client, as_completed
+
         try:
             self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:

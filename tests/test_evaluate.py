@@ -80,7 +80,7 @@ def refused(tmp_path, capsys, monkeypatch):
         raise AssertionError("the detector was run")
 
     def run_it(*arguments: str) -> str:
-        monkeypatch.setattr("rvtssm.run.split_runs.stream", never)
+        monkeypatch.setattr("rvtssm.run.batch_workers.stream", never)
         assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
         lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
         assert len(lines) == 1 and not (tmp_path / "out").exists()
@@ -149,8 +149,8 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     after = {name: b"the second" for name in REPORT_FILES}
-    monkeypatch.setattr(evaluate_verb, "_measure", lambda _: (None, []))  # a forked process cannot use torch
-    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder, pictures: write_files(folder, after))
+    monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: None)  # a forked process cannot use torch
+    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder: write_files(folder, after))
     monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
     monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
     began = []
@@ -158,7 +158,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     def copy(out: Path) -> None:
         shutil.copytree(tmp_path / "whole", out)
 
-    for out in killed_at_each_call(tmp_path, copy, lambda out: evaluate_verb._evaluate_one(None, out)):
+    for out in killed_at_each_call(tmp_path, copy, lambda out: evaluate_verb._evaluate_one(None, out, None)):
         found = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
         if ".evaluation.manifest.json" in found:  # it is whole
             is_new = found["report.html"] == b"the second"
@@ -174,7 +174,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
 def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "evaluation.json").write_text("mine")
-    monkeypatch.setattr("rvtssm.run.split_runs.stream", None)
+    monkeypatch.setattr("rvtssm.run.batch_workers.stream", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
     assert "holds evaluation.json, which this rvtssm did not write there" in capsys.readouterr().err
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
@@ -197,7 +197,7 @@ def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_
         lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.run.split_runs.stream", look_and_stream)
+    monkeypatch.setattr("rvtssm.run.batch_workers.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,40]", f"window={window}"]) == 0
     assert [set(each) for each in lengths] == [{50_000}, {length_us}]
@@ -375,7 +375,7 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
         seen.append(loader.dataset.sequences[0])
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.run.split_runs.stream", look_and_stream)
+    monkeypatch.setattr("rvtssm.run.batch_workers.stream", look_and_stream)
     (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
     told = f"latency_from={tmp_path / 'prediction.json'}"
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, *STREAMING)

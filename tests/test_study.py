@@ -190,6 +190,7 @@ TOY = (
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
     *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
     *("training.precision=32-true", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
+    "training.spectra=false",
 )
 
 
@@ -215,6 +216,8 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     assert main(command) == 0
     assert (tmp_path / "study.json").read_bytes() == found
     monkeypatch.undo()
+    assert main([*command, "frequencies_hz=[33]"]) == 2  # the first training would say nothing of it
+    assert "rvtssm study: seed=0/window=slide: evaluation.frequencies_hz: 33 Hz" in capsys.readouterr().err
     assert main([*command, "training.steps=2"]) == 2  # another budget
     assert "seed=0: " in capsys.readouterr().err
 
@@ -258,6 +261,7 @@ def fake(monkeypatch, composed):
         "evaluate": evaluate,
         "to_score": to_score,
         "check": lambda config: None,
+        "check_rates": lambda config: None,
         "read_checkpoint": lambda path: Weights(Path(path).read_text()),
         "weights_digest": str,
         "count_parameters": lambda detector: {"total": 7},
@@ -311,10 +315,25 @@ def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_
 def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
     done, run, points = fake
     points[0][1].evaluation.track = "bytetrack"
-    monkeypatch.setattr("rvtssm.inference.track_objects.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"evaluation\.track=bytetrack"):
         run(tmp_path)
     assert not done
+
+
+def test_rates_of_every_cell_are_planned_before_anything_is_trained(fake, tmp_path, monkeypatch):
+    done, run, _ = fake
+    planned: list[str] = []
+
+    def check_rates(config):
+        planned.append(config.evaluation.window)
+        if config.evaluation.window == "shrink":
+            raise ValueError("33 Hz cannot be reached")
+
+    monkeypatch.setattr(verb, "check_rates", check_rates)
+    with pytest.raises(ValueError, match=r"window=shrink: 33 Hz cannot be reached"):
+        run(tmp_path)
+    assert not done and planned == ["slide", "shrink"]  # once for all that differ in nothing that rates depend on
 
 
 def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fake, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ class FramePixels:
     column_place: Int32s
 
     most: int  # frame pixels that one sensor pixel is shown at
-    shows_all: bool  # every sensor pixel is one pixel of the frame
+    shows_all: bool  # every sensor pixel is one pixel of the frame, and neighbours stay neighbours
 
 
 def frame_pixels(
@@ -70,7 +70,7 @@ def frame_pixels(
         row_place=np.where(row_count == 1, row_first * frame_width, _DROPPED).astype(np.int32),
         column_place=np.where(column_count == 1, column_first, _DROPPED).astype(np.int32),
         most=int(row_count.max() * column_count.max()),
-        shows_all=bool((row_count == 1).all() and (column_count == 1).all()),
+        shows_all=_is_straight(row_first, row_count) and _is_straight(column_first, column_count),
     )
 
 
@@ -89,6 +89,11 @@ def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int
     is_kept = (sensor % downsample == downsample // 2) & (frame < frame_size)
     frame = np.where(is_kept, frame, 0)
     return np.where(is_kept, first[frame], 0).astype(np.int32), np.where(is_kept, count[frame], 0).astype(np.int32)
+
+
+def _is_straight(first: Int32s, count: Int32s) -> bool:
+    """Return whether every coordinate is shown once, and all steps from one to the next are equal."""
+    return bool((count == 1).all() and (np.diff(first) == first[1:2] - first[0:1]).all())
 
 
 def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> None:
@@ -119,8 +124,12 @@ def all_below(x, width, y, height):  # type: ignore[no-untyped-def]
 
 @jit
 def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
+    # Where all steps are equal, no table is needed, so that the loop is vectorised.
+    row_step = rows[min(1, len(rows) - 1)] - rows[0]
+    column_step = columns[min(1, len(columns) - 1)] - columns[0]
+    first = rows[0] + columns[0]
     for i in range(np.uint64(len(x))):
-        cells[i] = 2 * (rows[y[i]] + columns[x[i]]) + np.int32(p[i])
+        cells[i] = 2 * (first + row_step * y[i] + column_step * x[i]) + np.int32(p[i])
 
 
 @jit
@@ -129,7 +138,7 @@ def _pack_some(x, y, p, rows, columns, cells, before):  # type: ignore[no-untype
     n = np.uint64(before[0])
     for i in range(np.uint64(len(x))):
         pixel = rows[y[i]] + columns[x[i]]
-        cells[n] = 2 * max(pixel, np.int32(0)) + np.int32(p[i])
+        cells[n] = 2 * pixel + np.int32(p[i])
         n += np.uint64(pixel >= 0)
         before[i + np.uint64(1)] = n
 

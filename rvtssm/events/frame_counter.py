@@ -218,6 +218,10 @@ class FrameCounter:
         assert begin == end or self._t is self._own_t, "events that were lent are still kept"
         self._t = self._own_t
         first, last = self._place(begin), self._place(end)
+        if begin == end and num_events <= len(self._t) and num_cells <= len(self._cells):
+            self._begin = self._end = self._before[0] = 0
+            self._num_forgotten += first
+            return
         if begin < end and end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
             return
         # twice as long as needed: what is moved was at most once pushed since it last moved

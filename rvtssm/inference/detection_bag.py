@@ -6,12 +6,12 @@ The file carries the definitions of its messages, those of vision_msgs 4 (ROS 2 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rvtssm.extras import check_extra
 from rvtssm.records import Detections
 
 TOPIC, FRAME_ID = "/detections", "event_camera"
@@ -35,8 +35,7 @@ _LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
 
 def check_rosbags() -> None:
     """Raise ValueError without the package `rosbags`."""
-    if find_spec("rosbags") is None:
-        raise ValueError("formats=[mcap] needs the package rosbags; run `pip install -e '.[bags]'`")
+    check_extra("formats=[mcap]", "bags", "rosbags")
 
 
 @contextmanager

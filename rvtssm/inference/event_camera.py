@@ -11,7 +11,6 @@ import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import yaml
 
 from rvtssm.events.readers import ReadFaults
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
+from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
 from rvtssm.records import Events
 
@@ -165,8 +165,7 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
 
     Raise ValueError without the package, without a camera, and for settings that the camera does not have.
     """
-    if find_spec("neuromorphic_drivers") is None:
-        raise ValueError("a camera needs the package neuromorphic-drivers; run `pip install -e '.[camera]'`")
+    check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
 
     configuration = None if settings is None else read_camera_settings(Path(settings), drivers)

@@ -14,7 +14,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 from rvtssm.atomic_files import atomic_file, named_if_full, staging_folder
+from rvtssm.extras import check_extra
 from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.quantization import CarriedSteps, quantize
@@ -35,8 +35,6 @@ from rvtssm.records import WindowSettings
 FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
 _CAN_HOLD = {"float32": tuple(FORMATS), "int8": ("onnx", "openvino")}  # formats by precision
-_PACKAGES = {"onnx": "export", "onnxscript": "export", "openvino": "openvino", "nncf": "int8"}  # and their extras
-_EXTRAS = {"onnx": ("export",), "openvino": ("export", "openvino"), "export": (), "aot": ()}
 _OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
 
@@ -56,15 +54,12 @@ def check_export(path: Path | str, precision: str) -> str:
     if kind not in _CAN_HOLD[precision]:
         endings = " or ".join(FORMATS[name] for name in _CAN_HOLD[precision])
         raise ValueError(f"precision={precision} needs a name that ends in {endings}, not {path}")
-    missing = [name for name, extra in _PACKAGES.items() if extra in _EXTRAS[kind] and find_spec(name) is None]
-    if precision == "int8" and find_spec("nncf") is None:
-        missing.append("nncf")
-    if missing:
-        extras = ",".join(dict.fromkeys(_PACKAGES[name] for name in missing))
-        raise ValueError(
-            f"{FORMATS[kind]} in {precision} needs the packages {', '.join(missing)}; run "
-            f"`pip install -e '.[{extras}]'` in the checkout"
-        )
+    if kind in ("onnx", "openvino"):
+        check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
+    if kind == "openvino":
+        check_extra(FORMATS[kind], "openvino", "openvino")
+    if precision == "int8":
+        check_extra("precision=int8", "int8", "nncf")
     return kind
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
 from rvtssm.inference.frame_size import detector_for_frame
@@ -177,8 +177,7 @@ class ExportedDetector(nn.Module):
 
 
 def _open_onnx(path: Path) -> tuple[Run, str]:
-    if find_spec("onnxruntime") is None:
-        raise ValueError(f"{path} needs the package onnxruntime; run `pip install -e '.[export]'` in the checkout")
+    check_extra(str(path), "export", "onnxruntime")
     import onnxruntime  # an optional package
 
     options = onnxruntime.SessionOptions()
@@ -209,10 +208,7 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
 
     OpenVINO plans for one number of streams, so the file is compiled at the first step of each number.
     """
-    if find_spec("openvino") is None:
-        raise ValueError(
-            f"{path} in {precision} needs the package openvino; run `pip install -e '.[openvino]'` in the checkout"
-        )
+    check_extra(f"{path} in {precision}", "openvino", "openvino")
     import openvino  # an optional package
 
     core = openvino.Core()

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from PIL import Image
 from rvtssm.events.event_checks import check_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import Recording
+from rvtssm.extras import check_extra
 from rvtssm.inference.detection_files import coco_results
 from rvtssm.inference.draw import class_name, draw_frame
 from rvtssm.inference.exported import ExportedDetector, read_weights_file
@@ -74,10 +74,7 @@ class FrameResult:
 
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`. Raise ValueError if that library is not installed."""
-        if find_spec("supervision") is None:
-            raise ValueError(
-                "to_supervision needs the package supervision; run `pip install -e '.[supervision]'` in the checkout"
-            )
+        check_extra("to_supervision", "supervision", "supervision")
         import supervision
 
         return supervision.Detections(

@@ -1,13 +1,12 @@
 """The recordings of an evaluation loader through a detector, in constant memory."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
-from rvtssm.progress import progress_bar
 from rvtssm.records import Detections, SequenceBatch
 
 
@@ -28,27 +27,26 @@ def stream(
     reset_every_step: bool = False,
     step_scale: float | None = None,
     config: PostprocessConfig | None = None,
-    progress: str | None = None,
+    advance: Callable[[int], object] = lambda steps: None,
 ) -> list[RecordingResult]:
     """Return the detections at every labelled frame of an evaluation loader, for each recording that has one.
 
     The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. `reset_every_step` starts every step from the
-    zero state: what is lost then is what memory is worth. `progress` names a bar with the time left, None shows none.
+    zero state: what is lost then is what memory is worth. `advance` is called with 1 after every batch.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
     streams = Streams(detector, trained_stride_us, 1 if reset_every_step else memory_chunk, step_scale)
     was_training = detector.training
     detector.eval()
     try:
-        with progress_bar(progress, getattr(loader, "__len__", lambda: None)()) as advance:
-            for batch in loader:
-                if not bool(batch.is_pad.all()):
-                    predictions = streams.push_batch(batch)
-                    recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-                    frames = detector.head.decode(predictions, batch.t_us.tolist(), config)
-                    for recording, frame in zip(recordings, frames, strict=True):
-                        found[recording].append(frame)
-                advance(1)
+        for batch in loader:
+            if not bool(batch.is_pad.all()):
+                predictions = streams.push_batch(batch)
+                recordings = batch.recording[batch.frame_index[:, 1]].tolist()
+                frames = detector.head.decode(predictions, batch.t_us.tolist(), config)
+                for recording, frame in zip(recordings, frames, strict=True):
+                    found[recording].append(frame)
+            advance(1)
     finally:
         detector.train(was_training)
     return [

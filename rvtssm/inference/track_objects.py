@@ -5,11 +5,11 @@ Source: ByteTrack (Zhang et al., 2022).
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from rvtssm.extras import check_extra
 from rvtssm.inference.inference_config import TRACKERS
 from rvtssm.limits import check_choice
 from rvtssm.records import Detections
@@ -66,5 +66,4 @@ class Tracker:
 
 def check_installed(key: str) -> None:
     """Raise ValueError, which says that `key` needs it, if the package is not installed."""
-    if find_spec("trackers") is None:
-        raise ValueError(f"{key} needs the package trackers; run `pip install -e '.[tracks]'` in the checkout")
+    check_extra(key, "tracks", "trackers")

@@ -5,10 +5,10 @@ another one. Downloads stay in the cache of the package huggingface_hub (optiona
 """
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
@@ -57,8 +57,7 @@ def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> st
 
 
 def _hub(what: str) -> Any:
-    if find_spec("huggingface_hub") is None:
-        raise ValueError(f"{what} needs the package huggingface_hub; run `pip install -e '.[hub]'` in the checkout")
+    check_extra(what, "hub", "huggingface_hub")
     from huggingface_hub import HfApi  # an optional package
     from huggingface_hub.utils import logging
 

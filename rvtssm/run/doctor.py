@@ -1,11 +1,11 @@
 """`rvtssm doctor`: what of this installation works. Nothing is imported before the check that needs it."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.table import Table
@@ -38,8 +38,14 @@ def _packages() -> str:
         importlib.import_module(name)
     lines = importlib.metadata.requires("rvtssm") or []
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
-    missing = [f"{match[1]} (for {match[2]})" for match in extras if find_spec(match[1].replace("-", "_")) is None]
+    missing = [f"{match[1]} (for {match[2]})" for match in extras if not _is_installed(match[1])]
     return f"all needed are there; optional, not installed: {', '.join(missing) or 'none'}"
+
+
+def _is_installed(package: str) -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version(package))
+    return False
 
 
 def _device() -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,9 @@ from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_d
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.matches import RecordingMatches
-from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
-from rvtssm.evaluation.result import EvaluationReport, citation, percent_interval
+from rvtssm.evaluation.result import EvaluationReport, Picture, citation, percent_interval
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, shown_events, to_png
@@ -30,17 +29,21 @@ from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.track_objects import check_installed
-from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.parts import head_class
-from rvtssm.output_folder import result_set
+from rvtssm.output_folder import locked, result_set
 from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.run.announcement import announce, with_labels
+from rvtssm.run.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.run.console import console, say
 from rvtssm.run.inputs import folders, writable
+from rvtssm.run.kept_outputs import kept_folder, remove_kept
 from rvtssm.run.run_files import run_files
-from rvtssm.run.split_runs import PlannedRate, SplitRuns
+from rvtssm.run.split_plan import PlannedRate, SplitPlan
+from rvtssm.run.split_runs import SplitRuns
+from rvtssm.run.train import describe
 from rvtssm.run.weights import read_weights
 
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
@@ -49,11 +52,31 @@ _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 def evaluate(config: Config) -> list[EvaluationReport]:
     """Measure average precision at each rate, and write `evaluation.*` and `report.html` to `out`.
 
-    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all.
+    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all. An evaluation that
+    was interrupted goes on. Of processes that a launcher has started, the first one writes and returns the reports.
     """
+    ranks = join_ranks(config)
+    if ranks is None:
+        return _evaluate(config, None)
+    with ranks:
+        if ranks.rank == 0:
+            return _evaluate(config, ranks)
+        ranks.serve()
+        return []
+
+
+def check_rates(config: Config) -> None:
+    """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
+    meta = describe(config, SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings))
+    described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
+    checkpoint = LoadedCheckpoint(**described, detector=meta.build())
+    SplitPlan(config, checkpoint, _data_for(config, checkpoint)).plan_rates()
+
+
+def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
     out = writable(Path(config.out or "outputs/evaluate"))
     if config.evaluation.checkpoints is None:
-        report = _evaluate_one(config, out)
+        report = _evaluate_one(config, out, ranks)
         _say_results({str(config.checkpoint): report})
         return [report]
     if not config.evaluation.checkpoints or config.checkpoint:
@@ -66,17 +89,19 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     reports = {}
     with result_set(out, "comparison", COMPARISON_FILES) as staged, run_files(out, "evaluate", config):
         for number, path in enumerate(config.evaluation.checkpoints, start=1):
-            reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number))
+            reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number), ranks)
         write_comparison(reports, staged)
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
     _say_results(reports)
     return list(reports.values())
 
 
-def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
-    with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
-        report, pictures = _measure(config)
-        write_report(report, staged, pictures)
+def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
+    with locked(out):
+        with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
+            report = _measure(config, kept_folder(out), ranks)
+            write_report(report, staged)
+        remove_kept(out)
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
     say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
     return report
@@ -90,10 +115,16 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
             say(best if len(reports) == 1 else f"{path}: {best}")
 
 
-def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
-    """Return the numbers of one checkpoint at all rates, and pictures of the worst frames."""
+def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationReport:
+    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
+    with open_workers(config, checkpoint, ranks) as workers:
+        return _numbers(SplitRuns(config, checkpoint, data, _digest(config, checkpoint), workers, kept))
+
+
+def _numbers(runs: SplitRuns) -> EvaluationReport:
+    config, checkpoint = runs.config, runs.checkpoint
     spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
 
     def stands_still(labels: Labels) -> np.ndarray:
@@ -102,7 +133,6 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     def resampled_from(matched: list[RecordingMatches]) -> Resampled:
         return resample(matched, spec, options.bootstrap, config.seed)
 
-    runs = SplitRuns(config, checkpoint, data)
     if options.track:
         _check_tracks(runs)
     rates, trained = runs.plan_rates()
@@ -118,7 +148,7 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     run = [*rates, trained] if trained and trained not in rates else rates
     latencies = _latencies(runs, run) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
-    rows, still, gained = [], {}, {}
+    rows, still, gained, without_memory = [], {}, {}, None
     for rate in rates:
         began = time.perf_counter()
         latency_ms = latencies.get(rate.hz)
@@ -141,8 +171,9 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
     if options.ablate_memory and trained:
         recordings, _ = runs.scored(trained.asked_hz, latencies.get(trained.hz), is_reset=True)
         reset = resampled_from(match_detections(recordings, spec))
+        without_memory = reset.interval("AP")
         gained["AP without memory"] = (
-            f"{percent_interval(reset.interval('AP'))} at {trained.hz:g} Hz, state reset at every step"
+            f"{percent_interval(without_memory)} at {trained.hz:g} Hz, state reset at every step"
         )
         carried = next((row.resampled for row in rows if row.hz == trained.hz), None)
         if carried and (gain := carried.minus(reset, "AP")):
@@ -151,7 +182,7 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.streaming:
         gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
-    report = EvaluationReport(
+    return EvaluationReport(
         title=", ".join(
             [
                 f"{spec.name} {options.split}",
@@ -167,26 +198,32 @@ def _measure(config: Config) -> tuple[EvaluationReport, list[Picture]]:
             **_conditions(runs, rates),
             **gained,
             "intervals": resampled.sentence(),
-            **_made_by(config, checkpoint),
+            **_made_by(runs.weights),
         },
         reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
+        without_memory=without_memory,
         breakdown=breakdown,
+        worst=pictures,
         time_shifts=_time_shifts(runs, broken_down),
     )
-    return report, pictures
 
 
-def _made_by(config: Config, checkpoint: LoadedCheckpoint) -> dict[str, str]:
-    """Return what identifies the program and the weights."""
-    program, path = written_by(), Path(str(config.checkpoint))
+def _digest(config: Config, checkpoint: LoadedCheckpoint) -> str:
+    """Return the SHA-256 of the weights."""
+    path = Path(str(config.checkpoint))
     if is_exported(path):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()  # of the file, which holds more than weights
-    else:  # in bf16 the detector has rounded weights
-        kept = checkpoint if config.precision == "float32" else read_checkpoint(str(config.checkpoint))
-        digest = weights_digest(kept.detector.state_dict())
+        return hashlib.sha256(path.read_bytes()).hexdigest()  # of the file, which holds more than weights
+    # in bf16 the detector has rounded weights
+    kept = checkpoint if config.precision == "float32" else read_checkpoint(local_weights(str(config.checkpoint)))
+    return weights_digest(kept.detector.state_dict())
+
+
+def _made_by(weights: str) -> dict[str, str]:
+    """Return what identifies the program and the weights."""
+    program = written_by()
     commit = f", commit {program['commit']}" if program["commit"] else ""
-    return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": digest}
+    return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": weights}
 
 
 def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[float, float]:
@@ -212,7 +249,10 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
             "dataset.raw_dir=DIR), or give evaluation.latency_ms"
         )
     longest = max(sequences, key=lambda sequence: len(sequence.windows))
-    return measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.config.postprocess)
+    return runs.kept_latency_ms(
+        longest,
+        lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.config.postprocess),
+    )
 
 
 def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:

@@ -4,12 +4,12 @@ import functools
 import secrets
 import socket
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
 from rvtssm.config import Config
 from rvtssm.events.tree import find_event_files
+from rvtssm.extras import check_extra, is_installed
 from rvtssm.inference.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.run.announcement import announce
@@ -19,8 +19,7 @@ from rvtssm.run.inputs import weights_path
 
 def serve(config: Config) -> None:
     """Serve the page until Ctrl-C."""
-    if missing := [name for name in ("fastapi", "uvicorn", "websockets") if find_spec(name) is None]:
-        raise ValueError(f"serve needs the package {missing[0]}; run `pip install -e '.[web]'`")
+    check_extra("serve", "web", "fastapi", "uvicorn", "websockets")
     import uvicorn
 
     from rvtssm.serve.server import build_app
@@ -42,7 +41,7 @@ def serve(config: Config) -> None:
     checkpoint = weights("float32")
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
-    has_camera = find_spec("neuromorphic_drivers") is not None
+    has_camera = is_installed("neuromorphic_drivers")
     app = build_app(settings, weights, recordings, has_camera, title)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, reuse_port=False) as listening:

@@ -16,7 +16,7 @@ from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import check_replaceable, locked, result_set
 from rvtssm.run.checks import check
 from rvtssm.run.console import console, say
-from rvtssm.run.evaluate import evaluate
+from rvtssm.run.evaluate import check_rates, evaluate
 from rvtssm.run.generate import generate
 from rvtssm.run.inputs import check_training, makes_recordings, writable
 from rvtssm.run.preprocess import preprocess
@@ -75,6 +75,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             generate(config)
             if preprocess(config):
                 raise ValueError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
+        _check_rates(cells)
         for number, of_training in enumerate(by_training.values(), start=1):
             console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
             try:
@@ -122,6 +123,20 @@ def _check(cells: Sequence[_Cell]) -> None:
             check_installed(f"evaluation.track={cell.config.evaluation.track}")
         for path in cell.folder.glob("*/score.json"):
             _check_same_training(cell, json.loads(path.read_text())["point"])
+
+
+def _check_rates(cells: Sequence[_Cell]) -> None:
+    """Raise ValueError if labels do not allow the rates of a cell that is not complete, before anything is trained."""
+    by_settings: dict[str, _Cell] = {}
+    for cell in cells:
+        if not _is_complete(cell):
+            sections = cell.config.dataset, cell.config.windows, cell.config.evaluation
+            by_settings.setdefault(json.dumps([asdict(section) for section in sections]), cell)
+    for cell in by_settings.values():
+        try:
+            check_rates(cell.config)
+        except ValueError as error:
+            raise ValueError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 
 def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:

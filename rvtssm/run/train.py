@@ -57,7 +57,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
         fill_from(start, source, expected.build(), expected, None)
     L.seed_everything(config.seed, workers=True, verbose=False)
-    meta = _describe(config, data)
+    meta = describe(config, data)
     detector = meta.build()
     if resume is None:
         detector.backbone.load_pretrained()
@@ -124,7 +124,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     return best
 
 
-def _describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
+def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
     where = {key: path and str(Path(path).resolve()) for key, path in folders(config).items()}
     return CheckpointMeta(data.spec, config.model, config.temporal, data.settings, **where)

@@ -41,5 +41,11 @@ def check_processes(devices: int, num_nodes: int) -> None:
         )
 
 
+def launched() -> ClusterEnvironment | None:
+    """Return what the launcher of this process says of its place among the others; None without a launcher."""
+    launcher = _launcher()
+    return LAUNCHERS[launcher]() if launcher else None
+
+
 def _launcher() -> str | None:
     return next((name for name, environment in LAUNCHERS.items() if environment.detect()), None)

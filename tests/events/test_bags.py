@@ -26,7 +26,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 
 from rvtssm.cli import main
-from rvtssm.events.readers import bags, open_recording
+from rvtssm.events.readers import open_recording
 from rvtssm.inference.sources import find_sources, opened_source
 from rvtssm.records import Events
 
@@ -205,6 +205,6 @@ def test_messages_that_are_announced_and_missing_are_an_error(tmp_path):
 
 def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):
     path = write_events(tmp_path / "bag", SHORT, "mcap")
-    monkeypatch.setattr(bags, "find_spec", lambda name: None if name == "rosbags" else find_spec(name))
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name == "rosbags" else find_spec(name))
     with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
         open_recording(path)

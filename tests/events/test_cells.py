@@ -43,6 +43,19 @@ def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downs
     np.testing.assert_array_equal(found, wanted.astype(whole.dtype))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [np.arange(HEIGHT), np.arange(HEIGHT)[::-1], np.arange(HEIGHT) ^ 1],
+    ids=["as is", "flipped", "pairs swapped"],
+)
+def test_frames_that_show_every_pixel_once_are_the_frame_in_another_order(rows):
+    events = random_events(3000)
+    counter = FrameCounter(WindowSettings(), frame_pixels(HEIGHT, WIDTH, 1, rows, np.arange(WIDTH)[::-1]))
+    counter.push(events)
+    wanted = count_windows(events, WINDOWS, HEIGHT, WIDTH)[:, :, rows, ::-1]
+    np.testing.assert_array_equal(counter.take(BOUNDS), wanted)
+
+
 def test_cells_say_pixel_and_polarity_and_where_those_of_each_event_begin():
     events = random_events(500)
     cells, before = np.full(600, -1, np.int32), np.full(501, 50, np.int32)

@@ -446,7 +446,7 @@ def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, mo
     words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
     assert cli.main(words) == 2
     assert "the camera cannot be opened (device not found); plug it in" in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr("rvtssm.inference.event_camera.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     assert cli.main(words) == 2
     assert "pip install -e '.[camera]'" in " ".join(capsys.readouterr().err.split())
     assert not Path(tmp_path / "out").exists()

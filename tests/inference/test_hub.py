@@ -15,7 +15,6 @@ from safetensors import safe_open
 import rvtssm
 from rvtssm.cli import compose, main
 from rvtssm.inference.predictor import Predictor
-from rvtssm.models import hub as hub_file
 from rvtssm.models.hub import local_weights
 from rvtssm.models.transfer import read_source
 from rvtssm.run.label import _check_settings
@@ -125,7 +124,7 @@ def test_a_repository_that_exists_keeps_its_card_and_is_not_private_by_wish(hub,
 
 
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
-    monkeypatch.setattr(hub_file, "find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs the package huggingface_hub; run `pip install -e '\.\[hub\]'`"):
         local_weights("hf://someone/x")
     assert local_weights("best.ckpt") == "best.ckpt"

@@ -44,7 +44,7 @@ def test_an_onnx_file_in_bf16_names_what_is_missing(tmp_path, monkeypatch):
     if find_spec("openvino") is not None:
         with pytest.raises(ValueError, match=r"model\.onnx is not a whole ONNX file"):
             read_weights(keys)
-    monkeypatch.setattr("rvtssm.inference.exported.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs the package openvino; run `pip install -e '\.\[openvino\]'`"):
         read_weights(keys)
 

@@ -35,7 +35,6 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.readers.recording import copy_events, join_events
-from rvtssm.inference import detection_bag
 from rvtssm.inference.draw import events_image
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
@@ -610,13 +609,13 @@ def test_a_format_that_does_not_exist_is_named():
 
 
 def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(detection_bag, "find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     recording = write_recording(tmp_path, duration_us=60_000)
     with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
         predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
 
 
 def test_without_rosbags_live_refuses_mcap_before_anything_is_opened(monkeypatch, capsys):
-    monkeypatch.setattr(detection_bag, "find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     assert cli.main(["live", "checkpoint=missing.ckpt", "formats=[mcap]"]) == 2
     assert "formats=[mcap] needs the package rosbags" in " ".join(capsys.readouterr().err.split())

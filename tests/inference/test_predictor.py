@@ -83,10 +83,10 @@ def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, m
     for name in frame.names:
         assert f"<td>{name}</td>" in frame._repr_html_() and name in found._repr_html_()
     monkeypatch.setitem(sys.modules, "supervision", None)
-    monkeypatch.setattr("rvtssm.inference.predictor.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install -e '\.\[supervision\]'"):
         frame.to_supervision()
-    monkeypatch.setattr("rvtssm.inference.predictor.find_spec", lambda name: name)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: name)
     stand_in = types.SimpleNamespace(Detections=lambda **fields: fields)
     monkeypatch.setitem(sys.modules, "supervision", stand_in)
     fields = frame.to_supervision()

@@ -269,7 +269,7 @@ def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path,
     assert cli.main(["label", *where]) == 2
     told = capsys.readouterr()
     assert "b: " in told.err and "2 recordings labelled" in told.out and "1 failed" in told.out
-    monkeypatch.setattr("rvtssm.inference.track_objects.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     assert cli.main(["label", *where]) == 2
     assert "rvtssm label needs the package trackers" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from live_examples import SMALL
 
-from rvtssm import cli
+from rvtssm import cli, extras
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference import export_detector
 from rvtssm.inference.calibration import CalibrationFrames
@@ -128,16 +128,16 @@ def test_weights_beside_an_xml_belong_to_its_digest(low_precision, tmp_path):
         (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
         (["out=a.pt2", "precision=int8", "calibrate=b"], (), r"precision=int8 needs a name that ends in .onnx or .xml"),
         (["out=a.xml", "precision=bf16"], (), "export.precision='bf16'; choose from float32, int8"),
-        (["out=a.xml"], ("openvino",), r"needs the packages openvino; run `pip install -e '.\[openvino\]'`"),
+        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `pip install -e '.\[openvino\]'`"),
         (
             ["out=a.onnx", "precision=int8", "calibrate=b"],
             ("nncf",),
-            r"packages nncf; run `pip install -e '.\[int8\]'`",
+            r"needs the package nncf; run `pip install -e '.\[int8\]'`",
         ),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(monkeypatch, capsys, keys, missing, message):
-    monkeypatch.setattr(export_detector, "find_spec", lambda name: None if name in missing else name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else name)
     assert cli.main(["export", "checkpoint=a.ckpt", *keys]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
 

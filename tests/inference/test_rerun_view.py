@@ -13,11 +13,10 @@ from live_examples import SMALL
 from rerun.chunk import RrdReader
 
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.inference import rerun_view
 from rvtssm.inference.draw import events_image
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
-from rvtssm.inference.rerun_view import open_rerun
+from rvtssm.inference.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun
 from rvtssm.records import Detections
 
 
@@ -59,6 +58,16 @@ def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
     picture = cv2.imdecode(np.array(blob, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert picture.shape == (48, 64, 3)  # of the sensor, as the boxes
     np.testing.assert_array_equal(picture[::2, ::2], events_image(events))
+
+
+def test_one_view_shows_events_and_objects_and_each_plot_has_its_own(monkeypatch, tmp_path):
+    sent = []
+    monkeypatch.setattr(rerun.RecordingStream, "send_blueprint", lambda self, layout: sent.append(layout))
+    with open_rerun([tmp_path / "a.rrd"], (), (48, 64), 0.3):
+        pass
+    camera, plots = sent[0].root_container.contents
+    assert camera.origin == f"/{CAMERA}" and {entity.partition("/")[0] for entity in (EVENTS, OBJECTS)} == {CAMERA}
+    assert [plot.origin for plot in plots.contents] == [f"/{plot}" for plot in PLOTS]
 
 
 def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_events, tmp_path, monkeypatch):
@@ -107,6 +116,6 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
     monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
     with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* predict.formats=\[rrd\]"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()
-    monkeypatch.setattr(rerun_view, "find_spec", lambda name: None if name == "rerun" else find_spec(name))
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
     with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `pip install -e '\.\[rerun\]'`"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()

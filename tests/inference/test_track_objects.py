@@ -129,6 +129,6 @@ def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
         PredictConfig(track="sort")
     with pytest.raises(ValueError, match=r"predict\.track_memory_s=-1"):
         PredictConfig(track_memory_s=-1)
-    monkeypatch.setattr("rvtssm.inference.track_objects.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"track=bytetrack needs the package trackers; .* '.\[tracks\]'`"):
         make_tracker()

@@ -394,6 +394,6 @@ def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, cap
     ):
         assert cli.main(["serve", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr("rvtssm.run.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
     assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
     assert "pip install -e '.[web]'" in " ".join(capsys.readouterr().err.split())

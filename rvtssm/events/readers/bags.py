@@ -7,7 +7,6 @@ several such topics is opened as `FILE:/TOPIC`. Times are those of the events, n
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from rvtssm.events.readers.event_messages import (
 )
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import MAX_EVENTS_PER_UNIT, POSITION, EventBuffer, Recording, State
+from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
 
 ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
@@ -86,8 +86,7 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
 
     Raise ValueError if the bag is damaged or has no events, if the topic is missing, or without the package `rosbags`.
     """
-    if find_spec("rosbags") is None:
-        raise ValueError(f"{path} is a bag, which needs the package rosbags; run `pip install -e '.[bags]'`")
+    check_extra(f"{path} is a bag, which", "bags", "rosbags")
     with closing(_Bag(path, topic)) as bag:
         if not bag.num_messages:
             raise ValueError(f"{path} has no messages of {bag.topic}; remove it or record it again")

@@ -1,0 +1,90 @@
+"""The recordings of a split as a detector will see them: at which rates, from which frames."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.config import Config
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
+from rvtssm.evaluation.protocol import scored_labels, scoring_rules
+from rvtssm.models.checkpoint import LoadedCheckpoint
+
+
+@dataclass(frozen=True)
+class PlannedRate:
+    """A rate that can be run."""
+
+    asked_hz: float
+    hz: float  # of its steps
+    step_us: float  # median of its steps
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """Plans the rates of a detector on a split, with the settings of `config.evaluation`."""
+
+    config: Config
+    checkpoint: LoadedCheckpoint
+    data: SequenceDataModule
+
+    @property
+    def source(self) -> str:
+        """Where the frames come from: raw or prepared."""
+        named = self.config.evaluation.source or self.config.dataset.source
+        return named or ("raw" if self.data.config.raw_dir else "prepared")
+
+    def plan_rates(self) -> tuple[list[PlannedRate], PlannedRate | None]:
+        """Return the rates to score, and the one of training if it is among them or is run without memory.
+
+        Raise ValueError, before hours of work, if a rate cannot be scored.
+        """
+        options, trained_hz = self.config.evaluation, self.checkpoint.windows.hz
+        rates = [self._plan(hz) for hz in options.frequencies_hz or [trained_hz]]
+        by_hz: dict[float, PlannedRate] = {}
+        for rate in rates:
+            if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
+                raise ValueError(
+                    f"evaluation.frequencies_hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
+                    f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free"
+                )
+        trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
+        if options.ablate_memory and trained is None:
+            trained = self._plan(trained_hz)
+            trained = by_hz.get(trained.hz, trained)
+        return rates, trained
+
+    def _plan(self, asked_hz: float) -> PlannedRate:
+        sequences, trained = self.sequences(asked_hz), self.checkpoint.windows
+        if not any(len(scored_labels(sequence.labels, self.checkpoint.spec)) for sequence in sequences):
+            raise ValueError(
+                f"the {self.config.evaluation.split} split has no box that is scored "
+                f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
+            )
+        # labels decide the steps from the first one on
+        parts = [sequence.windows.dt_us[int(sequence.labels.window_index[0]) + 1 :] for sequence in sequences]
+        if not any(map(len, parts)):
+            parts = [sequence.windows.dt_us for sequence in sequences]
+        step_us = float(np.median(np.concatenate(parts)))
+        self.checkpoint.detector.prepare(self.config.evaluation.step_scale or step_us / trained.stride_us)
+        hz = true_rate(asked_hz, step_us)
+        # the rate of training is run as in training, under its true name: prepared recordings have no other
+        if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):
+            intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
+            nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
+            raise ValueError(
+                f"evaluation.frequencies_hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
+                f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
+                + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
+                + "set evaluation.grid=free"
+            )
+        return PlannedRate(asked_hz, hz, step_us)
+
+    def sequences(self, hz: float, label_hz: float | None = None) -> list[FrameSequence]:
+        """Return the labelled recordings in windows at a rate; with `label_hz` their labels are interpolated."""
+        settings, options = self.checkpoint.windows, self.config.evaluation
+        if options.window == "slide" or not is_same_rate(hz, settings.hz):
+            settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, options.window)
+        found = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)
+        return [sequence for sequence in found if len(sequence.labels)]
