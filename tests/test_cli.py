@@ -621,4 +621,4 @@ def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
 
 
 def test_help_says_which_formats_are_programs():
-    assert ".onnx are read as data. .pt2 and .aot.pt2 are programs" in usage()
+    assert ".onnx and .xml are read as data. .pt2 and .aot.pt2 are programs" in usage()

@@ -54,13 +54,12 @@ def check_export(path: Path | str, precision: str) -> str:
     if kind not in _CAN_HOLD[precision]:
         endings = " or ".join(FORMATS[name] for name in _CAN_HOLD[precision])
         raise ValueError(f"precision={precision} needs a name that ends in {endings}, not {path}")
-    what = f"{FORMATS[kind]} in {precision}"
     if kind in ("onnx", "openvino"):
-        check_extra(what, "export", "onnx", "onnxscript")
+        check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
-        check_extra(what, "openvino", "openvino")
+        check_extra(FORMATS[kind], "openvino", "openvino")
     if precision == "int8":
-        check_extra(what, "int8", "nncf")
+        check_extra("precision=int8", "int8", "nncf")
     return kind
 
 

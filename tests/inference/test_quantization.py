@@ -12,7 +12,7 @@ import pytest
 import torch
 from live_examples import SMALL
 
-from rvtssm import cli
+from rvtssm import cli, extras
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference import export_detector
 from rvtssm.inference.calibration import CalibrationFrames
@@ -132,12 +132,12 @@ def test_weights_beside_an_xml_belong_to_its_digest(low_precision, tmp_path):
         (
             ["out=a.onnx", "precision=int8", "calibrate=b"],
             ("nncf",),
-            r"package nncf; run `pip install -e '.\[int8\]'`",
+            r"needs the package nncf; run `pip install -e '.\[int8\]'`",
         ),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(monkeypatch, capsys, keys, missing, message):
-    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name in missing else name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else name)
     assert cli.main(["export", "checkpoint=a.ckpt", *keys]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
 
