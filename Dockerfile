@@ -1,8 +1,15 @@
 # An image of the package whose entry point is its command. It is built only if the whole test suite passes in it.
 #
+# For NVIDIA GPUs, and for the CPU only:
+#
 #   docker build -t rvtssm .
-#   docker run --rm --gpus all -v "$PWD/outputs:/rvtssm/outputs" rvtssm demo out=outputs/demo
-FROM nvidia/cuda:13.0.1-base-ubuntu24.04
+#   docker run --rm --gpus all --ipc=host -v "$PWD/outputs:/rvtssm/outputs" rvtssm demo out=outputs/demo
+#
+#   docker build -t rvtssm:cpu --build-arg BASE=ubuntu:24.04 --build-arg RVTSSM_TORCH=cpu .
+#   docker run --rm --ipc=host -v "$PWD/outputs:/rvtssm/outputs" rvtssm:cpu demo out=outputs/demo
+ARG BASE=nvidia/cuda:13.0.1-base-ubuntu24.04
+FROM $BASE
+ARG RVTSSM_TORCH=
 
 # A compiler and the headers of Python are needed because Triton builds a small launcher for every kernel, libGL and glib
 # because the package trackers brings OpenCV with windows.

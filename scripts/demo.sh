@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install if needed, and run `rvtssm demo`: everything from synthetic recordings to report.md. Arguments are overrides.
+# Install if needed, and run `rvtssm demo`: everything from simulated recordings to report.html. Arguments are overrides.
 #
 #   bash scripts/demo.sh
 #   bash scripts/demo.sh out=outputs/demo

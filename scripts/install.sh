@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Create .venv in the checkout and install the package with the versions in constraints.txt. A second run does nothing
-# unless these have changed.
+# unless these have changed. RVTSSM_TORCH=cpu takes PyTorch without CUDA; other values are those of
+# `uv pip install --torch-backend`.
 # Run it (`bash scripts/install.sh`), or source it from another script, whose working directory is then the checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -55,7 +56,12 @@ install_package() {
     rm -f "$stamp"
     echo "install: installing the package and its dependencies into .venv"
     # Python compiles what is imported; compiling all of it would take a minute.
-    .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+    if [ -n "${RVTSSM_TORCH:-}" ]; then
+        .venv/bin/python -m pip install --disable-pip-version-check uv
+        .venv/bin/python -m uv pip install --python .venv/bin/python --torch-backend="$RVTSSM_TORCH" -c constraints.txt -e '.[dev]'
+    else
+        .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+    fi
     # Written last and in one step, so an interrupted installation leaves no stamp and is repeated.
     echo "$wanted" >"$stamp.new"
     mv "$stamp.new" "$stamp"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import multiprocessing
 import os
 import shutil
@@ -16,6 +17,18 @@ from hypothesis import settings
 # no deadline: the first call of a kernel compiles it; derandomised: a failure is the same on every machine
 settings.register_profile("rvtssm", deadline=None, derandomize=True)
 settings.load_profile("rvtssm")
+
+gc.disable()  # until all tests are collected: nothing of what is imported and collected is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is there before the first test from searches for garbage, which would visit millions of objects."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # because extensions report what the interpreter cannot remove at its end as a leak
 
 
 @pytest.fixture(scope="session", autouse=True)

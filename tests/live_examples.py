@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config
 
 from rvtssm import cli
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, write_checkpoint
@@ -35,6 +36,12 @@ EXPORTED = {
     ".onnx": {"temporal": "s5"},
     ".pt2": {"temporal": "s4d", "representation": "voxel_grid"},
     ".aot.pt2": {"temporal": "s5", "representation": "event_stack", "num_blocks": (0, 0, 0, 0)},
+}
+# of AOTInductor: do not optimise what calls the kernels, and do not compile headers that only one file includes
+FAST_COMPILER = {
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+    "aot_inductor.precompile_headers": False,
+    "cpp_cache_precompile_headers": False,
 }
 
 
@@ -76,7 +83,7 @@ def exported(live_checkpoint, made_once):
 
         def fill(folder: Path) -> None:
             write_checkpoint(folder / "model.ckpt", weights.detector, weights)
-            with contextlib.redirect_stdout(io.StringIO()) as told:
+            with contextlib.redirect_stdout(io.StringIO()) as told, torch._inductor.config.patch(FAST_COMPILER):
                 arguments = [f"checkpoint={folder / 'model.ckpt'}", f"out={folder / f'model{suffix}'}"]
                 assert cli.main(["export", *arguments, "check_steps=3"]) == 0
             (folder / "told.txt").write_text(told.getvalue())

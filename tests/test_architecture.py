@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ast
 import collections.abc
+import functools
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -88,10 +91,20 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def imports(source: str, module: str, is_package: bool = False) -> set[str]:
-    """Every module or name that a source imports, in absolute form: `from a import b` gives `a.b`."""
+def nodes_of(tree: ast.Module, at_runtime: bool = False) -> Iterator[ast.AST]:
+    """Every node of a source, or without those below `if TYPE_CHECKING`."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        is_for_types = at_runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        left += node.orelse if is_for_types else ast.iter_child_nodes(node)
+
+
+def imports(nodes: Iterable[ast.AST], module: str, is_package: bool = False) -> set[str]:
+    """Every module or name that is imported, in absolute form: `from a import b` gives `a.b`."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -104,32 +117,46 @@ def imports(source: str, module: str, is_package: bool = False) -> set[str]:
     return found
 
 
-def imports_of(path: Path) -> set[str]:
-    return imports(path.read_text(), module_name(path), path.name == "__init__.py")
+@dataclass(frozen=True)
+class Source:
+    """What the rules ask of a file, found in one reading."""
+
+    imports: set[str]
+    runtime_imports: set[str]  # without what stands under `if TYPE_CHECKING`
+    docstring: str | None
+    lines_that_print: list[int]
+    public_classes: list[str]
 
 
-def runtime_imports_of(path: Path) -> set[str]:
-    """As `imports_of`, without what stands under `if TYPE_CHECKING`."""
-
-    class Dropped(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-            return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
-
-    source = ast.unparse(Dropped().visit(ast.parse(path.read_text())))
-    return imports(source, module_name(path), path.name == "__init__.py")
+@functools.cache
+def read(path: Path) -> Source:
+    tree = ast.parse(path.read_text())
+    where, nodes = (module_name(path), path.name == "__init__.py"), list(nodes_of(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    return Source(
+        imports(nodes, *where),
+        imports(nodes_of(tree, at_runtime=True), *where),
+        ast.get_docstring(tree),
+        [call.lineno for call in calls if call.func.id == "print"],
+        [name for name in classes if not name.startswith("_")],
+    )
 
 
 def test_imports_are_seen_wherever_they_stand():
     source = (
         "import torch.nn as nn\nfrom ..boxes import nms\nfrom . import a\ndef f():\n    from rvtssm.run import train\n"
     )
-    assert imports(source, "rvtssm.models.detector") == {
+    assert imports(nodes_of(ast.parse(source)), "rvtssm.models.detector") == {
         "torch.nn",
         "rvtssm.boxes.nms",
         "rvtssm.models.a",
         "rvtssm.run.train",
     }
-    assert imports("from .a import b", "rvtssm.models", is_package=True) == {"rvtssm.models.a.b"}
+    relative = nodes_of(ast.parse("from .a import b"))
+    assert imports(relative, "rvtssm.models", is_package=True) == {"rvtssm.models.a.b"}
+    source = "if TYPE_CHECKING:\n    import torch\nelse:\n    import json\nimport ast\n"
+    assert imports(nodes_of(ast.parse(source), at_runtime=True), "rvtssm.a") == {"json", "ast"}
 
 
 def test_the_package_is_there():
@@ -141,7 +168,7 @@ def test_a_room_imports_only_what_its_row_allows(path: Path):
     room = room_of(module_name(path))
     assert room in MAY_IMPORT, f"{room} is a new room: give it a row in MAY_IMPORT, and in the table of the README"
     allowed = MAY_IMPORT[room] | {room}
-    for name in imports_of(path):
+    for name in read(path).imports:
         package, _, rest = name.partition(".")
         if package != "rvtssm" or rest == "__version__":
             continue
@@ -151,7 +178,7 @@ def test_a_room_imports_only_what_its_row_allows(path: Path):
 
 
 def test_the_config_takes_from_the_rooms_their_config_classes_and_tables_only():
-    names = [name for name in imports_of(PACKAGE / "config.py") if name.startswith("rvtssm.")]
+    names = [name for name in read(PACKAGE / "config.py").imports if name.startswith("rvtssm.")]
     names = [name for name in names if not name.startswith("rvtssm.limits.")]
     assert names
     assert all(name.endswith("Config") or name.rpartition(".")[2].isupper() for name in names), names
@@ -159,7 +186,7 @@ def test_the_config_takes_from_the_rooms_their_config_classes_and_tables_only():
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_a_room_stays_away_from_foreign_packages(path: Path):
-    foreign = {name.split(".")[0] for name in runtime_imports_of(path)}
+    foreign = {name.split(".")[0] for name in read(path).runtime_imports}
     assert not foreign & MAY_NOT_IMPORT.get(room_of(module_name(path)), set())
 
 
@@ -180,13 +207,12 @@ sys.exit(" ".join(name for name in loaded if name in sys.modules) or 0)
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_a_file_says_what_it_is_for(path: Path):
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no module docstring"
+    assert read(path).docstring, f"{path} has no module docstring"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_nothing_is_printed(path: Path):
-    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-    assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+    assert not read(path).lines_that_print
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -203,11 +229,6 @@ def test_every_file_has_a_name_of_its_own():
 
 def test_every_class_has_a_name_of_its_own():
     """One name, one public class, and none that reads like one of Python's collections."""
-    classes = [
-        node.name
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    ]
+    classes = [name for path in FILES for name in read(path).public_classes]
     assert sorted(classes) == sorted(set(classes)), sorted({name for name in classes if classes.count(name) > 1})
     assert not set(classes) & set(collections.abc.__all__)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
+import io
 import json
 import math
 import re
+import shlex
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -23,8 +28,9 @@ from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.streams import Streams
+from rvtssm.verbs import VERBS
 
-RATES = ("20", "40", "80", "100", "200")
+RATES = ("20", "40", "200")
 # every split of this seed has objects that stand still for 0.3 s
 TOY = (
     "synthetic.num_train=3",
@@ -45,6 +51,7 @@ TOY = (
     "training.accelerator=cpu",
     "training.log_every=2",
     "data.num_workers=0",
+    f"evaluation.frequencies_hz=[{','.join(RATES)}]",
     "evaluation.still_ms=250",
     "predict.scale=2",
 )
@@ -78,17 +85,50 @@ def test_the_demo_writes_metrics(demo):
     assert metrics["num_parameters"] == count_parameters(weights.detector)["total"]
 
 
-def test_the_demo_writes_a_report_whose_pictures_are_there(demo):
-    report = (demo / "report.md").read_text()
-    assert all(f"| {hz} |" in report for hz in RATES)
-    assert "objects that have stood still for 0.25 s" in report
-    links = [part.split(")")[0] for part in report.split("](")[1:]]
-    assert {"evaluation/evaluation.png", "prediction/video.mp4"} <= set(links) and len(links) > 2
-    for link in links:
-        assert (demo / link).stat().st_size > 0
-    video = cv2.VideoCapture(str(demo / "prediction" / "video.mp4"))
-    is_read, frame = video.read()
-    assert is_read and frame.shape[:2] >= (128, 192) and frame.std() > 0
+def test_the_demo_writes_one_page_to_send_on(demo):
+    """Nothing is beside it: video and pictures are inside, and the video is one that browsers play."""
+    page = (demo / "report.html").read_text()
+    loaded = re.findall(r'(?:src|poster|href)="([^"]*)"', page)
+    assert len(loaded) > 4 and all(
+        source.startswith(("data:image/png;base64,", "data:video/mp4;base64,")) for source in loaded
+    )
+    (video,) = (base64.b64decode(source.partition(",")[2]) for source in loaded if source.startswith("data:video"))
+    with av.open(io.BytesIO(video)) as opened:
+        frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
+        assert opened.streams.video[0].codec_context.name == "h264"
+    assert frame.shape[:2] >= (128, 192) and frame.std() > 0
+    assert "objects that have stood still for 0.25 s" in page
+    assert ">carried</td>" in page and ">reset at every step</td>" in page
+
+
+def test_the_page_of_the_demo_has_both_kinds_of_windows(demo):
+    found = {
+        name: json.loads((demo / "evaluation" / name / "evaluation.json").read_text()) for name in ("slide", "shrink")
+    }
+    table = re.search(r'<table id="both-windows">.*?</table>', (demo / "report.html").read_text())[0]
+    head, *rows = (re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in table.split("</tr>")[:-1])
+    assert head == ["Hz", "windows keep their length", "windows as long as the stride"]
+    assert [row[0] for row in rows] == [*RATES, "drop"]
+    for hz, *cells in rows[:-1]:
+        assert [cell.split(" ")[0] for cell in cells] == [
+            f"{100 * each['rates'][hz]['AP']:.1f}" for each in found.values()
+        ]
+    assert rows[-1][1:] == [f"{100 * each['performance_drop']:.1f}" for each in found.values()]
+    by_window = json.loads((demo / "metrics.json").read_text())["by_window"]
+    assert {name: each["performance_drop"] for name, each in by_window.items()} == {
+        name: each["performance_drop"] for name, each in found.items()
+    }
+
+
+def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
+    commands = [
+        html.unescape(text) for text in re.findall("<code>(rvtssm .*? .*?)</code>", (demo / "report.html").read_text())
+    ]
+    assert len(commands) > 5 and any(str(demo / "checkpoints/best.ckpt") in command for command in commands)
+    for command in commands:
+        _, verb, *words = shlex.split(command)
+        if verb != "study":  # that is the example of its help
+            cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
 
 
 def test_the_training_of_a_demo_can_be_watched(demo):
@@ -111,14 +151,15 @@ def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, cap
         r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
         r"train: source prepared synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
         "resumed from .*, device cpu, precision ",
-        r"evaluate: weights .*, stride 50 and 25 and 12.5 and 10 and 5 ms, recordings 2 with \d+ labels, device ",
+        r"evaluate: weights .*, stride 50 and 25 and 5 ms, recordings 2 with \d+ labels, device ",
     ):
         assert re.search(f"^about to {line}", told, re.MULTILINE), told
     assert [modified(demo / folder) for folder in folders] == before and all(before)
     again = json.loads((demo / "metrics.json").read_text())
     for values in (metrics, again):
-        for row in values["rates"].values():
-            del row["seconds"]
+        for each in (values, *values["by_window"].values()):
+            for row in each["rates"].values():
+                del row["seconds"]
     assert again == metrics
 
 

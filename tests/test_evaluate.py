@@ -149,8 +149,8 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     after = {name: b"the second" for name in REPORT_FILES}
-    monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: (None, []))  # a forked process cannot use torch
-    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder, pictures: write_files(folder, after))
+    monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: None)  # a forked process cannot use torch
+    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder: write_files(folder, after))
     monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
     monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
     began = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rvtssm.cli import main
 from rvtssm.models.checkpoint import read_checkpoint
 from tests.failing_disk import run_verb
 
@@ -47,13 +48,12 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(made_once, prepared) -> Path:
+def made(made_once) -> Path:
     """A folder with one folder per verb, which holds what the verb writes if nothing fails."""
 
     def fill(folder: Path) -> None:
         for verb in VERBS:
-            done = run_verb(prepared, words_of(verb, folder, folder / verb))
-            assert done.code == 0, done.printed
+            assert main(words_of(verb, folder, folder / verb)) == 0, verb
 
     return made_once("failing_disk", fill)
 

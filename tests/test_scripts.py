@@ -23,7 +23,7 @@ VERBS = {
 STAND_IN = f"""#!/bin/sh
 case "$*" in
     "-m pip --version") exit 0 ;;
-    "-m pip install"*) echo "$*" >>installed.txt; exit ${{PIP_FAILS:-0}} ;;
+    "-m pip install"* | "-m uv pip install"*) echo "$*" >>installed.txt; exit ${{PIP_FAILS:-0}} ;;
     *) exec "{sys.executable}" "$@" ;;
 esac
 """
@@ -76,6 +76,15 @@ def test_a_second_run_does_not_install_again(checkout):
     assert (checkout / "installed.txt").read_text().strip().endswith("-c constraints.txt -e .[dev]")
     assert install(checkout).returncode == 0
     assert num_installs(checkout) == 1
+
+
+def test_pytorch_for_the_cpu_only(checkout):
+    """The installer of that choice comes first. A later run without the choice leaves the installation as it is."""
+    assert install(checkout, RVTSSM_TORCH="cpu").returncode == 0
+    assert install(checkout).returncode == 0
+    first, second = (checkout / "installed.txt").read_text().splitlines()
+    assert first.startswith("-m pip install ") and first.endswith(" uv")
+    assert second.endswith("--torch-backend=cpu -c constraints.txt -e .[dev]")
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.frequency import performance_drop, published_rows
-from rvtssm.evaluation.page import document, figure, table
+from rvtssm.evaluation.page import document, plot, table
 from rvtssm.evaluation.plots import comparison_png
 from rvtssm.evaluation.result import (
     NO_VALUE,
@@ -64,7 +64,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     parts = [
         "<h2>Average precision by inference rate</h2>",
         table("rates", head, rows, f"AP in percent. {_DROP}"),
-        figure(comparison_png(ours, _published(reports)), "Average precision over the rate; dashed: published."),
+        plot(comparison_png(ours, _published(reports)), "Average precision over the rate; dashed: published."),
         *([_paired_table(reports, paired)] if paired else []),
         "<h2>At one rate</h2>",
         table("metrics", ["weights", "Hz", *(name.removeprefix("AP/") for name in names)], details, "percent"),

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown
@@ -24,36 +24,51 @@ from rvtssm.evaluation.result import (
 from rvtssm.inference.inference_config import SHOWN_SCORE
 
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2330 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse } .wide { overflow-x: auto; margin-bottom: 1.2rem }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #dde2ea }
-th { font-weight: 600 } tr > :first-child { text-align: left }
-td:first-child { overflow-wrap: anywhere; min-width: 6rem }
-img { max-width: 100% } figure { margin: 1rem 0 } figcaption, p { color: #3c4656; margin: .4rem 0 }
-dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem; overflow-wrap: anywhere } h1 { overflow-wrap: anywhere }
+:root { color-scheme: light dark; --page: #fff; --text: #1c2330; --soft: #46536a; --line: #dde2ea; --panel: #f3f5f9;
+  --accent: #1f4e8c }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #12161d; --text: #e3e8f0; --soft: #a5b0c2; --line: #2c3442; --panel: #1b212b; --accent: #8fb8de }
+  .plot { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }
+}
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: var(--text);
+  background: var(--page) }
+h1 { font-size: 1.7rem; line-height: 1.2; overflow-wrap: anywhere } h2 { font-size: 1.2rem; margin-top: 2.4rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.wide { overflow-x: auto; margin-bottom: 1.2rem }
+th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line) }
+th { font-weight: 600 } tr > :first-child { text-align: left; padding-left: 0 }
+td:first-child { overflow-wrap: anywhere; min-width: 4rem }
+img, video { max-width: 100%; height: auto } figure { margin: 1rem 0 }
+figcaption, p { color: var(--soft); margin: .4rem 0 }
+img:not(.plot), video { border-radius: 6px }
+dt { font-weight: 600 } dd { margin: 0 0 .4rem 1.2rem; overflow-wrap: anywhere }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1.2rem 0 }
+.tiles div { background: var(--panel); border-radius: 8px; padding: .8rem 1rem }
+.tiles dt { font-weight: 400; color: var(--soft) } .tiles dd { font-size: 1.7rem; margin: 0; color: var(--accent) }
+pre { background: var(--panel); border-radius: 6px; padding: .6rem .8rem; margin: .3rem 0 1rem; white-space: pre-wrap;
+  overflow-wrap: anywhere }
+.plot { max-width: min(100%, 46rem) }
+.frames { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 1rem }
 """
 
 
-class Picture(NamedTuple):
-    """A PNG with a caption."""
-
-    caption: str
-    png: bytes
+def to_html(report: EvaluationReport) -> str:
+    """Return the page of a report. The page has the numbers as JSON, too."""
+    return document(report.title, [*_rates(report), *details(report)], to_json(report))
 
 
-def to_html(report: EvaluationReport, pictures: Sequence[Picture] = ()) -> str:
-    """Return the page of a report; `pictures` show the worst frames. The page has the numbers as JSON, too."""
-    parts = [
-        *_rates(report),
+def details(report: EvaluationReport) -> list[str]:
+    """Return what a page says after the rates: kinds of objects, the worst frames, the conditions."""
+    return [
         *(_breakdown(report.breakdown, report.breakdown_hz) if report.breakdown else []),
-        *([f"<h2>Worst frames</h2><p>{_rule()}</p>"] if pictures else []),
-        *(figure(picture.png, picture.caption) for picture in pictures),
+        *([f"<h2>Worst frames</h2><p>{_rule()}</p>"] if report.worst else []),
+        '<div class="frames">',
+        *(figure(picture.png, picture.caption) for picture in report.worst),
+        "</div>",
         "<h2>Conditions</h2><dl>",
         *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in report.settings.items()),
         "</dl>",
     ]
-    return document(report.title, parts, to_json(report))
 
 
 def document(title: str, parts: Iterable[str], numbers: Any) -> str:
@@ -84,9 +99,9 @@ def _rates(report: EvaluationReport) -> list[str]:
     if report.time_shifts:
         parts += [
             f"<p>{escape(shift_sentence(report))}</p>",
-            figure(shifts_png(report.time_shifts), "AP over the shift."),
+            plot(shifts_png(report.time_shifts), "AP over the shift."),
         ]
-    return [*parts, figure(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
+    return [*parts, plot(rates_png(report.title, report.dataset, report.rows), "Average precision over the rate.")]
 
 
 def _intervals(report: EvaluationReport) -> list[str]:
@@ -117,7 +132,7 @@ def _published(report: EvaluationReport) -> list[str]:
 def _breakdown(breakdown: Breakdown, hz: float) -> list[str]:
     parts = [
         "<h2>Precision over recall</h2>",
-        figure(precision_png(breakdown.curves), f"At {hz:g} Hz, like all below."),
+        plot(precision_png(breakdown.curves), f"At {hz:g} Hz, like all below."),
     ]
     parts += [
         "<h2>Average precision by kind of object</h2>",
@@ -155,6 +170,25 @@ def table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]], caption
 
 def figure(png: bytes, caption: str) -> str:
     """Return a picture that is embedded in the page."""
-    data: Any = base64.b64encode(png).decode()
-    text = escape(caption)
-    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+    return _figure(f'<img alt="{escape(caption)}" src="{_embedded(png, "image/png")}">', caption)
+
+
+def plot(png: bytes, caption: str) -> str:
+    """Return a plot that is embedded in the page; a dark page shows its light background dark."""
+    return _figure(f'<img class="plot" alt="{escape(caption)}" src="{_embedded(png, "image/png")}">', caption)
+
+
+def video(mp4: bytes, poster: bytes | None, caption: str) -> str:
+    """Return a video in H.264 that is embedded in the page; the PNG `poster` is shown where it cannot be played."""
+    shown = f'src="{_embedded(mp4, "video/mp4")}"'
+    if poster is not None:
+        shown += f' poster="{_embedded(poster, "image/png")}"'
+    return _figure(f"<video {shown} controls autoplay loop muted playsinline></video>", caption)
+
+
+def _figure(content: str, caption: str) -> str:
+    return f"<figure>{content}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _embedded(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

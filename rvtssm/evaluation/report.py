@@ -4,13 +4,12 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from rvtssm.evaluation.frequency import RateRow, published_rows
-from rvtssm.evaluation.page import Picture, to_html
+from rvtssm.evaluation.page import to_html
 from rvtssm.evaluation.plots import rates_png
 from rvtssm.evaluation.result import (
     EvaluationReport,
@@ -73,14 +72,14 @@ def to_markdown(report: EvaluationReport) -> str:
     return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in report.settings.items()), ""])
 
 
-def write_report(report: EvaluationReport, folder: Path, pictures: Sequence[Picture] = ()) -> dict[str, Path]:
-    """Write REPORT_FILES to a folder, and return their paths by kind. `pictures` show the worst frames in the page."""
+def write_report(report: EvaluationReport, folder: Path) -> dict[str, Path]:
+    """Write REPORT_FILES to a folder, and return their paths by kind."""
     content = (
         (json.dumps(to_json(report), indent=2) + "\n").encode(),
         to_csv(report).encode(),
         to_markdown(report).encode(),
         rates_png(report.title, report.dataset, report.rows),
-        to_html(report, pictures).encode(),
+        to_html(report).encode(),
     )
     return {path.suffix[1:]: path for path in write_files(folder, dict(zip(REPORT_FILES, content, strict=True)))}
 

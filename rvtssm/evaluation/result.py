@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown
@@ -12,6 +12,13 @@ from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.tracking import TRACK_METRICS
 
 NO_VALUE = "–"  # stands for a number without ground truth
+
+
+class Picture(NamedTuple):
+    """A PNG with a caption."""
+
+    caption: str
+    png: bytes
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,9 @@ class EvaluationReport:
     settings: Mapping[str, str]  # everything that influences the numbers: score, thresholds, filters, windows, memory
     reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
     still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
+    without_memory: Interval | None = None  # AP at `reference_hz` with the state reset at every step
     breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
+    worst: Sequence[Picture] = ()  # the worst frames of the breakdown
     time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
 
     def __post_init__(self) -> None:

@@ -16,7 +16,8 @@ from rvtssm.records import Detections
 log = logging.getLogger(__name__)
 
 RECORDING_FILE = "prediction.rrd"
-TIMELINE, EVENTS, OBJECTS, PLOTS = "time", "camera/events", "camera/objects", "plots"
+TIMELINE, CAMERA, EVENTS, OBJECTS = "time", "camera", "camera/events", "camera/objects"
+PLOTS = "plots/rate_hz", "plots/step_ms", "plots/objects"
 _FLUSH_S = 10.0  # for the viewer to take what was sent last
 
 
@@ -51,8 +52,8 @@ class RerunLog:
             colors=[class_color(class_id) for class_id in found.class_id.tolist()],
             class_ids=found.class_id,
         )
-        plots = {"rate_hz": 1e6 / max(found.t_us - start_us, 1), "step_ms": 1000 * seconds, "objects": len(found)}
-        scalars = {f"{PLOTS}/{name}": rerun.Scalars(number) for name, number in plots.items()}
+        numbers = 1e6 / max(found.t_us - start_us, 1), 1000 * seconds, len(found)
+        scalars = {plot: rerun.Scalars(number) for plot, number in zip(PLOTS, numbers, strict=True)}
         self._log(found.t_us, {OBJECTS: boxes, **scalars})
 
     def picture(self, events: np.ndarray, t_us: int) -> None:
@@ -92,10 +93,22 @@ def open_rerun(
                 stream.save(path)
             else:
                 _show(stream)
+            stream.send_blueprint(_layout())
         yield RerunLog(streams, class_names, sensor_hw, min_score)
     finally:
         for stream, path in zip(streams, paths, strict=True):
             _finish(stream, path)
+
+
+def _layout() -> Any:
+    """Return the views: boxes over events in one, which Rerun would not do by itself, and a plot below another."""
+    from rerun import blueprint
+
+    plots = [blueprint.TimeSeriesView(origin=f"/{plot}", name=plot.partition("/")[2]) for plot in PLOTS]
+    camera = blueprint.Spatial2DView(origin=f"/{CAMERA}", name="events and objects")
+    return blueprint.Blueprint(
+        blueprint.Horizontal(camera, blueprint.Vertical(*plots), column_shares=[3, 2]), collapse_panels=True
+    )
 
 
 def _finish(stream: Any, path: Path | None) -> None:

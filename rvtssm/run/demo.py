@@ -1,6 +1,7 @@
 """`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 from rvtssm.config import Config
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
-from rvtssm.evaluation.report import to_markdown
 from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.inference.predict_recording import PredictionSummary, predict_recording
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import result_set
 from rvtssm.run.console import console, say
+from rvtssm.run.demo_report import DemoResult, demo_page
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.generate import generate
 from rvtssm.run.inputs import check_demo
@@ -22,14 +23,14 @@ from rvtssm.run.preprocess import preprocess
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
 
-_FILES = ("report.md", "metrics.json")
+_FILES = ("report.html", "metrics.json")
 STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
 
 
 def demo(config: Config) -> None:
     """Generate, preprocess, train, evaluate at every rate and predict in `out`; steps that are complete are skipped.
 
-    Write `report.md` and `metrics.json` to `out`.
+    Write `report.html`, which has video and pictures inside, and `metrics.json` to `out`.
     """
     check_demo(config)
     out = Path(config.out or "outputs/demo")
@@ -40,7 +41,7 @@ def demo(config: Config) -> None:
     )
     with result_set(out, "demo", _FILES) as staged:
         _all_steps(replace(config, out=str(out), dataset=dataset, resume="auto"), out, staged)
-    say(f"wrote {out / 'report.md'} and {out / 'metrics.json'}")
+    say(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
 
 
 def _all_steps(config: Config, out: Path, staged: Path) -> None:
@@ -52,12 +53,28 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")
-    (report,) = evaluate(replace(config, out=str(out / "evaluation")))
+    reports = _evaluate(config, out / "evaluation")
     _announce("predict")
     summary = _predict(config, out / "prediction")
-    metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
+    metrics = _metrics(config, reports, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-    (staged / "report.md").write_text(_page(report, metrics, summary, config.evaluation.still_ms, out))
+    result = DemoResult(
+        reports, metrics, summary, out / "prediction", Path(str(config.checkpoint)), config.evaluation.still_ms
+    )
+    (staged / "report.html").write_text(demo_page(result))
+
+
+def _evaluate(config: Config, out: Path) -> dict[str, EvaluationReport]:
+    """Evaluate with both kinds of windows, which differ only if there are several rates; the configured kind first."""
+    options = config.evaluation
+    windows = [options.window]
+    if len(options.frequencies_hz or []) > 1:
+        windows.append("slide" if options.window == "shrink" else "shrink")
+    found = {}
+    for window in windows:
+        scored = replace(options, window=window, ablate_memory=options.ablate_memory and window == windows[0])
+        (found[window],) = evaluate(replace(config, out=str(out / window), evaluation=scored))
+    return found
 
 
 def _announce(step: str) -> None:
@@ -75,54 +92,20 @@ def _predict(config: Config, out: Path) -> PredictionSummary:
     return summary
 
 
-def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
+def _metrics(config: Config, reports: Mapping[str, EvaluationReport], train_seconds: float) -> dict[str, Any]:
     """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
-    plain = to_json(report)
-    reference = plain["rates"][f"{report.reference_hz:g}"]
+    by_window = {window: to_json(report) for window, report in reports.items()}
+    plain = by_window[config.evaluation.window]
+    reference = plain["rates"][f"{plain['reference_hz']:g}"]
     return {
         "ap": reference["AP"],
         "ap50": reference["AP50"],
         "rates": plain["rates"],
         "performance_drop": plain["performance_drop"],
         "still_objects": plain["still_objects"],
+        "by_window": {
+            window: {name: found[name] for name in ("rates", "performance_drop")} for window, found in by_window.items()
+        },
         "train_seconds": round(train_seconds, 1),
         "num_parameters": count_parameters(read_checkpoint(str(config.checkpoint)).detector)["total"],
     }
-
-
-def _page(
-    report: EvaluationReport, metrics: dict[str, Any], summary: PredictionSummary, still_ms: float, out: Path
-) -> str:
-    stills = sorted((out / "prediction").glob("still_*.png"))
-    still = metrics["still_objects"]
-    lines = [
-        "# A detector for event cameras, trained from nothing",
-        "",
-        f"{metrics['num_parameters'] / 1e6:.2f} M parameters, trained for {metrics['train_seconds']:.0f} s on "
-        f"simulated traffic at {report.reference_hz:g} Hz. The table is measured on test recordings, which were not "
-        "used in training; at other rates the same weights run on other windows with the time step rescaled.",
-        "",
-        to_markdown(report),
-        "![average precision over rates](evaluation/evaluation.png)",
-        "",
-        "By class, size, speed and time since the last motion, and the worst frames: [page](evaluation/report.html).",
-        "",
-    ]
-    if len(still) == 2:
-        lines += [
-            "## What memory is worth",
-            "",
-            "An object that stands still emits no events. AP on objects that have stood still for "
-            f"{still_ms / 1000:g} s or longer: "
-            f"{100 * still['carried']:.1f} with the state carried, {100 * still['reset']:.1f} with the state reset at "
-            "every step (all other ground truth is ignored).",
-            "",
-        ]
-    lines += [
-        "## Pictures",
-        "",
-        f"[video](prediction/video.mp4) of `{Path(summary.recording).name}`; white: ground truth.",
-        "",
-    ]
-    lines += [f"![{path.stem}](prediction/{path.name})" for path in stills]
-    return "\n".join(lines) + "\n"

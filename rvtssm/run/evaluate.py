@@ -17,10 +17,9 @@ from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_d
 from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.matches import RecordingMatches
-from rvtssm.evaluation.page import Picture
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.report import REPORT_FILES, console_table, write_report
-from rvtssm.evaluation.result import EvaluationReport, citation, percent_interval
+from rvtssm.evaluation.result import EvaluationReport, Picture, citation, percent_interval
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, shown_events, to_png
@@ -100,8 +99,8 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
 def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
     with locked(out):
         with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
-            report, pictures = _measure(config, kept_folder(out), ranks)
-            write_report(report, staged, pictures)
+            report = _measure(config, kept_folder(out), ranks)
+            write_report(report, staged)
         remove_kept(out)
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
     say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
@@ -116,15 +115,15 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
             say(best if len(reports) == 1 else f"{path}: {best}")
 
 
-def _measure(config: Config, kept: Path, ranks: Ranks | None) -> tuple[EvaluationReport, list[Picture]]:
-    """Return the numbers of one checkpoint at all rates, and pictures of the worst frames."""
+def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationReport:
+    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
     with open_workers(config, checkpoint, ranks) as workers:
         return _numbers(SplitRuns(config, checkpoint, data, _digest(config, checkpoint), workers, kept))
 
 
-def _numbers(runs: SplitRuns) -> tuple[EvaluationReport, list[Picture]]:
+def _numbers(runs: SplitRuns) -> EvaluationReport:
     config, checkpoint = runs.config, runs.checkpoint
     spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
 
@@ -149,7 +148,7 @@ def _numbers(runs: SplitRuns) -> tuple[EvaluationReport, list[Picture]]:
     run = [*rates, trained] if trained and trained not in rates else rates
     latencies = _latencies(runs, run) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
-    rows, still, gained = [], {}, {}
+    rows, still, gained, without_memory = [], {}, {}, None
     for rate in rates:
         began = time.perf_counter()
         latency_ms = latencies.get(rate.hz)
@@ -172,8 +171,9 @@ def _numbers(runs: SplitRuns) -> tuple[EvaluationReport, list[Picture]]:
     if options.ablate_memory and trained:
         recordings, _ = runs.scored(trained.asked_hz, latencies.get(trained.hz), is_reset=True)
         reset = resampled_from(match_detections(recordings, spec))
+        without_memory = reset.interval("AP")
         gained["AP without memory"] = (
-            f"{percent_interval(reset.interval('AP'))} at {trained.hz:g} Hz, state reset at every step"
+            f"{percent_interval(without_memory)} at {trained.hz:g} Hz, state reset at every step"
         )
         carried = next((row.resampled for row in rows if row.hz == trained.hz), None)
         if carried and (gain := carried.minus(reset, "AP")):
@@ -182,7 +182,7 @@ def _numbers(runs: SplitRuns) -> tuple[EvaluationReport, list[Picture]]:
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.streaming:
         gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
-    report = EvaluationReport(
+    return EvaluationReport(
         title=", ".join(
             [
                 f"{spec.name} {options.split}",
@@ -202,10 +202,11 @@ def _numbers(runs: SplitRuns) -> tuple[EvaluationReport, list[Picture]]:
         },
         reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
+        without_memory=without_memory,
         breakdown=breakdown,
+        worst=pictures,
         time_shifts=_time_shifts(runs, broken_down),
     )
-    return report, pictures
 
 
 def _digest(config: Config, checkpoint: LoadedCheckpoint) -> str:

@@ -3,6 +3,7 @@
 import io
 import logging
 import math
+import shutil
 import signal
 import threading
 import time
@@ -110,11 +111,12 @@ class Checkpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
         ap = -1.0 if math.isnan(ap) else ap  # there was no ground truth
-        if ap >= self.best_ap:
+        is_best = ap >= self.best_ap
+        if is_best:
             self.best_ap = ap
             self._save(trainer, self.best)
         will_stop, _ = self._agreed(trainer)
-        self._save(trainer, self.last)
+        self._save(trainer, self.last, copy_of=self.best if is_best else None)
         self._can_stop = will_stop
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -131,10 +133,13 @@ class Checkpoints(Checkpoint):
         will_stop, is_due = wishes.bool().tolist()
         return will_stop, is_due
 
-    def _save(self, trainer: L.Trainer, path: Path) -> None:
+    def _save(self, trainer: L.Trainer, path: Path, copy_of: Path | None = None) -> None:
         try:
             with atomic_file(path) if trainer.is_global_zero else nullcontext(path) as staged:
-                trainer.save_checkpoint(staged)  # every process contributes; the first one writes
+                if copy_of is None:
+                    trainer.save_checkpoint(staged)  # every process contributes; the first one writes
+                elif trainer.is_global_zero:
+                    shutil.copyfile(copy_of, staged)
         except OSError as error:
             if error.strerror:  # the error of a full disk does not name the file
                 error.filename = str(path)

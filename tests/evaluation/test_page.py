@@ -15,9 +15,9 @@ from test_report import make_report
 
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import ScoredRecording
-from rvtssm.evaluation.page import Picture, to_html
+from rvtssm.evaluation.page import to_html
 from rvtssm.evaluation.report import write_report
-from rvtssm.evaluation.result import percent, to_json
+from rvtssm.evaluation.result import Picture, percent, to_json
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 PNG = base64.b64decode(  # one pixel
@@ -71,7 +71,7 @@ def report():
 
 
 def test_nothing_is_loaded(report):
-    text = to_html(report, [Picture("a at 1 s: 3 missed", PNG)])
+    text = to_html(replace(report, worst=[Picture("a at 1 s: 3 missed", PNG)]))
     page = Page(text)
     assert len(page.loaded) == 3 and all(source.startswith("data:image/png;base64,") for source in page.loaded)
     for source in page.loaded:
@@ -82,7 +82,7 @@ def test_nothing_is_loaded(report):
 
 
 def test_the_numbers_are_those_of_the_json(report, tmp_path):
-    paths = write_report(report, tmp_path, [Picture("x", PNG)])
+    paths = write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path)
     page, numbers = Page(paths["html"].read_text()), json.loads(paths["json"].read_text())
     assert paths["html"].name == "report.html"
     assert json.loads(page.script) == numbers == to_json(report)

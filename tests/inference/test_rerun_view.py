@@ -16,7 +16,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.draw import events_image
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
-from rvtssm.inference.rerun_view import open_rerun
+from rvtssm.inference.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun
 from rvtssm.records import Detections
 
 
@@ -58,6 +58,16 @@ def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
     picture = cv2.imdecode(np.array(blob, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert picture.shape == (48, 64, 3)  # of the sensor, as the boxes
     np.testing.assert_array_equal(picture[::2, ::2], events_image(events))
+
+
+def test_one_view_shows_events_and_objects_and_each_plot_has_its_own(monkeypatch, tmp_path):
+    sent = []
+    monkeypatch.setattr(rerun.RecordingStream, "send_blueprint", lambda self, layout: sent.append(layout))
+    with open_rerun([tmp_path / "a.rrd"], (), (48, 64), 0.3):
+        pass
+    camera, plots = sent[0].root_container.contents
+    assert camera.origin == f"/{CAMERA}" and {entity.partition("/")[0] for entity in (EVENTS, OBJECTS)} == {CAMERA}
+    assert [plot.origin for plot in plots.contents] == [f"/{plot}" for plot in PLOTS]
 
 
 def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_events, tmp_path, monkeypatch):

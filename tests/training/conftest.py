@@ -96,8 +96,10 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def shares(out: Path, devices: int) -> list[str]:
-    return [f"training.devices={devices}", f"sampling.batch_size={BATCH // devices}", f"out={out}"]
+def shares(out: Path, devices: int, nodes: int = 1) -> list[str]:
+    """The settings of one of `devices` processes, which are spread over nodes."""
+    counts = [f"training.devices={devices // nodes}", f"training.num_nodes={nodes}"]
+    return [*counts, f"sampling.batch_size={BATCH // devices}", f"out={out}"]
 
 
 @pytest.fixture(scope="session")
@@ -111,15 +113,18 @@ def ranks(prepared):
         out: Path,
         *overrides: str,
         devices: int = 2,
+        nodes: int = 1,
         blow: tuple[int, int, int] | None = None,
         train: Callable[[Path, Any, list[str], dict], None] = train_as_rank,
     ) -> list[int]:
-        together = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(devices), "MASTER_PORT": free_port()}
+        on_one = devices // nodes
+        together = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(on_one)}
         jobs = []
-        for rank in map(str, range(devices)):
-            environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
-            arguments = (out, blow, [*overrides, *shares(out, devices)], environment)
+        for rank in range(devices):
+            places = {"RANK": rank, "LOCAL_RANK": rank % on_one, "GROUP_RANK": rank // on_one}
+            environment = {**together, **{name: str(place) for name, place in places.items()}}
+            arguments = (out, blow, [*overrides, *shares(out, devices, nodes)], environment)
             jobs.append(prepared.Process(target=train, args=arguments))
             jobs[-1].start()
         began = time.monotonic()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import replace
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,9 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.run.evaluate import evaluate
 from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from tests.training.conftest import BATCH, BOUND_S, free_port, shares
+from tests.training.conftest import BATCH, BOUND_S, shares
+from tests.training.watched import train_as_script
 
-ROOT = Path(__file__).parents[2]
-WATCHED = Path(__file__).with_name("watched.py")
 NUM_STEPS = 5
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
 EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
@@ -35,25 +33,16 @@ FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
 pytestmark = pytest.mark.distributed
 
 
-@contextlib.contextmanager
-def started(command: list[str], **variables: str):
-    """A job in a group of its own, which ends with the block."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **variables}
-    job = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+def run_as_script(context: ForkServerContext, out: Path, overrides: list[str]) -> None:
+    """Run to the end, without an error, a job that starts its other processes itself."""
+    job = context.Process(target=train_as_script, args=(out, overrides))
+    job.start()
     try:
-        yield job
+        job.join(timeout=BOUND_S)
+        assert job.exitcode == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-
-
-def run(command: list[str], **variables: str) -> None:
-    """To the end, without an error; the pipe closes when the last of its processes has gone."""
-    with started(command, **variables) as job:
-        told, _ = job.communicate(timeout=BOUND_S)
-    assert job.returncode == 0, told
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +139,14 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
 
 
 @pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
-def test_validation_in_several_processes_is_that_of_one(toy_data, toy_config, ranks, tmp_path, logged, devices):
+def test_validation_in_several_processes_is_that_of_one(
+    toy_data, toy_config, prepared, ranks, tmp_path, logged, devices
+):
     settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
     if devices == 3:
         assert ranks(tmp_path, *toy_data, *settings, devices=devices) == [0, 0, 0]
     else:  # as Lightning starts them itself
-        run([sys.executable, str(WATCHED), str(tmp_path), *toy_data, *settings, *shares(tmp_path, devices)])
+        run_as_script(prepared, tmp_path, [*toy_data, *settings, *shares(tmp_path, devices)])
     first, *others = (found["weights"] for found in notes(tmp_path))
     assert len(others) == devices - 1
     assert all(torch.equal(first[name], other[name]) for other in others for name in first)
@@ -188,15 +179,12 @@ def test_a_run_goes_on_after_any_of_its_processes_was_killed(whole, toy_data, ra
     assert [found_log[step] for step in range(3, NUM_STEPS)] == [log[step] for step in range(3, NUM_STEPS)]
 
 
-def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, tmp_path):
+def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, ranks, tmp_path):
     settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
     train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
-    command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh"), *toy_data, *settings, f"out={tmp_path / 'nodes'}"]
-    command.append(f"sampling.batch_size={BATCH // 2}")
-    node = {"PYTHON": sys.executable, "PROCESSES": "1", "NODES": "2", "HEAD": "127.0.0.1", "PORT": free_port()}
-    with started(command, **node) as first, started(command, **node) as second:
-        told = [job.communicate(timeout=BOUND_S)[0] for job in (first, second)]
-    assert (first.returncode, second.returncode) == (0, 0), told
-    found, wanted = weights(tmp_path / "nodes"), weights(tmp_path / "alone")
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    assert ranks(nodes, *toy_data, *settings, nodes=2) == [0, 0]
+    found, wanted = weights(nodes), weights(tmp_path / "alone")
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
+from torch.distributed.run import config_from_args, get_args_parser
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
@@ -89,7 +90,8 @@ def test_without_gpus_the_number_of_processes_has_to_be_named():
     assert done.stderr.count("\n") == 1 and "as in PROCESSES=2" in done.stderr
 
 
-def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path):
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path, nodes):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
@@ -97,10 +99,19 @@ def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path):
     environment = {**os.environ, "PYTHON": str(python), "PROCESSES": "3", "PORT": "1234"}
     for name in ("NODES", "HEAD", "RESTARTS"):
         environment.pop(name, None)
+    if nodes > 1:
+        environment |= {"NODES": str(nodes), "HEAD": "10.0.0.1"}
     told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert told.startswith("-m torch.distributed.run --nnodes 1 --nproc-per-node 3 --max-restarts 1 ")
-    assert "--rdzv-endpoint localhost:1234 " in told
-    assert told.endswith("scripts/train.py resume=auto training.devices=3 training.num_nodes=1 dataset=gen1\n")
+    module, name, *words = told.split()
+    assert (module, name) == ("-m", "torch.distributed.run")
+    asked = get_args_parser().parse_args(words)  # as torchrun reads its command line
+    assert (asked.training_script, *asked.training_script_args) == (
+        *("scripts/train.py", "resume=auto", "training.devices=3", f"training.num_nodes={nodes}", "dataset=gen1"),
+    )
+    config, _, _ = config_from_args(asked)
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node, config.max_restarts) == (nodes, nodes, 3, 1)
+    assert config.rdzv_endpoint == ("localhost:1234" if nodes == 1 else "10.0.0.1:1234")
+    assert (config.rdzv_backend, config.run_id) == ("c10d", "rvtssm")
 
 
 # srun: the task takes its place; scontrol: takes notes

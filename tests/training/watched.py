@@ -79,5 +79,14 @@ def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: lis
     sys.exit(train_watched(Watch(notes, blow), overrides))
 
 
+def train_as_script(notes: Path, overrides: list[str]) -> None:
+    """Train in a process of its own, as if somebody had started this file, which Lightning starts once more."""
+    os.setsid()
+    torch.set_num_threads(1)
+    os.environ.update({"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"})
+    sys.argv = [__file__, str(notes), *overrides]
+    sys.exit(train_watched(Watch(notes), overrides))
+
+
 if __name__ == "__main__":
     sys.exit(train_watched(Watch(Path(sys.argv[1])), sys.argv[2:]))
