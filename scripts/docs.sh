@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install if needed, and build the site into outputs/site. A broken link, and any other warning, is an error.
+# Install if needed, and build the site into outputs/site. A broken link, any other warning, and a verb or key that
+# the search does not find, is an error.
 #
 #   bash scripts/docs.sh
 set -euo pipefail
@@ -8,4 +9,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 .venv/bin/python scripts/site_pages.py outputs/pages
 rm -rf outputs/site
 PYTHONPATH=. .venv/bin/zensical build --strict
+.venv/bin/python scripts/site_search.py outputs/site
 echo "open outputs/site/index.html"

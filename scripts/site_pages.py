@@ -32,7 +32,8 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
 }
 MADE = ("commands.md", "files.md", "recipes.md")  # from the code
-PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in ROOT.glob("docs/*.md")}, **ELSEWHERE}
+IN_DOCS = (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.md"))
+PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in IN_DOCS}, **ELSEWHERE}
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 
 

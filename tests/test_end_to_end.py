@@ -9,6 +9,7 @@ import io
 import json
 import math
 import re
+import runpy
 import shlex
 import shutil
 from dataclasses import fields, replace
@@ -55,6 +56,9 @@ TOY = (
     "evaluation.still_ms=250",
     "predict.scale=2",
 )
+
+
+NOTEBOOKS = runpy.run_path(str(Path(__file__).parents[1] / "scripts/notebook_pages.py"))
 
 
 def modified(folder: Path) -> dict[Path, int]:
@@ -129,6 +133,17 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
         _, verb, *words = shlex.split(command)
         if verb != "study":  # that is the example of its help
             cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook, demo, tmp_path, monkeypatch):
+    """With the small demo of this file in place of the one that readers make."""
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "demo").symlink_to(demo)
+    monkeypatch.chdir(tmp_path)
+    cells = list(NOTEBOOKS["outputs"](notebook))
+    shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
+    assert len(cells) > 6 and sum(bool(each) for each in shown) > 2 and "nan" not in " ".join(map(str, shown))
 
 
 def test_the_training_of_a_demo_can_be_watched(demo):

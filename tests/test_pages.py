@@ -18,6 +18,7 @@ from rvtssm.verbs import VERBS
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "data_prep/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SITE = runpy.run_path(str(ROOT / "scripts/site_pages.py"))
+NOTEBOOKS = runpy.run_path(str(ROOT / "scripts/notebook_pages.py"))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,14 @@ def test_links_are_those_of_the_site(tmp_path, monkeypatch):
             SITE["site_page"]("docs/a.md", tmp_path / "out")
 
 
+@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
+    """They run in tests/test_end_to_end.py; after a change, scripts/notebook_pages.py writes the page again."""
+    cells, page = NOTEBOOKS["cells"](notebook), notebook.with_suffix(".md").read_text()
+    assert NOTEBOOKS["programs"](page) == [cell.text for cell in cells if not cell.is_prose]
+    assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []
+
+
 def test_every_verb_and_key_is_on_the_page_of_commands(site):
     page = (site / "commands.md").read_text()
     read = {section for verb in VERBS.values() for section in verb.reads}
@@ -111,6 +120,16 @@ def test_every_verb_and_key_is_on_the_page_of_commands(site):
     assert len(keys) > 100
     assert [key for key in keys if f"| `{key}` |" not in page] == []
     assert [verb for verb in VERBS if f"### rvtssm {verb}\n" not in page] == []
+
+
+def test_a_verb_or_a_key_that_the_search_lacks_is_named():
+    not_found = runpy.run_path(str(ROOT / "scripts/site_search.py"))["not_found"]
+    keys = "".join(f"<code>{key.name}</code>" for key in keys_of(Config()))
+    index = [{"title": f"rvtssm {verb}", "location": f"commands.html#{verb}", "text": keys} for verb in VERBS]
+    assert not_found(index) == []
+    assert not_found(index[1:]) == [f"rvtssm {next(iter(VERBS))}"]
+    less = [{**item, "text": keys.replace("<code>windows.stride_ms</code>", "")} for item in index]
+    assert not_found(less) == ["windows.stride_ms"]
 
 
 def test_every_file_and_module_is_listed(site):

@@ -230,4 +230,4 @@ class LiveStream:
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>"
+    return f"<p>{escape(caption)}</p><table><tr>{head}</tr>{body}</table>"

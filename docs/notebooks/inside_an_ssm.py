@@ -1,0 +1,65 @@
+# %% [markdown]
+# # Inside an SSM
+#
+# A state-space layer alone: its modes, its answer to an impulse at two rates, and what the bandlimit removes.
+# It needs no data.
+
+# %%
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.training.spectrum_monitor import spectrum_figure
+
+torch.manual_seed(0)
+layer = build_temporal_layer(TemporalConfig(name="s5", discretization="zoh", dt_max=0.4, bandlimit=0), dim=32)
+
+# %% [markdown]
+# Each mode decays with a time constant and oscillates at a frequency. Both are counted in steps of the training; with a
+# stride of 50 ms they become milliseconds and hertz.
+
+# %%
+Image.fromarray(spectrum_figure(layer.spectrum(), stride_us=50_000, title="S5, before training"))
+
+# %% [markdown]
+# An input is held for one step of the training, 50 ms, and then it is zero. At 200 Hz the same input takes ten steps,
+# and the step scale is 0.1. The state after the same time is the same, because `zoh` is exact for an input that is
+# held.
+
+# %%
+pulse = torch.randn(32)
+
+
+@torch.no_grad()
+def response(steps_per_stride: int, num_strides: int = 20) -> torch.Tensor:
+    x = torch.zeros(num_strides * steps_per_stride, 1, 32)
+    x[:steps_per_stride] = pulse
+    y, _ = layer(x, layer.init_state(1), 1 / steps_per_stride)
+    return y[:, 0]
+
+
+coarse, fine = response(1), response(10)
+with torch.no_grad():
+    _, state = layer(pulse.expand(1, 1, 32), layer.init_state(1), 1.0)
+    _, state_fine = layer(pulse.expand(10, 1, 32), layer.init_state(1), 0.1)
+print("relative difference of the states:", f"{((state - state_fine).abs().max() / state.abs().max()).item():.0e}")
+
+# %%
+figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+axes = figure.add_subplot()
+axes.plot(torch.arange(1, 201) * 5, fine[:, 0], label="200 Hz, step scale 0.1")
+axes.plot(torch.arange(1, 21) * 50, coarse[:, 0], "o", label="20 Hz")
+axes.set(xlabel="time [ms]", ylabel="output of one feature")
+axes.legend(frameon=False)
+figure
+
+# %% [markdown]
+# The bandlimit removes from the output the modes that oscillate faster than a fraction of the Nyquist rate of the
+# training step. A smaller limit removes more.
+
+# %%
+for bandlimit in (0, 1, 0.5, 0.1):
+    limited = build_temporal_layer(TemporalConfig(name="s5", dt_max=0.4, bandlimit=bandlimit), dim=32)
+    print(f"bandlimit {bandlimit:<3}: {limited.spectrum().is_masked.float().mean().item():.0%} of the modes are masked")

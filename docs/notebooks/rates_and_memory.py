@@ -1,0 +1,59 @@
+# %% [markdown]
+# # Rates and memory
+#
+# One detector at several rates, and what it remembers when no more events arrive.
+
+# %%
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import rvtssm
+
+demo = Path("outputs/demo")
+detector = rvtssm.load(demo / "checkpoints/best.ckpt")
+recording = rvtssm.open(sorted((demo / "raw/test").glob("*.dat"))[0])
+events = recording.between(0, 1_000_000)
+sensor = {"height": recording.height, "width": recording.width}
+
+# %% [markdown]
+# At 100 Hz the same weights give five times as many answers: the time step is rescaled. Windows shrink with the stride,
+# or slide and keep their length; [Any rate](../any_rate.md) measures both.
+
+# %%
+for hz, window in ((20, "shrink"), (100, "shrink"), (100, "slide")):
+    found = detector.predict(events, hz=hz, window=window, min_score=0.01, **sensor)
+    best = [frame.found.score.max(initial=0) for frame in found]
+    print(f"{hz:3} Hz, {window}: {len(found)} windows, mean of the best scores {np.mean(best):.2f}")
+
+# %% [markdown]
+# The state is carried exactly: packets of any length give the boxes of the whole recording.
+
+# %%
+whole = detector.predict(events, min_score=0.01, **sensor)
+stream = detector.stream(**sensor, min_score=0.01)
+cuts_us = np.arange(0, 1_030_000, 30_000)
+frames = [
+    frame for start_us, end_us in pairwise(cuts_us.tolist()) for frame in stream.push(events.between(start_us, end_us))
+]
+pairs = list(zip(whole, frames, strict=False))
+print(len(pairs), "windows, largest difference of a score:", end=" ")
+print(max(np.abs(a.found.score - b.found.score).max(initial=0) for a, b in pairs if len(a) == len(b)))
+
+# %% [markdown]
+# Now the scene freezes: after half a second no event arrives, until the last 10 ms. A detector without memory would see
+# nothing there. The curve is the best score of each window.
+
+# %%
+seen, last = events.between(0, 500_000), events.between(990_000, 1_000_000)
+frozen = rvtssm.Events(*(np.concatenate([getattr(part, name) for part in (seen, last)]) for name in "txyp"))
+found = detector.predict(frozen, hz=100, window="slide", min_score=0.01, **sensor)
+figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+axes = figure.add_subplot()
+axes.plot([frame.found.t_us / 1e6 for frame in found], [frame.found.score.max(initial=0) for frame in found])
+axes.axvline(0.5, color="0.6", linestyle="--", label="no events from here on")
+axes.set(xlabel="time [s]", ylabel="best score", ylim=(0, 1))
+axes.legend(frameon=False)
+figure

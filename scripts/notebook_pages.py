@@ -1,0 +1,104 @@
+"""Run the notebooks of docs/notebooks, and write each as a page of Markdown with its outputs and pictures beside it.
+
+python scripts/notebook_pages.py    # in a folder with outputs/demo, the folder of `rvtssm demo`
+
+A notebook is a file of Python whose cells begin with `# %%`, which Jupyter (with jupytext) and most editors open.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.py"))
+_MARK = "# %%"
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Cell(NamedTuple):
+    """A cell: prose in Markdown, or a program."""
+
+    is_prose: bool
+    text: str
+
+
+def cells(notebook: Path) -> list[Cell]:
+    """Return the cells of a notebook in the percent format."""
+    found = []
+    for part in re.split(rf"^{_MARK}", notebook.read_text(), flags=re.M)[1:]:
+        mark, _, text = part.partition("\n")
+        is_prose = mark.strip() == "[markdown]"
+        if is_prose:
+            text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.splitlines())
+        found.append(Cell(is_prose, text.strip()))
+    return found
+
+
+def outputs(notebook: Path) -> Iterator[tuple[Cell, str, Any]]:
+    """Yield every cell with what it printed and the value of its last expression, as a notebook shows them."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells(notebook):
+        printed, value = io.StringIO(), None
+        if not cell.is_prose:
+            tree = ast.parse(cell.text)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+                exec(compile(tree, notebook.name, "exec"), names)
+                if isinstance(last, ast.Expr):
+                    value = eval(compile(ast.Expression(last.value), notebook.name, "eval"), names)
+        yield cell, printed.getvalue(), value
+
+
+def programs(page: str) -> list[str]:
+    """Return the programs on a page that `write_page` wrote."""
+    return re.findall(r"^```python\n(.*?)\n```$", page, re.M | re.S)
+
+
+def write_page(notebook: Path) -> None:
+    """Run a notebook, and write its page and its pictures beside it."""
+    lines: list[str] = []
+    for old in notebook.parent.glob(f"{notebook.stem}_*.png"):
+        old.unlink()
+    for number, (cell, printed, value) in enumerate(outputs(notebook)):
+        if cell.is_prose:
+            lines += [cell.text, ""]
+            continue
+        lines += ["```python", cell.text, "```", ""]
+        if text := _ANSI.sub("", printed).strip():
+            lines += ["```text", "\n".join(line.rstrip() for line in text.splitlines()), "```", ""]
+        lines += _shown(value, notebook.with_name(f"{notebook.stem}_{number}.png"))
+    lines += [
+        f"This page is `docs/notebooks/{notebook.name}` with what it printed and showed. Jupyter (with jupytext) and "
+        "most editors open that file as a notebook.",
+        "",
+    ]
+    notebook.with_suffix(".md").write_text("\n".join(lines))
+
+
+def _shown(value: Any, picture: Path) -> list[str]:
+    """Return the lines that show the value of a cell, as a notebook does."""
+    if value is None:
+        return []
+    if hasattr(value, "savefig"):
+        value.savefig(picture, dpi=110)
+    elif isinstance(value, Image.Image):
+        value.thumbnail((1400, 1400))
+        value.save(picture, optimize=True)
+    elif hasattr(value, "_repr_html_"):
+        return [value._repr_html_(), ""]
+    else:
+        return ["```text", repr(value), "```", ""]
+    return [f"![output of this program]({picture.name})", ""]
+
+
+if __name__ == "__main__":
+    for path in NOTEBOOKS:
+        write_page(path)
+        print(f"wrote {path.with_suffix('.md')}")
