@@ -199,15 +199,15 @@ LABELLED = {1, 3, 6, 11}
 
 @pytest.mark.parametrize("reset_every_step", [False, True])
 def test_stream_gives_every_labelled_frame_of_every_recording(hist, dt_us, reset_every_step):
-    detector = Leaky().train()
+    detector, done = Leaky().train(), []
     results = stream(
         detector,
         list(make_batches(hist, PLAN, LABELLED)),
         trained_stride_us=STRIDE_US,
         reset_every_step=reset_every_step,
-        progress="20 Hz",
+        advance=done.append,
     )
-    assert detector.training
+    assert detector.training and done == [1] * len(PLAN)
     assert [result.recording for result in results] == [0, 1]
     assert [frame.t_us // STRIDE_US for frame in results[0].detections] == [1, 3]
     assert [frame.t_us // STRIDE_US for frame in results[1].detections] == [1, 3, 6, 11]
