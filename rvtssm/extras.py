@@ -22,7 +22,7 @@ def is_installed(module: str) -> bool:
 
 
 def check_extra(what: str, extra: str, *modules: str) -> None:
-    """Raise ValueError, which says that `what` needs it, if one of the modules of an extra is not installed."""
+    """Raise ValueError if a module is not installed; it names `what`, the package and the extra."""
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,7 +238,10 @@ def serve(descriptor: int) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             function, arguments = connection.recv()
-            connection.send(_attempt(function, arguments))
+            result, error = _attempt(function, arguments)
+            if error is not None:  # the parent gets it without its traceback
+                error.add_note("".join(traceback.format_exception(error)))
+            connection.send((result, error))
 
 
 def end_with_parent() -> None:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import shutil
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +63,7 @@ def live_checkpoint():
                     parameter.zero_()
                 elif name.endswith("weight") and parameter.ndim == 4:
                     parameter.mul_(4)
-        return LoadedCheckpoint(**{f.name: getattr(meta, f.name) for f in fields(CheckpointMeta)}, detector=detector)
+        return meta.with_detector(detector)
 
     return build
 

@@ -66,9 +66,15 @@ def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
 
 @pytest.mark.parametrize("missing", ["onnx", "distributed"])
 def test_an_optional_package_may_be_missing(monkeypatch, missing):
-    is_installed = doctor._is_installed
-    assert is_installed(missing)
-    monkeypatch.setattr(doctor, "_is_installed", lambda name: name != missing and is_installed(name))
+    version = importlib.metadata.version
+    assert version(missing)
+
+    def found(name: str) -> str:
+        if name == missing:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
     assert f"{missing} (for " in doctor._packages().split("not installed: ")[1]
 
 

@@ -12,7 +12,7 @@ import re
 import runpy
 import shlex
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -26,7 +26,7 @@ from rvtssm import cli
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import open_recording
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.streams import Streams
 from rvtssm.verbs import VERBS
@@ -242,9 +242,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
 
 def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
     trained = read_checkpoint(demo / "checkpoints" / "best.ckpt")
-    described = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
-    described["temporal_config"] = replace(trained.temporal_config, bidirectional=True)
-    meta = CheckpointMeta(**described)
+    meta = replace(trained, temporal_config=replace(trained.temporal_config, bidirectional=True))
     write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
     arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments]) == 0

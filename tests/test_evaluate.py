@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.exported import ExportedDetector
 from rvtssm.inference.stream import stream
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.output_folder import write_files
 from rvtssm.records import Events, WindowSettings
@@ -136,11 +136,8 @@ def test_recordings_without_a_box_to_score_are_refused(weights, refused, raw, tm
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
     trained = read_checkpoint(weights())
-    meta = {field.name: getattr(trained, field.name) for field in fields(CheckpointMeta)}
-    exported = ExportedDetector(
-        lambda *_: ([], []), CheckpointMeta(**meta), {"frame_hw": [96, 128], "state": {}, "predictions": {}}
-    )
-    monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: LoadedCheckpoint(**meta, detector=exported))
+    exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
+    monkeypatch.setattr("rvtssm.run.evaluate.read_weights", lambda _: trained.with_detector(exported))
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
 

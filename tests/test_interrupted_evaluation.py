@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import signal
-import socket
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
 from rvtssm import cli
+from rvtssm.config import Config
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference.stream import stream
@@ -22,11 +26,13 @@ from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_chec
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.run import evaluate as evaluate_verb
-from rvtssm.run.kept_outputs import kept_folder, read_outputs, write_outputs
+from rvtssm.run.batch_workers import OtherProcesses, Ranks, RecordingBatch
+from rvtssm.run.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.workers import SameProcess
+from rvtssm.workers import Done, SameProcess, WorkerDied
 from tests.killed import killed_at_each_call
 from tests.test_evaluate import SPEC
+from tests.training.conftest import torchrun_variables
 
 NUM_RECORDINGS = 3
 WORDS = (
@@ -62,8 +68,9 @@ def weights(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def without_pictures():
-    """Reports without what takes longest and is not compared."""
+    """Reports without what takes longest and is not compared; all processes have equally many threads."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.setattr("rvtssm.evaluation.report.rates_png", lambda *_: b"")
         patch.setattr("rvtssm.evaluation.report.to_html", lambda *_: "")
         patch.setattr(evaluate_verb, "_worst_pictures", lambda *_: [])
@@ -156,6 +163,8 @@ def test_a_killed_evaluation_goes_on(weights, whole, tmp_path, prepared, monkeyp
         "data.eval_chunk_length=3",
         "data.eval_batch_size=2",
         "weights",
+        "description",
+        "threads",
         "recording",
         "source code",
     ],
@@ -172,26 +181,44 @@ def test_outputs_of_another_evaluation_are_not_read(weights, whole, tmp_path, mo
         os.utime(recording)
     if change == "source code":
         monkeypatch.setattr("rvtssm.run.kept_outputs._own_source_code", lambda: b"another")
-    if change == "weights":
-        trained = read_checkpoint(weights)
-        with torch.no_grad():
-            next(trained.detector.parameters()).add_(1e-3)
+    if change == "threads":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    if change in ("weights", "description"):
+        trained = meta = read_checkpoint(weights)
+        if change == "weights":
+            with torch.no_grad():
+                next(trained.detector.parameters()).add_(1e-3)
+        else:
+            meta = replace(trained, model_config=replace(trained.model_config, head_dim=4))
         weights = tmp_path / "other.ckpt"
-        write_checkpoint(weights, trained.detector, trained)
+        write_checkpoint(weights, trained.detector, meta)
     run = interrupt_after(monkeypatch, 0, stop)
     assert evaluate(weights, tmp_path, *([change] if "=" in change else [])) == 130
     assert not run
     os.utime(recording, ns=times_ns)
 
 
-def test_a_measured_latency_is_kept(weights, tmp_path, monkeypatch):
+def test_modules_beside_a_plugin_belong_to_the_source_code(tmp_path):
+    (tmp_path / "plugin.py").touch()
+    before = outputs_digest({}, [str(tmp_path / "plugin.py")], [])
+    (tmp_path / "imported_by_it.py").write_text("x = 1")
+    assert outputs_digest({}, [str(tmp_path / "plugin.py")], []) != before
+
+
+@pytest.mark.parametrize(("change", "number"), [("nothing", 2), ("machine", 4), ("damage", 4)])
+def test_a_measured_latency_is_kept(weights, tmp_path, monkeypatch, change, number):
     """Without it, an evaluation that goes on would take other steps."""
-    measured = iter([7.0, 9.0, 30.0])
-    monkeypatch.setattr(evaluate_verb, "measured_latency_ms", lambda *_: next(measured))
+    measured = count()
+    monkeypatch.setattr(evaluate_verb, "measured_latency_ms", lambda *_: float(next(measured)))
     interrupt_after(monkeypatch, 0, stop)
     for _ in range(2):
         assert evaluate(weights, tmp_path, "streaming=true", "window=slide") == 130
-    assert next(measured) == 30.0
+        if change == "machine":
+            monkeypatch.setattr(platform, "node", lambda: "another")
+        if change == "damage":
+            for path in kept_folder(tmp_path).glob("*.json"):
+                path.write_text("")
+    assert next(measured) == number
 
 
 def test_kept_outputs_are_whole_or_absent(tmp_path):
@@ -219,7 +246,13 @@ def test_kept_outputs_are_whole_or_absent(tmp_path):
         assert read is None or same(read) == same(outputs)
     assert read is not None
     content = (folder / "a.npz").read_bytes()
-    for damaged in (b"", content[:-30], content[:200] + bytes(40) + content[240:], b"nothing"):
+    flags = content.index(b"PK\x01\x02") + 8  # of the first file in the directory of the archive
+    encrypted = content[:flags] + b"\x01" + content[flags + 1 :]
+    unknown_compression = content[: flags + 2] + b"\x63" + content[flags + 3 :]
+    for damaged in (
+        *(b"", content[:-30], content[:200] + bytes(40) + content[240:], b"nothing"),
+        *(encrypted, unknown_compression),
+    ):
         (folder / "a.npz").write_bytes(damaged)
         assert read_outputs(folder / "a.npz", 3) is None
 
@@ -253,13 +286,8 @@ def evaluate_as_rank(weights: Path, out: Path, environment: dict[str, str]) -> N
 @pytest.mark.distributed
 @pytest.mark.parametrize(("name", "codes"), [("ranks", [0, 0]), ("refused", [2, 0])])
 def test_processes_of_a_launcher_give_equal_numbers(weights, whole, tmp_path, prepared, name, codes):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    together = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    together |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     jobs = []
-    for rank in "01":
-        environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
+    for environment in torchrun_variables(2):
         jobs.append(prepared.Process(target=evaluate_as_rank, args=(weights, tmp_path / name, environment)))
         jobs[-1].start()
     for job in jobs:
@@ -272,8 +300,91 @@ def test_processes_of_a_launcher_give_equal_numbers(weights, whole, tmp_path, pr
         assert (numbers(tmp_path / name), kept(tmp_path / name)) == (whole[0], whole[2])
 
 
-def test_a_launcher_and_processes_of_our_own_are_refused(weights, tmp_path, monkeypatch, capsys):
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "0", "RANK": "0", "WORLD_SIZE": "3"}.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture
+def by_torchrun(monkeypatch):
+    """A function: makes this process the first one of several that torchrun has started."""
+
+    def begin(devices: int) -> None:
+        for name, value in torchrun_variables(devices)[0].items():
+            monkeypatch.setenv(name, value)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["processes=null"], "a launcher has started 3 processes; leave evaluation.processes out"),
+        ([], "not all of the 3 processes of the launcher came together (1/3 clients joined); start them again"),
+    ],
+)
+def test_processes_that_cannot_work_together_are_told_why(
+    weights, tmp_path, monkeypatch, capsys, by_torchrun, words, message
+):
+    def wait(*_, **__):
+        raise torch.distributed.DistStoreError("1/3 clients joined\nC++ frames")
+
+    by_torchrun(3)
+    monkeypatch.setattr(torch.distributed, "init_process_group", wait)
+    assert evaluate(weights, tmp_path, *words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("failing", "error", "expected", "message"),
+    [
+        ("rvtssm.run.batch_workers.run_batch", OSError("a: no such file"), ValueError, "process 0: a: no such file"),
+        ("rvtssm.run.batch_workers.run_batch", KeyError(7), RuntimeError, "in _run_share"),
+        ("torch.distributed.all_gather_object", RuntimeError("closed\nframes"), ValueError, "has ended .closed.; the"),
+    ],
+)
+def test_an_error_of_a_process_of_a_launcher(
+    weights, tmp_path, monkeypatch, by_torchrun, failing, error, expected, message
+):
+    def fail(*_, **__):
+        raise error
+
+    by_torchrun(1)
+    monkeypatch.setattr(RecordingBatch, "num_chunks", 1)
+    batch = RecordingBatch(Config(checkpoint=str(weights)), "", [], False, tmp_path / "a.npz")
+    with pytest.raises(expected, match=message), Ranks(TorchElasticEnvironment()) as ranks:
+        ranks.checkpoint = read_checkpoint(weights)
+        monkeypatch.setattr(failing, fail)
+        ranks.run([batch], "")
+    assert not torch.distributed.is_initialized()
+
+
+def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("rvtssm.run.batch_workers.num_usable_cores", lambda: 12)
+    monkeypatch.setattr("rvtssm.run.batch_workers.Processes", lambda number, environments: environments)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    expected = [{"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]
+    assert OtherProcesses(3)._workers == expected
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert OtherProcesses(3)._workers == [{**each, "OMP_NUM_THREADS": "7"} for each in expected]
+
+
+class Dying(Pickled):
+    """Its processes die."""
+
+    def wait(self) -> Done:
+        return Done(super().wait().key, None, WorkerDied("its worker process died"))
+
+
+def test_a_process_that_died_is_named_by_its_recordings(weights, whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.run.batch_workers.Processes", Dying)
+    monkeypatch.setattr("rvtssm.run.batch_workers.run_batch", lambda *_: None)
     assert evaluate(weights, tmp_path, "processes=2") == 2
-    assert "a launcher has started 3 processes; leave evaluation.processes out" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    message = "its worker process died; evaluation.processes was 2, and the same command continues the work"
+    assert any(f" {batch[0]}: {message}" in said for batch in whole[1])
+
+
+def test_processes_refuse_weights_that_were_replaced(weights, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate_verb, "weights_sha256", lambda *_: "of the file that was there before")
+    monkeypatch.setattr("rvtssm.run.batch_workers.Processes", Pickled)
+    assert evaluate(weights, tmp_path, "processes=2") == 2
+    assert "was replaced while it was evaluated; run it again, or" in " ".join(capsys.readouterr().err.split())

@@ -93,3 +93,4 @@ def test_a_sweep_searches_for_the_best_average_precision(tmp_path):
     rows = tuple(RateRow(hz, {"AP": hz / 100}, {}, Resampled((), {}, {})) for hz in (40.0, 20.0))
     assert objective("evaluate", [EvaluationReport("", "gen1", rows, {})]) == 0.2
     assert objective("generate", None) is None
+    assert objective("evaluate", []) is None  # in all processes of a launcher but the first

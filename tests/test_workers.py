@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import closing
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def test_every_task_ends_with_its_result_or_its_error(build):
     assert sorted(found) == list(range(-4, 5))
     assert all(found[i].result == divmod(10, i) for i in found if i)
     assert isinstance(found[0].error, ZeroDivisionError)
+    assert "Traceback" in "".join(traceback.format_exception(found[0].error))
 
 
 def test_a_worker_that_is_killed_costs_its_task_only():

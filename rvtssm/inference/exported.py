@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +114,7 @@ def read_exported(path: Path | str, trust: bool = False, precision: str = "float
             run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
         meta, description = read_description(text, path)
     detector: Any = ExportedDetector(run, meta, description)
-    return LoadedCheckpoint(
-        **{field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}, detector=detector
-    )
+    return meta.with_detector(detector)
 
 
 class ExportedDetector(nn.Module):

@@ -96,6 +96,11 @@ class CheckpointMeta:
             in_channels=self.windows.num_channels,
         )
 
+    def with_detector(self, detector: Detector) -> LoadedCheckpoint:
+        """Return a checkpoint in memory: this description and a detector."""
+        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
+        return LoadedCheckpoint(**described, detector=detector)
+
 
 @dataclass(kw_only=True)
 class LoadedCheckpoint(CheckpointMeta):
@@ -257,5 +262,4 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     with without_values():
         detector = meta.build()
     detector.load_state_dict(weights)
-    described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
-    return LoadedCheckpoint(**described, detector=detector.to(device).eval())
+    return meta.with_detector(detector.to(device).eval())

@@ -1,10 +1,12 @@
 """Runs a detector over batches of recordings: in this process, in several, or in those that a launcher has started.
 
-What a batch gives does not depend on who runs it, because its recordings are always the same ones.
+What a batch gives does not depend on the process that runs it, if each process has the same number of threads
+(OMP_NUM_THREADS): its recordings are always the same ones.
 """
 
 import functools
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,11 +26,13 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.plugins import import_plugins
 from rvtssm.progress import progress_bar
 from rvtssm.run.kept_outputs import Outputs, write_outputs
+from rvtssm.run.weights import weights_sha256
 from rvtssm.training.launch import launched
 from rvtssm.workers import Processes, Task, WorkerDied, finished, num_usable_cores
 
 _CORES_PER_PROCESS = 4  # if the number of processes is not given
 _TIMEOUT = timedelta(days=30)  # processes wait while the first one computes intervals, or while one has a longer share
+_AGAIN = "the same command continues the work"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class RecordingBatch:
     """Recordings that are run together. It can be sent to other processes."""
 
     config: Config
+    weights: str  # SHA-256
     sequences: list[FrameSequence]  # their labels stand at the steps whose outputs are wanted
     is_reset: bool  # the state, at every step
     path: Path  # where the outputs are written
@@ -50,6 +55,8 @@ class RecordingBatch:
 class BatchWorkers(Protocol):
     """The interface of all who run batches."""
 
+    num_threads: int  # of each process
+
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
         """Run batches and write their outputs. `progress` names a bar with the time left."""
 
@@ -59,6 +66,7 @@ class ThisProcess:
 
     def __init__(self, checkpoint: LoadedCheckpoint) -> None:
         self._checkpoint = checkpoint
+        self.num_threads = torch.get_num_threads()
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
         with progress_bar(progress, sum(batch.num_chunks for batch in batches)) as advance:
@@ -71,17 +79,20 @@ class OtherProcesses:
 
     def __init__(self, num_processes: int) -> None:
         num_gpus = torch.cuda.device_count()
-        # the number of threads changes the last bits of outputs, so a given one is kept
-        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, num_usable_cores() // num_processes))
+        self.num_threads = max(1, num_usable_cores() // num_processes)
+        if os.environ.get("OMP_NUM_THREADS"):
+            self.num_threads = torch.get_num_threads()
         gpus = [{"CUDA_VISIBLE_DEVICES": _visible_gpu(k % num_gpus)} if num_gpus else {} for k in range(num_processes)]
-        self._workers = Processes(num_processes, [{"OMP_NUM_THREADS": threads, **gpu} for gpu in gpus])
+        self._workers = Processes(num_processes, [{"OMP_NUM_THREADS": str(self.num_threads), **gpu} for gpu in gpus])
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
         tasks: Iterator[Task] = ((number, _run_elsewhere, [batch]) for number, batch in enumerate(batches))
         with progress_bar(progress, sum(batch.num_chunks for batch in batches)) as advance:
             for done in finished(self._workers, lambda: next(tasks, None)):
                 if isinstance(done.error, WorkerDied):
-                    raise ValueError(f"evaluation.processes={self._workers.num_workers}: {done.error}") from done.error
+                    names = ", ".join(sequence.name for sequence in batches[done.key].sequences)
+                    processes = f"evaluation.processes was {self._workers.num_workers}"
+                    raise ValueError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
                 if done.error is not None:
                     raise done.error
                 advance(batches[done.key].num_chunks)
@@ -90,11 +101,17 @@ class OtherProcesses:
         self._workers.close()
 
 
+class _ProcessLost(ValueError):
+    """Another process of the launcher has ended."""
+
+
 class Ranks:
     """Runs batches in all processes that torchrun or srun has started, each of which does its share.
 
     The first process decides what is run; all others call `serve`. All of them must see the same folders.
     """
+
+    checkpoint: LoadedCheckpoint | None = None  # if this process has read it already
 
     def __init__(self, found: ClusterEnvironment) -> None:
         os.environ.setdefault("MASTER_ADDR", found.main_address)
@@ -102,43 +119,68 @@ class Ranks:
         self.rank, self.num_ranks = found.global_rank(), found.world_size()
         if torch.cuda.is_available():
             torch.cuda.set_device(found.local_rank() % torch.cuda.device_count())
-        torch.distributed.init_process_group("gloo", rank=self.rank, world_size=self.num_ranks, timeout=_TIMEOUT)
+        self.num_threads = torch.get_num_threads()
+        try:
+            torch.distributed.init_process_group("gloo", rank=self.rank, world_size=self.num_ranks)
+            self._group: Any = torch.distributed.new_group(timeout=_TIMEOUT)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"not all of the {self.num_ranks} processes of the launcher came together ({reason}); start them again"
+            ) from error
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
-        self._told(list(batches))
-        self._do(batches, progress)
+        self._broadcast(list(batches))
+        self._run_share(batches, progress)
 
     def serve(self) -> None:
         """Run the shares of this process until the first one is done."""
-        while (batches := self._told(None)) is not None:
-            self._do(batches, None)
+        while (batches := self._broadcast(None)) is not None:
+            self._run_share(batches, None)
 
     def __enter__(self) -> "Ranks":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.rank == 0 and (kind is None or issubclass(kind, Exception)):  # after Ctrl-C all others end as well
-            self._told(None)
+        is_complete = kind is None or (issubclass(kind, Exception) and not issubclass(kind, _ProcessLost))
+        if self.rank == 0 and is_complete:  # after Ctrl-C all others end as well
+            self._broadcast(None)
         torch.distributed.destroy_process_group()
 
-    def _told(self, batches: list[RecordingBatch] | None) -> list[RecordingBatch] | None:
-        """Return what the first process says."""
+    def _broadcast(self, batches: list[RecordingBatch] | None) -> list[RecordingBatch] | None:
+        """Return the batches of the first process."""
         told: list[Any] = [batches]
-        torch.distributed.broadcast_object_list(told, src=0)
+        with _lost_processes():
+            torch.distributed.broadcast_object_list(told, src=0, group=self._group)
         return told[0]
 
-    def _do(self, batches: Sequence[RecordingBatch], progress: str | None) -> None:
-        own, error = batches[self.rank :: self.num_ranks], None
+    def _run_share(self, batches: Sequence[RecordingBatch], progress: str | None) -> None:
+        own = batches[self.rank :: self.num_ranks]
+        error: Exception | None = None
         try:
             with progress_bar(progress, sum(batch.num_chunks for batch in own)) as advance:
                 for batch in own:
-                    run_batch(batch, _weights_here(batch.config), advance)
-        except Exception as failed:  # of which all have to learn
-            error = f"process {self.rank}: {failed}"
-        errors: list[str | None] = [None] * self.num_ranks
-        torch.distributed.all_gather_object(errors, error)
-        if self.rank == 0 and any(errors):
-            raise ValueError(next(filter(None, errors)))
+                    run_batch(batch, self.checkpoint or _weights_here(batch), advance)
+        except (ValueError, OSError) as failed:
+            error = ValueError(f"process {self.rank}: {failed}")
+        except Exception:  # of which all have to learn, too
+            error = RuntimeError(f"process {self.rank}: {traceback.format_exc()}")
+        errors: list[Exception | None] = [None] * self.num_ranks
+        with _lost_processes():
+            torch.distributed.all_gather_object(errors, error, group=self._group)
+        failures = [error for error in errors if error is not None]
+        if self.rank == 0 and failures:
+            raise failures[0]
+
+
+@contextmanager
+def _lost_processes() -> Iterator[None]:
+    """Raise `_ProcessLost` instead of the error of a connection to another process."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise _ProcessLost(f"another process of the launcher has ended ({reason}); {_AGAIN}") from error
 
 
 def join_ranks(config: Config) -> Ranks | None:
@@ -149,10 +191,7 @@ def join_ranks(config: Config) -> Ranks | None:
     if found is None or is_alone or found.world_size() == 1:
         return None
     if config.evaluation.processes != 1:
-        raise ValueError(
-            f"evaluation.processes={config.evaluation.processes}, and a launcher has started {found.world_size()} "
-            "processes; leave evaluation.processes out"
-        )
+        raise ValueError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
     return Ranks(found)
 
 
@@ -163,6 +202,7 @@ def open_workers(config: Config, checkpoint: LoadedCheckpoint, ranks: Ranks | No
     if processes is None:
         processes = torch.cuda.device_count() or max(1, num_usable_cores() // _CORES_PER_PROCESS)
     if ranks is not None:
+        ranks.checkpoint = checkpoint
         yield ranks
     elif processes == 1:
         yield ThisProcess(checkpoint)
@@ -196,17 +236,21 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
 
 def _run_elsewhere(batch: RecordingBatch) -> None:
     """Run a batch in a process that has no weights yet."""
-    run_batch(batch, _weights_here(batch.config), lambda steps: None)
+    run_batch(batch, _weights_here(batch), lambda steps: None)
 
 
-def _weights_here(config: Config) -> LoadedCheckpoint:
+def _weights_here(batch: RecordingBatch) -> LoadedCheckpoint:
+    config = batch.config
     import_plugins(config.plugins)
-    return _read_once(str(config.checkpoint), config.precision, config.trust)
+    return _read_once(str(config.checkpoint), config.precision, config.trust, batch.weights)
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(path: str, precision: str, trust: bool) -> LoadedCheckpoint:
-    return read_weights_file(path, precision, trust)
+def _read_once(path: str, precision: str, trust: bool, weights: str) -> LoadedCheckpoint:
+    checkpoint = read_weights_file(path, precision, trust)
+    if weights_sha256(path, precision, checkpoint) != weights:
+        raise ValueError(f"{path} was replaced while it was evaluated; run it again, or evaluate a copy")
+    return checkpoint
 
 
 def _visible_gpu(number: int) -> str:

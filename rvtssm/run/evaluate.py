@@ -1,9 +1,8 @@
 """`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +22,12 @@ from rvtssm.evaluation.result import EvaluationReport, Picture, citation, percen
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.inference.draw import draw_frame, shown_events, to_png
-from rvtssm.inference.exported import is_exported
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.inference_config import SHOWN_SCORE
 from rvtssm.inference.latency import measured_latency_ms, read_latency_ms
 from rvtssm.inference.stream import check_causal
 from rvtssm.inference.track_objects import check_installed
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.models.parts import head_class
 from rvtssm.output_folder import locked, result_set
@@ -44,7 +42,7 @@ from rvtssm.run.run_files import run_files
 from rvtssm.run.split_plan import PlannedRate, SplitPlan
 from rvtssm.run.split_runs import SplitRuns
 from rvtssm.run.train import describe
-from rvtssm.run.weights import read_weights
+from rvtssm.run.weights import read_weights, weights_sha256
 
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 
@@ -52,8 +50,9 @@ _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 def evaluate(config: Config) -> list[EvaluationReport]:
     """Measure average precision at each rate, and write `evaluation.*` and `report.html` to `out`.
 
-    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all. An evaluation that
-    was interrupted goes on. Of processes that a launcher has started, the first one writes and returns the reports.
+    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all. If an evaluation
+    was interrupted and is called again with the same settings, it continues. Of processes that a launcher has started,
+    the first one writes and returns the reports, and the others return none.
     """
     ranks = join_ranks(config)
     if ranks is None:
@@ -68,8 +67,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
 def check_rates(config: Config) -> None:
     """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
     meta = describe(config, SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings))
-    described = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
-    checkpoint = LoadedCheckpoint(**described, detector=meta.build())
+    checkpoint = meta.with_detector(meta.build())
     SplitPlan(config, checkpoint, _data_for(config, checkpoint)).plan_rates()
 
 
@@ -120,7 +118,8 @@ def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationRepor
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
     with open_workers(config, checkpoint, ranks) as workers:
-        return _numbers(SplitRuns(config, checkpoint, data, _digest(config, checkpoint), workers, kept))
+        weights = weights_sha256(str(config.checkpoint), config.precision, checkpoint)
+        return _numbers(SplitRuns(config, checkpoint, data, weights, workers, kept))
 
 
 def _numbers(runs: SplitRuns) -> EvaluationReport:
@@ -207,16 +206,6 @@ def _numbers(runs: SplitRuns) -> EvaluationReport:
         worst=pictures,
         time_shifts=_time_shifts(runs, broken_down),
     )
-
-
-def _digest(config: Config, checkpoint: LoadedCheckpoint) -> str:
-    """Return the SHA-256 of the weights."""
-    path = Path(str(config.checkpoint))
-    if is_exported(path):
-        return hashlib.sha256(path.read_bytes()).hexdigest()  # of the file, which holds more than weights
-    # in bf16 the detector has rounded weights
-    kept = checkpoint if config.precision == "float32" else read_checkpoint(local_weights(str(config.checkpoint)))
-    return weights_digest(kept.detector.state_dict())
 
 
 def _made_by(weights: str) -> dict[str, str]:

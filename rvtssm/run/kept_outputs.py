@@ -1,4 +1,4 @@
-"""Outputs of a detector on disk while an evaluation lasts, so that one that was interrupted goes on.
+"""Outputs of a detector on disk while an evaluation lasts. Called again with the same settings, it continues.
 
 A file holds the outputs of a few recordings that were run in one batch. Its name is a digest of everything that the
 outputs depend on, so an evaluation with other settings, weights, recordings or source code never reads it.
@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.readers.index import identity_of
+from rvtssm.file_errors import FILE_ERRORS
 from rvtssm.records import Detections
 
 _FOLDER = ".evaluation.kept"
@@ -40,10 +40,12 @@ def remove_kept(out: Path) -> None:
 def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequences: Sequence[FrameSequence]) -> str:
     """Return a digest of what the outputs of `sequences` at the steps of their labels depend on.
 
-    `settings` are plain values, and `plugins` are files of source code that the package does not contain.
+    `settings` are plain values, and `plugins` are files of source code that the package does not contain. They may
+    import modules beside them.
     """
     digest = hashlib.sha256(json.dumps([torch.__version__, settings], sort_keys=True).encode())
-    for text in (_own_source_code(), *(Path(path).read_bytes() for path in plugins)):
+    beside = {path for plugin in plugins for path in Path(plugin).resolve().parent.glob("*.py")}
+    for text in (_own_source_code(), *(path.read_bytes() for path in sorted(beside))):
         digest.update(text)
     for sequence in sequences:
         digest.update(f"\n{sequence.name} {sequence.settings} {sequence.frame_shape}".encode())
@@ -78,7 +80,7 @@ def read_outputs(path: Path, num_recordings: int) -> list[Outputs] | None:
     if not path.is_file():
         return None
     outputs: list[Outputs] = [{} for _ in range(num_recordings)]
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+    with contextlib.suppress(*FILE_ERRORS):
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             xyxy, score, class_id, first = stored["xyxy"], stored["score"], stored["class_id"], 0
             for number, step, t_us, length in stored["rows"].tolist():

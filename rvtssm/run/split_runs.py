@@ -1,11 +1,15 @@
 """The recordings of a split through a detector, and what is scored at each label."""
 
+import contextlib
 import json
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets.sequence import FrameSequence
@@ -25,12 +29,16 @@ class SplitRuns(SplitPlan):
     kept: Path  # folder for outputs, until the evaluation is complete
 
     def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
-        """Return what `measure` returned for a recording, also if that was before this evaluation was interrupted."""
-        path = self.kept / f"{self._digest([sequence], False)}.json"
-        if not path.is_file():
-            with atomic_file(path) as staged:
-                staged.write_text(json.dumps(measure()))
-        return float(json.loads(path.read_text()))
+        """Return the kept latency of a recording on this machine, or measure it and keep it."""
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        machine = [platform.node(), gpu, torch.get_num_threads()]
+        path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
+        with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+            return float(json.loads(path.read_text()))
+        latency_ms = measure()
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(latency_ms))
+        return latency_ms
 
     def scored(
         self, hz: float, latency_ms: float | None = None, is_reset: bool = False
@@ -94,7 +102,10 @@ class SplitRuns(SplitPlan):
         for numbers, batch in batches.items():
             outputs = kept[numbers] or read_outputs(batch.path, len(numbers))
             if outputs is None:
-                raise ValueError(f"{batch.path} was removed or damaged during the evaluation; run it again")
+                raise ValueError(
+                    f"{batch.path} was removed or damaged during the evaluation, or a node that wrote it does not see "
+                    "this folder; run it again, with a folder for `out` that all nodes share"
+                )
             for number, output in zip(numbers, outputs, strict=True):
                 found[number] = output
         for sequence in sequences:
@@ -108,19 +119,21 @@ class SplitRuns(SplitPlan):
         return [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
 
     def _batch(self, sequences: list[FrameSequence], is_reset: bool) -> RecordingBatch:
-        path = self.kept / f"{self._digest(sequences, is_reset)}.npz"
-        return RecordingBatch(replace(self.config, dataset=self.data.config), sequences, is_reset, path)
+        # on a CPU, the number of threads changes the last bits
+        threads = self.workers.num_threads if self.checkpoint.detector.device.type == "cpu" else None
+        path = self.kept / f"{self._digest(sequences, is_reset=is_reset, threads=threads)}.npz"
+        config = replace(self.config, dataset=self.data.config)
+        return RecordingBatch(config, self.weights, sequences, is_reset, path)
 
-    def _digest(self, sequences: list[FrameSequence], is_reset: bool) -> str:
-        """Return a digest of everything that the outputs of a batch depend on."""
+    def _digest(self, sequences: list[FrameSequence], **conditions: Any) -> str:
+        """Return a digest of everything that the outputs of a batch depend on; conditions are plain values."""
         config = self.config
         settings = {
+            **conditions,
             "weights": self.weights,
+            "description": self.checkpoint.to_dict() | {"raw_dir": None, "prepared_dir": None},
             "precision": config.precision,
             "device": self.checkpoint.detector.device.type,
-            "trained_stride_us": self.checkpoint.windows.stride_us,
-            "memory_chunk": self.checkpoint.model_config.memory_chunk,
-            "is_reset": is_reset,
             "step_scale": config.evaluation.step_scale,
             "postprocess": asdict(config.postprocess),
             "eval_chunk_length": config.data.eval_chunk_length,

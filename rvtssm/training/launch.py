@@ -1,12 +1,30 @@
 """How a run fits to its launcher: torchrun, SLURM or none."""
 
+import os
 from typing import Any
 
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.plugins import DoublePrecision
 
+
+class _Srun(SLURMEnvironment):
+    """Reads the variables of a task of SLURM, without the checks that Lightning makes of them for a training."""
+
+    @staticmethod
+    def detect() -> bool:
+        return "SLURM_NTASKS" in os.environ and SLURMEnvironment.job_name() not in ("bash", "interactive")
+
+    @staticmethod
+    def _validate_srun_used() -> None:
+        pass
+
+    @staticmethod
+    def _validate_srun_variables() -> None:
+        pass
+
+
 # in the order in which Lightning looks: torchrun may run inside a SLURM job
-LAUNCHERS: dict[str, type[ClusterEnvironment]] = {"torchrun": TorchElasticEnvironment, "srun": SLURMEnvironment}
+LAUNCHERS: dict[str, type[ClusterEnvironment]] = {"torchrun": TorchElasticEnvironment, "srun": _Srun}
 
 
 class DoubleWeights(DoublePrecision):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,8 +138,7 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name
     if settings:
         config = replace(checkpoint.temporal_config, **settings)
         meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, config, checkpoint.windows)
-        values = {field.name: getattr(meta, field.name) for field in fields(CheckpointMeta)}
-        checkpoint = type(checkpoint)(**values, detector=meta.build().eval())
+        checkpoint = meta.with_detector(meta.build().eval())
     events = draw_events(20_000, duration_us=1_300_000)
     audit = audit_detector(checkpoint, events, (48, 64), SMALL_AUDIT, progress=False)
     page, numbers = to_markdown(audit, "weights", "noise"), to_json(audit, "weights", "noise")

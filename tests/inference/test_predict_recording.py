@@ -1,7 +1,7 @@
 """Prediction on recordings written here, with a real detector of random weights."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -18,7 +18,7 @@ from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.predict_recording import predict_recording
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
@@ -52,7 +52,7 @@ def make_checkpoint(**model):
                 parameter.zero_()
             elif name.endswith("weight") and parameter.ndim == 4:
                 parameter.mul_(4)
-    return LoadedCheckpoint(**{f.name: getattr(meta, f.name) for f in fields(CheckpointMeta)}, detector=detector)
+    return meta.with_detector(detector)
 
 
 def random_events(height, width, start_us=7_000_000, duration_us=1_030_000, n=30_000):

@@ -91,9 +91,17 @@ def logged():
     return read_log
 
 
-def free_port() -> str:
+def torchrun_variables(devices: int, nodes: int = 1) -> list[dict[str, str]]:
+    """What torchrun would write into the environment of each process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
+        port = str(free.getsockname()[1])
+    on_one = devices // nodes
+    together = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(on_one)}
+    return [
+        {**together, "RANK": str(rank), "LOCAL_RANK": str(rank % on_one), "GROUP_RANK": str(rank // on_one)}
+        for rank in range(devices)
+    ]
 
 
 def shares(out: Path, devices: int, nodes: int = 1) -> list[str]:
@@ -117,13 +125,8 @@ def ranks(prepared):
         blow: tuple[int, int, int] | None = None,
         train: Callable[[Path, Any, list[str], dict], None] = train_as_rank,
     ) -> list[int]:
-        on_one = devices // nodes
-        together = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(on_one)}
         jobs = []
-        for rank in range(devices):
-            places = {"RANK": rank, "LOCAL_RANK": rank % on_one, "GROUP_RANK": rank // on_one}
-            environment = {**together, **{name: str(place) for name, place in places.items()}}
+        for environment in torchrun_variables(devices, nodes):
             arguments = (out, blow, [*overrides, *shares(out, devices, nodes)], environment)
             jobs.append(prepared.Process(target=train, args=arguments))
             jobs[-1].start()
