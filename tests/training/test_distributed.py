@@ -1,17 +1,21 @@
 """Processes that train together are one: the same weights, the same numbers, the same end and the same new beginning.
 
 `whole` trains in two processes what one process trains with the batch of both: the law that ties the rest together.
+Processes have the variables that torchrun would write; no test starts torchrun itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import time
 from collections import defaultdict
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import torch
@@ -24,6 +28,7 @@ from tests.training.conftest import BATCH, BOUND_S, shares
 from tests.training.watched import train_as_script
 
 NUM_STEPS = 5
+BOUND_TO_END_S = 30  # for the others, when the first process has ended
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
 EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
@@ -33,13 +38,26 @@ FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
 pytestmark = pytest.mark.distributed
 
 
+def is_free(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def run_as_script(context: ForkServerContext, out: Path, overrides: list[str]) -> None:
-    """Run to the end, without an error, a job that starts its other processes itself."""
+    """Run to the end, without an error, a job that starts its other processes itself and leaves none behind."""
     job = context.Process(target=train_as_script, args=(out, overrides))
     job.start()
     try:
         job.join(timeout=BOUND_S)
-        assert job.exitcode == 0
+        assert job.exitcode == 0, (out / "script.txt").read_text()
+        until = time.monotonic() + BOUND_TO_END_S
+        with open(out / "script.txt") as locked:
+            while not is_free(locked):
+                assert time.monotonic() < until, "a process was left behind"
+                time.sleep(0.05)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ python watched.py NOTES key=value ...
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -68,7 +69,13 @@ def become_rank(notes: Path, environment: dict) -> None:
     os.setsid()
     torch.set_num_threads(1)
     os.environ.update(environment)
-    with open(notes / f"rank{environment['RANK']}.txt", "w") as file:
+    print_to(notes / f"rank{environment['RANK']}.txt")
+
+
+def print_to(path: Path) -> None:
+    """Let this process and those that it starts print to a file, and lock it until all of them have ended."""
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
 
@@ -80,10 +87,14 @@ def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: lis
 
 
 def train_as_script(notes: Path, overrides: list[str]) -> None:
-    """Train in a process of its own, as if somebody had started this file, which Lightning starts once more."""
+    """Train in a process of its own, as if somebody had started this file, which Lightning starts once more.
+
+    What both print goes to `script.txt`.
+    """
     os.setsid()
     torch.set_num_threads(1)
     os.environ.update({"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"})
+    print_to(notes / "script.txt")
     sys.argv = [__file__, str(notes), *overrides]
     sys.exit(train_watched(Watch(notes), overrides))
 
