@@ -388,3 +388,10 @@ def test_processes_refuse_weights_that_were_replaced(weights, tmp_path, monkeypa
     monkeypatch.setattr("rvtssm.run.batch_workers.Processes", Pickled)
     assert evaluate(weights, tmp_path, "processes=2") == 2
     assert "was replaced while it was evaluated; run it again, or" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.gpu
+def test_processes_that_share_a_gpu_give_the_numbers_of_one(weights, tmp_path):
+    assert evaluate(weights, tmp_path / "one") == 0
+    assert evaluate(weights, tmp_path / "two", "evaluation.processes=2") == 0
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
