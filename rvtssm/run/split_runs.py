@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets.sequence import FrameSequence
@@ -17,6 +16,7 @@ from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
 from rvtssm.run.batch_workers import BatchWorkers, RecordingBatch
 from rvtssm.run.kept_outputs import Outputs, outputs_digest, read_outputs
+from rvtssm.run.run_files import environment
 from rvtssm.run.split_plan import SplitPlan
 
 
@@ -30,8 +30,8 @@ class SplitRuns(SplitPlan):
 
     def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
         """Return the kept latency of a recording on this machine, or measure it and keep it."""
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        machine = [platform.node(), gpu, torch.get_num_threads()]
+        here = environment("evaluate")
+        machine = [platform.node(), here["processor"], here["gpu"], here["threads"]]
         path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
         with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
             return float(json.loads(path.read_text()))
