@@ -212,7 +212,7 @@ def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
     assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(VERBS) - {"doctor"})
     assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
     if shutil.which(shell):
-        subprocess.run([shell, "--no-execute"], input=script, text=True, check=True)
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
 def test_version(capsys):

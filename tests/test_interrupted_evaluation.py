@@ -277,3 +277,10 @@ def test_a_launcher_and_processes_of_our_own_are_refused(weights, tmp_path, monk
         monkeypatch.setenv(name, value)
     assert evaluate(weights, tmp_path, "processes=2") == 2
     assert "a launcher has started 3 processes; leave evaluation.processes out" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_processes_that_share_a_gpu_give_the_numbers_of_one(weights, tmp_path):
+    assert evaluate(weights, tmp_path / "one") == 0
+    assert evaluate(weights, tmp_path / "two", "evaluation.processes=2") == 0
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")

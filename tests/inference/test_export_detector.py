@@ -259,7 +259,7 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("difference", [0.1, float("nan")])
 def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
     monkeypatch.setattr("rvtssm.run.export.read_exported", lambda path, trust: None)
-    monkeypatch.setattr("rvtssm.run.export.largest_difference", lambda *arguments: (1e-6, difference))
+    monkeypatch.setattr("rvtssm.run.export.largest_difference", lambda *_, **options: (1e-6, difference))
     assert "differs from the weights" in refused("model.pt2")
 
 
