@@ -32,11 +32,16 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     try:
         with named_if_full(path):
             yield staged
-            with open(staged, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(staged, path)
+            replace_file(staged, path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def replace_file(staged: Path, path: Path) -> None:
+    """Rename a file to `path` after the disk has received its content."""
+    with open(staged, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(staged, path)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Create .venv in the checkout and install the package with the versions in constraints.txt. A second run does nothing
-# unless these have changed. RVTSSM_TORCH=cpu takes PyTorch without CUDA; other values are those of
-# `uv pip install --torch-backend`.
+# unless these have changed. RVTSSM_TORCH=cpu takes PyTorch without CUDA, also in later runs that do not say it; other
+# values are those of `uv pip install --torch-backend`.
 # Run it (`bash scripts/install.sh`), or source it from another script, whose working directory is then the checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,33 +32,37 @@ make_venv() {
     fi
 }
 
-# Print a hash of what the environment depends on: the two files, the interpreter and the path of the checkout, which
-# the installation points to.
+# Print a hash of what the environment depends on: the two files, the interpreter, the path of the checkout, which the
+# installation points to, and the choice of PyTorch.
 wanted_stamp() {
-    .venv/bin/python - <<'PYTHON'
+    RVTSSM_TORCH=$1 .venv/bin/python - <<'PYTHON'
 import hashlib, os, pathlib, sys
 content = b"".join(pathlib.Path(name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
-print(hashlib.sha256(content + sys.version.encode() + os.getcwd().encode()).hexdigest())
+wanted = sys.version + os.getcwd() + os.environ["RVTSSM_TORCH"]
+print(hashlib.sha256(content + wanted.encode()).hexdigest())
 PYTHON
 }
 
 install_package() {
-    local stamp=.venv/rvtssm-installed wanted
+    local stamp=.venv/rvtssm-installed choice=.venv/rvtssm-torch wanted torch
     make_venv
     if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         echo "install: .venv contains $(.venv/bin/python --version), needed is 3.11 or newer; remove it and try again" >&2
         return 1
     fi
-    wanted=$(wanted_stamp)
+    torch=${RVTSSM_TORCH:-$(cat "$choice" 2>/dev/null || true)}
+    wanted=$(wanted_stamp "$torch")
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
     rm -f "$stamp"
+    echo "$torch" >"$choice"
     echo "install: installing the package and its dependencies into .venv"
     # Python compiles what is imported; compiling all of it would take a minute.
-    if [ -n "${RVTSSM_TORCH:-}" ]; then
+    if [ -n "$torch" ]; then
         .venv/bin/python -m pip install --disable-pip-version-check uv
-        .venv/bin/python -m uv pip install --python .venv/bin/python --torch-backend="$RVTSSM_TORCH" -c constraints.txt -e '.[dev]'
+        # PyTorch that is there already may be of another choice with the same version.
+        .venv/bin/python -m uv pip install --python .venv/bin/python --torch-backend="$torch" --reinstall-package torch --reinstall-package torchvision -c constraints.txt -e '.[dev]'
     else
         .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
     fi

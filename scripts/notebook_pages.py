@@ -64,9 +64,11 @@ def programs(page: str) -> list[str]:
 def write_page(notebook: Path) -> None:
     """Run a notebook, and write its page and its pictures beside it."""
     lines: list[str] = []
+    shown = list(outputs(notebook))  # all of it, before a picture is replaced
     for old in notebook.parent.glob(f"{notebook.stem}_*.png"):
-        old.unlink()
-    for number, (cell, printed, value) in enumerate(outputs(notebook)):
+        if old.stem.removeprefix(f"{notebook.stem}_").isdigit():
+            old.unlink()
+    for number, (cell, printed, value) in enumerate(shown):
         if cell.is_prose:
             lines += [cell.text, ""]
             continue
@@ -75,8 +77,9 @@ def write_page(notebook: Path) -> None:
             lines += ["```text", "\n".join(line.rstrip() for line in text.splitlines()), "```", ""]
         lines += _shown(value, notebook.with_name(f"{notebook.stem}_{number}.png"))
     lines += [
-        f"This page is `docs/notebooks/{notebook.name}` with what it printed and showed. Jupyter (with jupytext) and "
-        "most editors open that file as a notebook.",
+        f"This page is `docs/notebooks/{notebook.name}` with what it printed and showed. Other programs may have "
+        "run on the machine meanwhile, so its times are no measurements. Jupyter (with jupytext) and most editors open "
+        "that file as a notebook.",
         "",
     ]
     notebook.with_suffix(".md").write_text("\n".join(lines))

@@ -30,6 +30,7 @@ FOUNDATION = {
     "output_folder",
     "watchdog",
     "workers",
+    "environment",
     "extras",
     "config_keys",
     "plugins",

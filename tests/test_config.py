@@ -18,6 +18,7 @@ from rvtssm.cli import compose
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.config_keys import keys_of, purpose
 from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.inference.inference_config import ExportConfig
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
@@ -202,6 +203,7 @@ def test_what_is_mistyped_is_refused(override):
         (lambda: EvaluationConfig(frequencies_hz=[]), "name positive rates"),
         (lambda: EvaluationConfig(frequencies_hz=[20, -1]), "name positive rates"),
         (lambda: TrainingConfig(steps=0), "training.steps=0 must be at least 1"),
+        (lambda: ExportConfig(calibration_windows=10_001), "calibration_windows=10001 must be at most 10000"),
         (lambda: TrainingConfig(accumulate=0), "training.accumulate=0 must be at least 1"),
     ],
 )

@@ -29,6 +29,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.streams import Streams
+from rvtssm.run.demo import _evaluate as evaluate_demo
 from rvtssm.verbs import VERBS
 
 RATES = ("20", "40", "200")
@@ -103,6 +104,21 @@ def test_the_demo_writes_one_page_to_send_on(demo):
     assert frame.shape[:2] >= (128, 192) and frame.std() > 0
     assert "objects that have stood still for 0.25 s" in page
     assert ">carried</td>" in page and ">reset at every step</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("rates", "representation", "kinds"),
+    [
+        ([20, 40], "histogram", ["slide", "shrink"]),
+        ([20], "histogram", ["slide"]),
+        ([20, 40], "surfaces", ["slide"]),
+    ],
+)
+def test_a_demo_evaluates_both_kinds_of_windows_if_they_differ(monkeypatch, tmp_path, rates, representation, kinds):
+    evaluated = []
+    monkeypatch.setattr("rvtssm.run.demo.evaluate", lambda one: (evaluated.append(one.evaluation.window),))
+    keys = [f"evaluation.frequencies_hz={rates}", f"windows.representation={representation}", "evaluation.window=slide"]
+    assert list(evaluate_demo(cli.compose(keys), tmp_path)) == evaluated == kinds
 
 
 def test_the_page_of_the_demo_has_both_kinds_of_windows(demo):

@@ -79,12 +79,18 @@ def test_a_second_run_does_not_install_again(checkout):
 
 
 def test_pytorch_for_the_cpu_only(checkout):
-    """The installer of that choice comes first. A later run without the choice leaves the installation as it is."""
+    """The installer of that choice comes first. The choice changes an environment, and a later run keeps it."""
+    assert install(checkout).returncode == 0
     assert install(checkout, RVTSSM_TORCH="cpu").returncode == 0
     assert install(checkout).returncode == 0
-    first, second = (checkout / "installed.txt").read_text().splitlines()
+    _, first, second = (checkout / "installed.txt").read_text().splitlines()
     assert first.startswith("-m pip install ") and first.endswith(" uv")
-    assert second.endswith("--torch-backend=cpu -c constraints.txt -e .[dev]")
+    assert "--torch-backend=cpu --reinstall-package torch " in second
+    assert second.endswith("-c constraints.txt -e .[dev]")
+    with (checkout / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    assert install(checkout).returncode == 0
+    assert "--torch-backend=cpu" in (checkout / "installed.txt").read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])

@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import math
-import os
 import shutil
 import tempfile
 import warnings
@@ -21,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from rvtssm.atomic_files import atomic_file, named_if_full, staging_folder
+from rvtssm.atomic_files import atomic_file, named_if_full, replace_file, staging_folder
 from rvtssm.extras import check_extra
 from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
@@ -34,7 +33,7 @@ from rvtssm.records import WindowSettings
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
-_CAN_HOLD = {"float32": tuple(FORMATS), "int8": ("onnx", "openvino")}  # formats by precision
+_LOW_PRECISION = (FORMATS["onnx"], FORMATS["openvino"])  # the formats that can hold int8
 _OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
 
@@ -49,15 +48,25 @@ def format_of(path: Path | str) -> str:
 
 
 def check_export(path: Path | str, precision: str) -> str:
-    """Return the format of a file; raise ValueError if it cannot hold the precision, or if a package is missing."""
+    """Return the format of a file; raise ValueError if it cannot be written.
+
+    Reasons are a format that cannot hold the precision, a missing package, and a file in the place of the weights of an
+    .xml file that is not from an export.
+    """
+    path = Path(path)
+    if precision != "float32" and path.suffix not in _LOW_PRECISION:
+        raise ValueError(f"precision={precision} needs a name that ends in {' or '.join(_LOW_PRECISION)}, not {path}")
     kind = format_of(path)
-    if kind not in _CAN_HOLD[precision]:
-        endings = " or ".join(FORMATS[name] for name in _CAN_HOLD[precision])
-        raise ValueError(f"precision={precision} needs a name that ends in {endings}, not {path}")
     if kind in ("onnx", "openvino"):
         check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
         check_extra(FORMATS[kind], "openvino", "openvino")
+        weights = path.with_suffix(".bin")
+        if weights.exists() and not path.exists():
+            raise ValueError(
+                f"{path} would have its weights in {weights}, and there is such a file without {path.name}; choose "
+                f"another name, or remove {weights.name}"
+            )
     if precision == "int8":
         check_extra("precision=int8", "int8", "nncf")
     return kind
@@ -204,10 +213,11 @@ def describe(path: Path, description: dict[str, Any]) -> None:
 
 
 def move_file(source: Path, path: Path) -> None:
-    """Put an exported file in the place of `path`; the file with the weights of an .xml moves first."""
+    """Put an exported file in the place of `path`. An .xml never stands beside the weights of another one."""
     if path.suffix == FORMATS["openvino"]:
-        os.replace(source.with_suffix(".bin"), path.with_suffix(".bin"))
-    os.replace(source, path)
+        path.unlink(missing_ok=True)
+        replace_file(source.with_suffix(".bin"), path.with_suffix(".bin"))
+    replace_file(source, path)
 
 
 def _compiled(program: Any, text: str, folder: Path) -> Path:

@@ -2,9 +2,7 @@
 
 import functools
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rvtssm.environment import environment_variable
 from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
 from rvtssm.inference.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
@@ -187,17 +186,10 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
         raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
     names = [each.name for each in session.get_inputs()]
 
-    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
-        try:
-            found = [torch.from_numpy(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
-        except Exception as error:  # they have no common class either
-            reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
-        num_predictions = len(found) - len(state)
-        return found[:num_predictions], found[num_predictions:]
+    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        return session.run(None, dict(zip(names, inputs, strict=True)))
 
-    return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
+    return _on_arrays(path, outputs), session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
 
 
 def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
@@ -222,25 +214,35 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
         model.reshape({name: [num_streams, *list(shape)[1:]] for name, shape in shapes.items()})
         return core.compile_model(model, "CPU", options)
 
+    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        found = compiled(len(inputs[0]))(dict(zip(shapes, inputs, strict=True)), share_inputs=True)
+        return [array.copy() for array in found.values()]
+
+    where = ["framework", METADATA_KEY]
+    return _on_arrays(path, outputs), model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
+
+
+def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Run:
+    """Return the step of a file whose runtime takes arrays in the order of the inputs, and returns the outputs."""
+
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
+        inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
         try:
-            outputs = compiled(len(hist))(dict(zip(shapes, arrays, strict=True)), share_inputs=True)
-        except Exception as error:
+            found = [torch.from_numpy(array) for array in outputs(inputs)]
+        except Exception as error:  # they have no common class either
             reason = " ".join(str(error).split())[:300]
             raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
-        found = [torch.from_numpy(array.copy()) for array in outputs.values()]
         num_predictions = len(found) - len(state)
         return found[:num_predictions], found[num_predictions:]
 
-    where = ["framework", METADATA_KEY]
-    return run, model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
+    return run
 
 
 def _open_program(path: Path) -> tuple[Run, str]:
     extra = {METADATA_KEY: ""}
     try:
-        with _weights_only():
+        # Torch then reads pickled tensors without objects that can run code, also where its own code asks for all.
+        with environment_variable("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"):
             program = torch.export.load(path, extra_files=extra).module()
     except Exception:  # torch raises errors of many kinds for other files
         raise ValueError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
@@ -251,21 +253,6 @@ def _open_program(path: Path) -> tuple[Run, str]:
         return predictions, after
 
     return run, text.decode() if isinstance(text, bytes) else text
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Let torch read pickled tensors without objects that can run code, also where its own code asks for all."""
-    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(key)
-    os.environ[key] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[key]
-        else:
-            os.environ[key] = before
 
 
 def _open_compiled(path: Path) -> tuple[Run, str]:

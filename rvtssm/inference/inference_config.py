@@ -121,7 +121,7 @@ class ExportConfig:
     check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
     precision: str = "float32"  # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`
     calibrate: str | None = None  # recordings for int8: a file, or a folder of them
-    calibration_windows: int = 200  # of all recordings together
+    calibration_windows: int = 200  # of all recordings together, at most 10,000
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
@@ -129,3 +129,5 @@ class ExportConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"export.{name}={value} must be at least 1")
+        if self.calibration_windows > 10_000:
+            raise ValueError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")

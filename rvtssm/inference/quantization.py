@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rvtssm.environment import environment_variable
 from rvtssm.models.step import DetectorStep
 
-_MOST_STEPS = 10_000  # of calibration that are looked at
+_MOST_STEPS = 20_000  # more than `calibration_windows` can ask for
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
@@ -96,13 +96,7 @@ def _is_of(name: str, layer: str) -> bool:
 
 def _without_telemetry() -> Any:
     """Import NNCF so that it does not report its use over the network."""
-    key = "NNCF_CI"
-    before = os.environ.get(key)
-    os.environ[key] = "1"
-    try:
+    with environment_variable("NNCF_CI", "1"):
         import nncf  # an optional package
-    finally:
-        if before is None:
-            del os.environ[key]
     nncf.set_log_level(logging.ERROR)
     return nncf

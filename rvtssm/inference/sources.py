@@ -98,7 +98,7 @@ def find_sources(where: str) -> dict[str, str]:
     Raise ValueError for a folder without any. A missing file raises an error when it is opened.
     """
     path = Path(where)
-    if where == STDIN or where.startswith((SOCKET, CAMERA)) or not path.is_dir():
+    if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
     if (path / DSEC_EVENTS).is_file() or is_bag(path):
         return {path.resolve().name: where}
@@ -150,7 +150,10 @@ def first_events(
     """Return the events of the first seconds of a recording, the size of its sensor in pixels, and its name.
 
     A file that does not say its size has the given height and width, by default those of `usual_hw`.
+    Raise ValueError for a stream.
     """
+    if _is_stream(path):
+        raise ValueError(f"{path} is a stream, and a recording is needed; name a file or a folder")
     try:
         with opened_source(path, height, width):
             pass
@@ -186,6 +189,10 @@ def ended_by_signals(piped: Ends) -> Iterator[Ends]:
         yield piped
     finally:
         restore()
+
+
+def _is_stream(where: str) -> bool:
+    return where == STDIN or where.startswith((SOCKET, CAMERA))
 
 
 def _short_name(where: str) -> str:

@@ -8,7 +8,7 @@ from rvtssm.evaluation.audit_report import AUDIT_FILES, console_table, to_json, 
 from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.sources import SOCKET, STDIN, find_sources, first_events
+from rvtssm.inference.sources import find_sources, first_events
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.output_folder import result_set
 from rvtssm.records import Events
@@ -53,8 +53,6 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
         scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
         blocks, _ = simulated_recording(scene, "test", 0)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
-    if where == STDIN or where.startswith(SOCKET):
-        raise ValueError(f"recording={where}: an audit cannot read a stream; name a file or a folder")
     path = next(iter(find_sources(where).values()))
     height, width = config.dataset.height, config.dataset.width
     events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width)

@@ -57,18 +57,21 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     _announce("predict")
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, reports, load_file(last_checkpoint(out))["train_seconds"])
-    (staged / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
     result = DemoResult(
         reports, metrics, summary, out / "prediction", Path(str(config.checkpoint)), config.evaluation.still_ms
     )
-    (staged / "report.html").write_text(demo_page(result))
+    (staged / "report.html").write_bytes(demo_page(result).encode())
 
 
 def _evaluate(config: Config, out: Path) -> dict[str, EvaluationReport]:
-    """Evaluate with both kinds of windows, which differ only if there are several rates; the configured kind first."""
+    """Evaluate with both kinds of windows if they differ, the configured kind first.
+
+    They differ if there are several rates and a frame depends on its window.
+    """
     options = config.evaluation
     windows = [options.window]
-    if len(options.frequencies_hz or []) > 1:
+    if len(options.frequencies_hz or []) > 1 and config.windows.representation != "surfaces":
         windows.append("slide" if options.window == "shrink" else "shrink")
     found = {}
     for window in windows:

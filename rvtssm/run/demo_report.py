@@ -94,10 +94,13 @@ def _rates(result: DemoResult) -> list[str]:
     meaning = "AP in percent" + (f", with {LEVEL:.0%} intervals" if result.report.rows[0].intervals else "")
     meaning += f". Drop: AP at {result.report.reference_hz:g} Hz minus the mean of the other rates, in points."
     drawn = {_WINDOWS[window]: result.reports[window].rows for window in windows}
+    explained = (
+        "<p>Windows that keep their length overlap at higher rates, and hold as many events as in training. Windows as "
+        "long as the stride hold fewer events at higher rates, as in the published tables.</p>"
+    )
     return [
         "<h2>One detector at every rate</h2>",
-        "<p>Windows that keep their length overlap at higher rates, and hold as many events as in training. Windows as "
-        "long as the stride hold fewer events at higher rates, as in the published tables.</p>",
+        *([explained] if len(windows) > 1 else []),
         page.table("both-windows", head, cells, meaning),
         page.plot(comparison_png(drawn, {}), "Average precision over the rate."),
     ]

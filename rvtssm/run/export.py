@@ -27,7 +27,7 @@ def export(config: Config) -> None:
     measured on the calibration frames, if there are any, and the file says it.
     """
     out, options = export_path(config), config.export
-    if out.suffix == SAFETENSORS:
+    if out.suffix == SAFETENSORS and options.precision == "float32":
         _export_weights(read_weights(config), writable(out.parent) / out.name)
         return
     check_export(out, options.precision)  # raises ValueError before the work, which takes long
@@ -39,6 +39,8 @@ def export(config: Config) -> None:
         spec, windows = checkpoint.spec, checkpoint.windows
         frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
         frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
+        if frames:
+            frames.check()  # before the work as well
         description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
         exported = read_exported(staged, trust=True)
         seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -16,7 +17,8 @@ from rvtssm import cli, extras
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inference import export_detector
 from rvtssm.inference.calibration import CalibrationFrames
-from rvtssm.inference.exported import read_exported
+from rvtssm.inference.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
+from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.inference.quantization import quantize
 from rvtssm.models.file_digest import check_digest
 from rvtssm.records import WindowSettings
@@ -48,6 +50,20 @@ def low_precision(exported, draw_events, made_once):
             assert cli.main(["export", *arguments]) == 0
 
     return made_once("low_precision", fill)
+
+
+def test_an_xml_in_float32_equals_pytorch(exported, tmp_path):
+    for package in ("openvino", "onnx"):
+        pytest.importorskip(package)
+    import onnx
+
+    checkpoint, folder = exported(".onnx")
+    shutil.copyfile(folder / "model.onnx", tmp_path / "model.onnx")
+    path = to_openvino(tmp_path / "model.onnx")
+    (text,) = (each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == METADATA_KEY)
+    describe(path, json.loads(text))
+    boxes, scores = largest_difference(checkpoint, read_exported(path), 10)
+    assert 0 < boxes < 1e-3 and scores < 1e-3
 
 
 def of_states(names):
@@ -108,18 +124,47 @@ def test_the_file_says_what_was_measured(low_precision):
     assert measured.keys() == {"boxes", "scores"} and all(0 < value < 1 for value in measured.values())
 
 
-def test_weights_beside_an_xml_belong_to_its_digest(low_precision, tmp_path):
+def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path):
     for suffix in (".xml", ".bin"):
         shutil.copyfile(low_precision / f"int8{suffix}", tmp_path / f"a{suffix}")
-    weights = bytearray((tmp_path / "a.bin").read_bytes())
     assert check_digest(tmp_path / "a.xml")
-    weights[len(weights) // 2] ^= 1
-    (tmp_path / "a.bin").write_bytes(weights)
-    with pytest.raises(ValueError, match=r"a\.xml is damaged"):
-        read_exported(tmp_path / "a.xml")
+    for path in (tmp_path / "a.xml", tmp_path / "a.bin"):
+        whole = path.read_bytes()
+        for position in range(100, len(whole), len(whole) // 5):
+            flipped = bytearray(whole)
+            flipped[position] ^= 4
+            path.write_bytes(flipped)
+            with pytest.raises(ValueError, match=r"a\.xml is damaged"):
+                read_exported(tmp_path / "a.xml")
+        path.write_bytes(whole)
     (tmp_path / "a.bin").unlink()
     with pytest.raises(ValueError, match=r"a\.xml needs a\.bin in the same folder; copy both"):
         read_exported(tmp_path / "a.xml")
+
+
+def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_path, monkeypatch):
+    """A kill at any moment leaves no .xml beside weights of another one."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
+    (tmp_path / "new").mkdir()
+    new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
+    for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
+        path.write_text(path.parent.name)
+    with pytest.raises(ValueError, match=r"there is such a file without a\.xml; choose another name, or remove a\.bin"):
+        check_export(old, "float32")
+    old.write_text("old")
+    check_export(old, "float32")
+    moves, replace = [], os.replace
+
+    def move(source, path):
+        moves.append(path.suffix)
+        assert len(synced) == len(moves) and not old.exists()
+        replace(source, path)
+
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "replace", move)
+    move_file(new, old)
+    assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +172,7 @@ def test_weights_beside_an_xml_belong_to_its_digest(low_precision, tmp_path):
     [
         (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
         (["out=a.pt2", "precision=int8", "calibrate=b"], (), r"precision=int8 needs a name that ends in .onnx or .xml"),
+        (["out=a.safetensors", "precision=int8", "calibrate=b"], (), r"a name that ends in .onnx or .xml, not a.safet"),
         (["out=a.xml", "precision=bf16"], (), "export.precision='bf16'; choose from float32, int8"),
         (["out=a.xml"], ("openvino",), r"needs the package openvino; run `pip install -e '.\[openvino\]'`"),
         (
@@ -151,4 +197,27 @@ def test_calibration_frames_are_those_of_both_rates_and_fit_the_file(draw_events
     assert slow.sum() > 0 and not np.array_equal(slow, fast)
     assert [frame.tolist() for frame in frames.first(4)] == [*slow.tolist(), fast[0].tolist()]
     with pytest.raises(ValueError, match=r"events\.dat has frames of 64 x 48 pixels, and the file is for 32 x 48"):
-        list(replace(frames, frame_hw=(48, 32)))
+        replace(frames, frame_hw=(48, 32)).check()
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "num_paths", "each", "read"),
+    [(200, 3, 34, [0, 1, 2]), (200, 100, 20, [0, 20, 40, 60, 80]), (4, 3, 2, [0])],
+)
+def test_a_recording_gives_enough_windows_for_a_state(draw_events, monkeypatch, num_windows, num_paths, each, read):
+    opened = []
+
+    def first(path, seconds, usual_hw):
+        opened.append(int(path))
+        return draw_events(5_000, duration_us=round(1e6 * seconds)), (48, 64), path
+
+    monkeypatch.setattr("rvtssm.inference.calibration.first_events", first)
+    paths = tuple(map(str, range(num_paths)))
+    frames = CalibrationFrames(paths, SMALL, WindowSettings(50_000), (48, 64), num_windows)
+    assert {len(windows) for windows, _ in frames} == {each} and opened == read
+
+
+@pytest.mark.parametrize("where", ["-", "tcp://localhost:1", "camera:"])
+def test_a_stream_is_no_recording_to_calibrate_on(where):
+    with pytest.raises(ValueError, match=f"{where} is a stream, and a recording is needed; name a file or a folder"):
+        CalibrationFrames((where,), SMALL, WindowSettings(50_000), (48, 64), 4).check()
