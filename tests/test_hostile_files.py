@@ -21,6 +21,7 @@ from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
 
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.hdf5 import open_hdf5
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
@@ -309,3 +310,18 @@ def test_a_packed_archive_costs_no_more_than_what_is_read(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_hdf5_file_that_names_a_block_of_its_driver_is_refused_before_libhdf5_reads_it(tmp_path, version):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w"):
+        pass
+    content = bytearray(path.read_bytes())
+    assert content[8] == 0 and content[48:56] == b"\xff" * 8
+    open_hdf5(path).close()
+    content[8], where = version, 48 + 4 * version
+    content[where : where + 8] = (128).to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="a part of a file in several parts, or damaged"):
+        open_hdf5(path)

@@ -112,7 +112,7 @@ def read_exported(path: Path | str, trust: bool = False, precision: str = "float
         else:
             run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
         meta, description = read_description(text, path)
-    detector: Any = ExportedDetector(run, meta, description)
+        detector: Any = ExportedDetector(run, meta, description)
     return meta.with_detector(detector)
 
 

@@ -137,6 +137,9 @@ def test_a_flipped_bit_of_an_exported_file_is_found(exported, tmp_path):
     path.write_bytes(re.sub(rb"sha256:[0-9a-f]{6}", b"no digest now", whole))  # as a file of another program
     assert not check_digest(path)
     read_exported(path)
+    path.write_bytes(path.read_bytes().replace(b'"yolox"', b'"yoLox"'))
+    with pytest.raises(ValueError, match=r"model\.onnx cannot be used \(model\.head='yoLox'"):
+        read_exported(path)
 
 
 def test_a_file_says_what_it_is(exported):

@@ -16,6 +16,7 @@ from rvtssm.events.readers.recording import Recording
 from rvtssm.file_errors import file_errors
 from rvtssm.watchdog import watched
 
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_PACKED = 1 << 16  # no known file unpacks one stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
 _BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking how many are stored
@@ -49,7 +50,22 @@ def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
 
     Access by name raises ValueError for external links, external storage and virtual datasets.
     """
+    _check_driver(path)
     return _OwnFile(path, "r", rdcc_nbytes=cache_bytes)
+
+
+def _check_driver(path: Path | str) -> None:
+    """Raise ValueError for a file that names a block of its driver, as only parts of a file in several parts do.
+
+    In a damaged file, libhdf5 would reserve as many bytes as that block seems to have.
+    """
+    with open(path, "rb") as file:
+        start = file.read(64)
+    if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions that have such an address
+        size = start[13]  # of an address
+        at = 24 + 4 * start[8] + 3 * size
+        if start[at : at + size] != b"\xff" * size:
+            raise ValueError(f"{path} is a part of a file in several parts, or damaged; copy it again as one file")
 
 
 def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
