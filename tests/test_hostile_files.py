@@ -15,13 +15,14 @@ from contextlib import closing
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
 
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.hdf5 import open_hdf5
+from rvtssm.events.readers.hdf5 import open_hdf5, read_rows
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
@@ -325,3 +326,23 @@ def test_an_hdf5_file_that_names_a_block_of_its_driver_is_refused_before_libhdf5
     path.write_bytes(content)
     with pytest.raises(ValueError, match="a part of a file in several parts, or damaged"):
         open_hdf5(path)
+
+
+@pytest.mark.parametrize("userblock_size", [0, 512])
+def test_a_packed_chunk_that_says_it_is_longer_than_it_is_never_reaches_its_filter(tmp_path, userblock_size):
+    path, values = tmp_path / "a.h5", np.arange(5_000).reshape(50, 100)
+    with h5py.File(path, "w", userblock_size=userblock_size) as file:
+        file.create_dataset("data", data=values, chunks=(8, 60), **hdf5plugin.Blosc())
+        file.create_dataset("events", data=values[0], chunks=(30,), **hdf5plugin.Blosc())
+        place = file["data"].id.get_chunk_info_by_coord((16, 60)).byte_offset
+    with open_hdf5(path) as file:
+        np.testing.assert_array_equal(read_rows(file["data"], 3, 29), values[3:29])
+        np.testing.assert_array_equal(read_rows(file["events"], 31, 97), values[0, 31:97])
+    content = bytearray(path.read_bytes())
+    content[place + 14] = 10  # of the four bytes of its length
+    path.write_bytes(content)
+    with open_hdf5(path) as file:
+        np.testing.assert_array_equal(read_rows(file["data"], 24, 50), values[24:])
+        for start, stop in ((0, 17), (23, 24)):
+            with pytest.raises(ValueError, match=r"a chunk of /data says that it has 65\d{4} bytes, and has \d+"):
+                read_rows(file["data"], start, stop)

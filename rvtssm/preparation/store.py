@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
-from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, reading
+from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.file_errors import file_errors
 from rvtssm.free_memory import check_memory
@@ -72,8 +72,7 @@ class StoredSequence:
         file = self._opened()
         with file_errors(self.path, advice=_AGAIN), watched(self.path):
             if self.offsets is None:
-                dense: npt.NDArray[Any] = file["data"][start:stop]
-                return dense
+                return read_rows(file["data"], start, stop)
             return _decompressed(file["frames"], self.offsets[start : stop + 1])
 
     @property
