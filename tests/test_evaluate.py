@@ -245,7 +245,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
         scored.extend(recordings)
         return match_detections(recordings, spec, **options)
 
-    monkeypatch.setattr(evaluate_verb, "match_detections", look)
+    monkeypatch.setattr("rvtssm.run.measurement.match_detections", look)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
     assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
@@ -285,7 +285,7 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
         scored.extend(recordings)
         return match_detections(recordings, spec, **options)
 
-    monkeypatch.setattr(evaluate_verb, "match_detections", look)
+    monkeypatch.setattr("rvtssm.run.measurement.match_detections", look)
     where = f"checkpoint={weights()}", "frequencies_hz=[20,40]", *STREAMING[1:]
     plain = evaluated(tmp_path / "plain", *where)
     shifts = "time_shifts_ms=[-50,0,50]"

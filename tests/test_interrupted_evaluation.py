@@ -73,7 +73,7 @@ def without_pictures():
         patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.setattr("rvtssm.evaluation.report.rates_png", lambda *_: b"")
         patch.setattr("rvtssm.evaluation.report.to_html", lambda *_: "")
-        patch.setattr(evaluate_verb, "_worst_pictures", lambda *_: [])
+        patch.setattr("rvtssm.run.measurement._worst_pictures", lambda *_: [])
         yield
 
 
@@ -209,7 +209,7 @@ def test_modules_beside_a_plugin_belong_to_the_source_code(tmp_path):
 def test_a_measured_latency_is_kept(weights, tmp_path, monkeypatch, change, number):
     """Without it, an evaluation that goes on would take other steps."""
     measured = count()
-    monkeypatch.setattr(evaluate_verb, "measured_latency_ms", lambda *_: float(next(measured)))
+    monkeypatch.setattr("rvtssm.run.measurement.measured_latency_ms", lambda *_: float(next(measured)))
     interrupt_after(monkeypatch, 0, stop)
     for _ in range(2):
         assert evaluate(weights, tmp_path, "streaming=true", "window=slide") == 130

@@ -16,7 +16,8 @@ from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.scene import Scene, build_scene
 from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
-from rvtssm.simulation.world import World, build_world
+from rvtssm.simulation.world import World
+from rvtssm.simulation.world_building import build_world
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")

@@ -15,20 +15,17 @@ import cv2
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes
-from rvtssm.simulation.atlas import WEAVES, Atlas, cloth
-from rvtssm.simulation.people import SITTING, STANDING, WALKING, Animal, Person, build_animal, build_person
+from rvtssm.simulation.people import SITTING, STANDING, Animal, Person
 from rvtssm.simulation.perspective import Box, Pictures, Shot, outline, paint_limbs, paint_panels, panel
-from rvtssm.simulation.simulation_config import WorldConfig
-from rvtssm.simulation.surroundings import NO_PANELS, Fixture, Surroundings, build_indoors, build_outdoors
-from rvtssm.simulation.trips import CameraTrip, Trip, build_camera_trip, build_trip
-from rvtssm.simulation.vehicles import Automobile, Parts, TwoWheeler, build_automobile, build_two_wheeler
+from rvtssm.simulation.surroundings import NO_PANELS, Fixture, Surroundings
+from rvtssm.simulation.trips import CameraTrip, Trip
+from rvtssm.simulation.vehicles import Automobile, Parts, TwoWheeler
 
 PERSON, VEHICLE, TWO_WHEELER, NO_CLASS = 0, 1, 2, -1  # class ids
 MIN_VISIBLE = 0.3
 MAX_STEP_PX = 1.0  # between two frames, where the shortest step allows
 STEP_US = (2_500, 8_000)  # shortest and longest time between two frames
 _LIMB_SPEED = 1.6  # of hands and feet, relative to the box
-_TRIES = 12
 
 Body = Person | Animal | Automobile | TwoWheeler
 
@@ -241,160 +238,3 @@ class World:
             rows.append(panel(tuple(start), tuple(right * size), (0, -size, 0), self.surroundings.glow_picture,
                               self.surroundings.glow_picture, gain=gain, is_glowing=True, strength=0.99))  # fmt: skip
         return np.array(rows)
-
-
-def build_world(
-    height: int, width: int, duration_us: int, config: WorldConfig, rng: np.random.Generator, is_ego_moving: bool
-) -> World:
-    """Return a random world; the same arguments and generator state give the same world.
-
-    The sensor has a number of lines that is drawn too. Of one that is larger than the frame, the frame shows a part;
-    one that is smaller fills the frame only in part: `World.height` and `width` are those of the part that is seen.
-    """
-    if duration_us <= 0 or min(height, width) < 16:
-        raise ValueError(
-            f"a world of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
-        )
-    duration_s = duration_us * 1e-6
-    is_indoors, is_dark = rng.random() < config.indoor_share, rng.random() < config.dark_share
-    atlas = Atlas()
-    first_cloth, *_ = [atlas.add(cloth(kind, rng)) for kind in range(WEAVES)]
-    lines = round(_log_uniform(config.min_lines, config.max_lines, rng))
-    seen_h, seen_w = min(lines, height), min(round(lines * width / height), width)
-    has_houses = rng.random() < 0.55
-    if is_indoors:
-        around = build_indoors(is_dark, config.max_clutter, atlas, rng)
-    else:
-        around = build_outdoors(has_houses, is_dark, config.max_clutter, atlas, rng)
-    focal_px = lines * rng.uniform(0.55, 1.2) if is_indoors else lines * _log_uniform(0.6, 2.5, rng)
-    camera = _camera(is_indoors, has_houses, is_ego_moving, around, duration_s, focal_px, (seen_h, seen_w), rng)
-    players = _players(
-        camera, around, is_indoors, is_dark, duration_s, (seen_h, seen_w), config, atlas, first_cloth, rng
-    )
-    lens_px = rng.uniform(0.2, max(config.lens_blur, 0.2)) if config.lens_blur else 0.0
-    return World(duration_us, seen_h, seen_w, around, players, camera, Pictures(*atlas.packed()), float(lens_px))
-
-
-def _log_uniform(low: float, high: float, rng: np.random.Generator) -> float:
-    return float(math.exp(rng.uniform(math.log(low), math.log(high))))
-
-
-def _camera(
-    is_indoors: bool, has_houses: bool, is_moving: bool, around: Surroundings, duration_s: float, focal_px: float,
-    size: tuple[int, int], rng: np.random.Generator,
-) -> CameraTrip:  # fmt: skip
-    height, width = size
-    x0, x1, _, _ = around.bounds_m
-    manner = "rest"
-    if is_indoors:
-        if is_moving:
-            manner = str(rng.choice(("handheld", "handheld", "panning", "walking")))
-        start = (rng.uniform(0.5 * x0, 0.5 * x1), rng.uniform(0.4, 2.3), 0.3, rng.uniform(-0.3, 0.3), 0.0)
-    else:
-        if is_moving:
-            manner = str(rng.choice(("handheld", "panning", "walking", "driving", "driving", "turning")))
-        if manner == "turning" and has_houses:
-            manner = "driving"
-        along = manner in ("driving", "walking") or rng.random() < 0.4
-        yaw = rng.normal(0, 0.08) if along else rng.uniform(-1.4, 1.4)
-        is_high = manner in ("rest", "panning") and rng.random() < 0.4
-        y = rng.uniform(2.5, 8) if is_high else rng.uniform(0.5, 2.2)
-        x = rng.uniform(-3, 3) if along else -math.copysign(0.8 * min(x1, 10.0), yaw)
-        start = (x, y, 0.0, yaw, 0.0)
-    pitch = rng.normal(-0.03, 0.06) - (0.1 * start[1] / 3 if start[1] > 2.3 else 0.0)
-    middle = (width / 2 * rng.uniform(0.9, 1.1), height / 2 * rng.uniform(0.8, 1.1))
-    return build_camera_trip(manner, duration_s, (*start[:4], pitch), focal_px, middle, rng)
-
-
-def _players(
-    camera: CameraTrip, around: Surroundings, is_indoors: bool, is_dark: bool, duration_s: float, size: tuple[int, int],
-    config: WorldConfig, atlas: Atlas, first_cloth: int, rng: np.random.Generator,
-) -> tuple[Player, ...]:  # fmt: skip
-    """Return players who are seen at some time and do not pass through each other, the camera or a wall."""
-    found: list[Player] = []
-    times_s = np.arange(0.0, duration_s + 0.05, 0.1)
-    count = int(rng.integers(0, config.max_actors + 1))
-    if rng.random() < config.crowd_share:
-        count = int(rng.integers(config.max_actors, 3 * config.max_actors + 1))
-    people_share = 1.0 if is_indoors else rng.choice((0.25, 0.5, 0.8))
-    kinds = [PERSON if rng.random() < people_share else int(rng.choice((VEHICLE, VEHICLE, TWO_WHEELER)))
-             for _ in range(count)]  # fmt: skip
-    kinds += [NO_CLASS] * int(rng.integers(0, config.max_animals + 1))
-    for kind in kinds:
-        body, speed, tall_m, radius_m = _body_and_speed(kind, camera.is_moving, atlas, first_cloth, rng)
-        for _ in range(_TRIES):
-            at_s = rng.uniform(0, duration_s)
-            shot = camera.shot(at_s, around.light)
-            tall_px = _log_uniform(config.min_object_px, config.max_object_px, rng)
-            tall_px *= {PERSON: 1.0, TWO_WHEELER: 1.0}.get(kind, 0.5)
-            depth_m = shot.focal_px * tall_m / tall_px
-            ray = np.linalg.solve(shot.matrix, (rng.uniform(0.02, 0.98) * size[1], size[0] / 2, 1.0))
-            ray = ray[[0, 2]] / np.hypot(ray[0], ray[2])
-            x, z = shot.position[[0, 2]] + ray * depth_m
-            heading = rng.uniform(0, 2 * math.pi)
-            if not is_indoors and rng.random() < (0.85 if kind == VEHICLE else 0.6):  # along the street
-                heading = rng.normal(0, 0.1) + math.pi * rng.integers(2)
-                if kind != VEHICLE and rng.random() < 0.35:
-                    heading += math.pi / 2
-            elif rng.random() < 0.3:  # across the view
-                heading = math.atan2(ray[0], ray[1]) + rng.choice((-1, 1)) * math.pi / 2
-            turn_share = 0.15 if kind == VEHICLE else 0.35
-            trip = build_trip(duration_s, at_s, x, z, heading, speed, rng, turn_share)
-            player = Player(kind, body, trip, is_dark and kind in (VEHICLE, TWO_WHEELER))
-            if _fits(player, radius_m, found, camera, around, times_s, is_indoors) and _is_seen(
-                player, at_s, camera, around, size
-            ):
-                found.append(player)
-                break
-    return tuple(found)
-
-
-def _body_and_speed(
-    kind: int, is_camera_moving: bool, atlas: Atlas, first_cloth: int, rng: np.random.Generator
-) -> tuple[Body, float, float, float]:
-    """Return a body, its speed in m/s, its height and about its radius in metres."""
-    if kind == PERSON:
-        posture = int(rng.choice((WALKING, STANDING, SITTING), p=(0.72, 0.2, 0.08)))
-        person = build_person(posture, first_cloth, rng)
-        is_running = person.look[12] > 0.9
-        speed = 0.0 if posture != WALKING else rng.uniform(2.2, 4.5) if is_running else rng.uniform(0.5, 1.8)
-        return person, speed, person.height_m, 0.3
-    if kind == VEHICLE:
-        car = build_automobile(atlas, rng)
-        is_parked = rng.random() < (0.4 if is_camera_moving else 0.1)
-        return car, 0.0 if is_parked else _log_uniform(1.5, 16, rng), car.size_m[1], car.size_m[0] / 2
-    if kind == TWO_WHEELER:
-        which = int(rng.choice(3, p=(0.55, 0.35, 0.1)))
-        return build_two_wheeler(which, atlas, first_cloth, rng), _log_uniform(1.5, (8, 15, 6)[which], rng), 1.75, 0.9
-    animal = build_animal(first_cloth, rng)
-    return animal, _log_uniform(0.3, 5, rng), 1.0, 0.5
-
-
-def _fits(
-    player: Player, radius_m: float, others: list[Player], camera: CameraTrip, around: Surroundings,
-    times_s: np.ndarray, is_indoors: bool,
-) -> bool:  # fmt: skip
-    """Return whether it stays apart from the others and the camera, and within the walls while it may be seen."""
-    steps = np.minimum((times_s / 0.005).astype(int), len(player.trip.rows) - 1)
-    x, z = player.trip.rows[steps, 0], player.trip.rows[steps, 1]
-    eye = camera.rows[steps]
-    far = np.hypot(x - eye[:, 0], z - eye[:, 2])
-    if far.min() < (radius_m + 1.0):
-        return False
-    x0, x1, z0, z1 = around.bounds_m
-    is_outside = (x < x0) | (x > x1) | (z < z0) | (z > z1)
-    if is_outside.any():
-        return False
-    for other in others:
-        gap = np.hypot(x - other.trip.rows[steps, 0], z - other.trip.rows[steps, 1])
-        other_radius = other.size_m[0] / 2 if isinstance(other.body, Automobile) else 0.4
-        if gap.min() < 0.75 * (radius_m + other_radius):
-            return False
-    return True
-
-
-def _is_seen(player: Player, at_s: float, camera: CameraTrip, around: Surroundings, size: tuple[int, int]) -> bool:
-    shot = camera.shot(at_s, around.light)
-    left, top, right, bottom = player.box(player.parts(at_s, shot.position), at_s, shot)
-    is_inside = right > 2 and left < size[1] - 2 and bottom > 2 and top < size[0] - 2
-    return is_inside and right > left and bottom - top < 1.6 * size[0] and right - left < 1.4 * size[1]

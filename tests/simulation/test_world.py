@@ -31,8 +31,8 @@ from rvtssm.simulation.world import (
     Pictures,
     Player,
     World,
-    build_world,
 )
+from rvtssm.simulation.world_building import build_world
 
 RNG = np.random.default_rng
 
