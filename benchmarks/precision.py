@@ -2,9 +2,8 @@
 
     python -m benchmarks.precision --checkpoint FILE --raw DIR --json FILE [--steps 10000]
 
-AP is that of the test split of DIR with sliding windows. For the drift, a detector in bfloat16 and one in float32 take
-the same windows of the first test recording, over and over, from the zero state and without a reset. The difference of
-the states is the norm of the difference over the norm of the state in float32, by stage, at the end of each decade.
+AP is that of the test split of DIR with sliding windows. The drift (`benchmarks.drift`) is that of a detector in
+bfloat16 from one in float32 on the windows of the first test recording, by stage.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scan import machine
+from benchmarks.drift import drift_bar, measure_drift
+from benchmarks.scan import machine, print_bars
 from rvtssm.atomic_files import atomic_file
 from rvtssm.cli import compose
 from rvtssm.events.frame_counter import count_windows
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     found: dict[str, Any] = {**machine("cpu"), "steps": options.steps}
     found["AP"] = {precision: measure_ap(options.checkpoint, options.raw, precision) for precision in PRECISIONS}
-    found["drift"] = measure_drift(options.checkpoint, options.raw, options.steps)
+    found["drift"] = drift_in_bf16(options.checkpoint, options.raw, options.steps)
+    found["bars"] = [drift_bar(found["drift"])]
     console = Console()
     table = Table("precision", *(f"AP at {hz} Hz" for hz in HZ), title=f"{found['device']}, {found['threads']} threads")
     for precision, by_rate in found["AP"].items():
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for step, differences in found["drift"].items():
         table.add_row(step, *(f"{difference:.1e}" for difference in differences))
     console.print(table)
+    print_bars(found["bars"], console)
     if options.json:
         with atomic_file(options.json) as staged:
             staged.write_text(json.dumps(found, indent=1) + "\n")
@@ -68,8 +70,7 @@ def measure_ap(checkpoint: Path, raw: Path, precision: str) -> dict[str, float]:
     return {f"{row.hz:g}": row.metrics["AP"] for row in report.rows}
 
 
-@torch.inference_mode()
-def measure_drift(checkpoint: Path, raw: Path, num_steps: int) -> dict[str, list[float]]:
+def drift_in_bf16(checkpoint: Path, raw: Path, num_steps: int) -> dict[str, list[float]]:
     """Return the differences of the states by stage, after 10, 100, ... steps."""
     loaded = [read_weights(compose([f"checkpoint={checkpoint}", f"precision={name}"])) for name in PRECISIONS]
     spec, windows = loaded[0].spec, loaded[0].windows
@@ -77,17 +78,8 @@ def measure_drift(checkpoint: Path, raw: Path, num_steps: int) -> dict[str, list
     events = recording.between(0, 1 << 62)
     grid = free_grid(int(events.t[0]), int(events.t[-1]), windows)
     frames = torch.from_numpy(count_windows(events, grid, spec.height, spec.width, windows, spec.downsample))
-    steps = [(weights.detector, weights.detector.prepare(1.0)) for weights in loaded]
-    states: list[Any] = [detector.init_state(1) for detector, _ in steps]
-    none = torch.zeros(0, 2, dtype=torch.int64)
-    found: dict[str, list[float]] = {}
-    for step in range(1, num_steps + 1):
-        frame = frames[(step - 1) % len(frames)][None, None]
-        states = [run(frame, state, scale, none)[1] for (run, scale), state in zip(steps, states, strict=True)]
-        if step == num_steps or (step >= 10 and set(str(step)[1:]) == {"0"} and str(step)[0] == "1"):
-            pairs = zip(*states, strict=True)
-            found[str(step)] = [float(torch.norm(low - exact) / torch.norm(exact)) for exact, low in pairs]
-    return found
+    exact, low = (weights.detector for weights in loaded)
+    return measure_drift(exact, low, frames, num_steps)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@
     python -m benchmarks.quantization --exact exact.xml --low int8.xml --recording FILE [--steps 10000] [--json FILE]
 
 Both are run by OpenVINO, in float32 and with the rest in bf16, by turns in one process; times are those of the
-processor, medians and minima over rounds, and a ratio is the median over rounds. For the drift, both take the same
-windows of the recording over and over, from the zero state and without a reset; the difference of the states is the
-norm of the difference over the norm of the exact state, the largest of all states, at the end of each decade of steps.
+processor, medians and minima over rounds, and a ratio is the median over rounds. The drift (`benchmarks.drift`) is that
+on the first 100 windows of the recording, the largest of all states.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.scan import machine
+from benchmarks.drift import drift_bar, measure_drift
+from benchmarks.scan import machine, print_bars
 from rvtssm.atomic_files import atomic_file
 from rvtssm.inference.calibration import CalibrationFrames
 from rvtssm.inference.exported import read_exported
@@ -44,14 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     frames = CalibrationFrames(
         (options.recording,), checkpoint.spec, checkpoint.windows, checkpoint.detector.frame_hw, 200
     )
-    counts = [torch.from_numpy(frame)[None, None] for frame in frames.first(100)]
-    found: dict[str, Any] = {**machine("cpu"), "rows": measure_steps(options.exact, options.low, counts[0])}
+    counts = [torch.from_numpy(frame) for frame in frames.first(100)]
+    found: dict[str, Any] = {**machine("cpu"), "rows": measure_steps(options.exact, options.low, counts[0][None, None])}
     console = Console()
     for row in found["rows"]:
         times = f"{row['ms']:.1f} ms (least {row['least_ms']:.1f}), {row['times']:.2f} times as fast"
         console.print(f"{row['file']} in {row['precision']}: {times}")
-    found["drift"] = measure_drift(options.exact, options.low, counts, options.steps)
-    console.print("drift by steps: " + ", ".join(f"{step}: {value:.1e}" for step, value in found["drift"].items()))
+    detectors = [read_exported(path).detector for path in (options.exact, options.low)]
+    found["drift"] = measure_drift(*detectors, counts, options.steps)
+    found["bars"] = [drift_bar(found["drift"])]
+    by_steps = (f"{step}: {max(differences):.1e}" for step, differences in found["drift"].items())
+    console.print(f"drift by steps: {', '.join(by_steps)}")
+    print_bars(found["bars"], console)
     if options.json:
         with atomic_file(options.json) as staged:
             staged.write_text(json.dumps(found, indent=1) + "\n")
@@ -80,21 +84,6 @@ def measure_steps(exact: Path, low: Path, counts: torch.Tensor, rounds: int = RO
         }
         for (path, precision), times in zip(forms, taken, strict=True)
     ]
-
-
-@torch.inference_mode()
-def measure_drift(exact: Path, low: Path, counts: Sequence[torch.Tensor], num_steps: int) -> dict[str, float]:
-    """Return the difference of the states after 10, 100, ... steps."""
-    detectors = [read_exported(path).detector for path in (exact, low)]
-    states: list[Any] = [detector.init_state(1) for detector in detectors]
-    found = {}
-    for step in range(1, num_steps + 1):
-        frame = counts[(step - 1) % len(counts)]
-        states = [detector(frame, state)[1] for detector, state in zip(detectors, states, strict=True)]
-        if step == num_steps or (step >= 10 and str(step).strip("0") == "1"):
-            pairs = zip(*states, strict=True)
-            found[str(step)] = max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs)
-    return found
 
 
 if __name__ == "__main__":

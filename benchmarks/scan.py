@@ -274,6 +274,12 @@ def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:
     return bars
 
 
+def print_bars(bars: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print a line per goal."""
+    for bar in bars:
+        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+
+
 def _label(row: Row) -> str:
     return f"{row.name} against {row.baseline}, {row.pass_}, {row.shape}: {row.ratio:.2f}"
 
@@ -346,8 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bars = met_bars([*rows, *memory], options.device)
     console.print(table_of(rows, f"Layers with their projections, {found['device']}, {found['threads']} threads"))
     console.print(table_of(memory, "Peak memory of forward + backward"))
-    for bar in bars:
-        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+    print_bars(bars, console)
     if options.json:
         result = {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars}
         with atomic_file(options.json) as staged:

@@ -31,7 +31,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scan import keep_freed_memory, machine
+from benchmarks.scan import keep_freed_memory, machine, print_bars
 from benchmarks.training import loading
 from benchmarks.training.step import (
     BASELINES,
@@ -79,8 +79,7 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
         console.print(_table(rows, f"{part}: {where}"))
         if part == "layers":
             found["bars"] = met_bars(rows, options.device)
-            for bar in found["bars"]:
-                console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
+            print_bars(found["bars"], console)
         if options.json:  # after each part, whatever becomes of the next
             with atomic_file(options.json) as staged:
                 staged.write_text(json.dumps(found, indent=1))
