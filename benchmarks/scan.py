@@ -50,6 +50,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.measuring import resident, take_turns, times_faster, wait
 from benchmarks.textbook import TextbookS5
 from rvtssm.atomic_files import atomic_file
 from rvtssm.ssm.lstm import LSTM
@@ -162,7 +163,8 @@ def measure_times(
         for stage in stages:
             say(f"L = {length}, {stage[0]} sequences of {stage[1]} features")
             cases = {name: build_case(name, length, stage, device) for name in OURS + BASELINES}
-            for key, seconds in take_turns(cases, rounds[length], CALLS.get(length, 1), device).items():
+            turns = take_turns(runs_of(cases), rounds[length], device, warm_up=2, calls=CALLS.get(length, 1))
+            for key, seconds in turns.items():
                 taken.setdefault(key, []).append(seconds)
                 floor = cases[key[0]].floor_bytes(with_backward=key[1] == PASSES[1]) / bandwidth
                 floors.setdefault(key, []).append(floor)
@@ -175,22 +177,10 @@ def measure_times(
     return rows
 
 
-def take_turns(
-    cases: dict[str, Case], num_rounds: int, num_calls: int, device: str
-) -> dict[tuple[str, str], list[float]]:
-    """Return the seconds per call of each layer and pass in each round, after two warm-up rounds."""
-    taken: dict[tuple[str, str], list[float]] = {(name, pass_): [] for name in cases for pass_ in PASSES}
-    for round_ in range(-2, num_rounds):
-        for name, case in cases.items():
-            for pass_, run in zip(PASSES, (case.forward, case.both), strict=True):
-                _wait(device)
-                start = time.perf_counter()
-                for _ in range(num_calls):
-                    run()
-                _wait(device)
-                if round_ >= 0:
-                    taken[name, pass_].append((time.perf_counter() - start) / num_calls)
-    return taken
+def runs_of(cases: dict[str, Case]) -> dict[tuple[str, str], Callable[[], None]]:
+    """Return both passes of all layers."""
+    both = {name: zip(PASSES, (case.forward, case.both), strict=True) for name, case in cases.items()}
+    return {(name, pass_): run for name, runs in both.items() for pass_, run in runs}
 
 
 def _compared(shape: str, taken: dict[tuple[str, str], list[float]], floors: dict[tuple[str, str], float]) -> list[Row]:
@@ -200,7 +190,7 @@ def _compared(shape: str, taken: dict[tuple[str, str], list[float]], floors: dic
             ours = taken[name, pass_]
             for baseline in BASELINES:
                 theirs = taken[baseline, pass_]
-                ratio = median(their / our for their, our in zip(theirs, ours, strict=True))
+                ratio = times_faster(ours, theirs)
                 floor = floors[name, pass_] / median(ours)
                 rows.append(Row(name, shape, pass_, median(ours), baseline, median(theirs), ratio, floor))
     return rows
@@ -211,10 +201,10 @@ def copy_bandwidth(device: str, num_bytes: int = 1 << 27) -> float:
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target, best = torch.empty_like(source), float("inf")
     for _ in range(5):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         target.copy_(source)
-        _wait(device)
+        wait(device)
         best = min(best, time.perf_counter() - start)
     return 2 * num_bytes / best
 
@@ -249,17 +239,6 @@ def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
     before = resident("VmRSS")
     case.both()
     return resident("VmHWM") - before
-
-
-def resident(key: str) -> int:
-    """Return the memory of this process in bytes, by its name in /proc/self/status."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
-    return int(line.split()[1]) * 1024
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:

@@ -1,17 +1,23 @@
-"""How long one step of a detector takes while it streams, and whether its memory stays as it is.
+"""How long one step of a detector takes while it streams, the rate it sustains, and whether its memory stays as it is.
 
-    python -m benchmarks.streaming --json FILE [--threads T] [--models DIR] [--sizes tiny,small,base]
+    python -m benchmarks.streaming --json FILE [--only steps,rates,memory] [--threads T] [--models DIR]
+        [--sizes tiny,small,base] [--layers s5,lstm] [--forms eager,...]
 
-Gen1 frames (240 x 304), batch 1, random counts, carried state, tiny, small and base with S5 and with the LSTM of the
-same width, on CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm
-export out=*.aot.pt2`) and ONNX (`out=*.onnx`, run by onnxruntime, and with `precision=bf16` by OpenVINO). All of a size
-take turns within each round, in one process and on the same threads; a ratio is the median over rounds of what the
-baseline took divided by what the other took.
+Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5 and with the LSTM of the same width, on
+CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
+out=*.aot.pt2`), ONNX run by onnxruntime, and OpenVINO's format in float32, bf16 and int8, which OpenVINO runs.
 `--models` keeps the exported files, which take longer to make than to measure, for the next run: that takes about three
 minutes on one core of a Xeon.
 
-Memory is that of a process which pushes a packet of events per window into a `StreamDetector`: 10,000 windows of 5 ms,
-tiny S5, frames of 32 x 32, resident memory after the first 1,000 and after the last.
+`steps` takes random counts. All forms of a size take turns within each round, in one process and on the same threads;
+a ratio is the median over rounds of what the baseline took divided by what the other took.
+
+`rates` finds the highest multiple of 5 Hz at which 95 % of the windows are ready before the next one ends. Windows are
+50 ms long at every rate, of 1 million events per second. Their time is that of a whole `StreamDetector.push`: taking
+the events, counting, the step, decoding and suppression of boxes.
+
+`memory` is that of a process which pushes a packet of events per window into a `StreamDetector`: 10,000 windows of
+5 ms, tiny S5, frames of 32 x 32, resident memory after the first 1,000 and after the last.
 
 With `--device cuda` the forms are eager and a CUDA graph of the exported step; no figures of it have been taken yet.
 """
@@ -21,11 +27,11 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -37,6 +43,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.events.histogram import traffic
+from benchmarks.measuring import resident, take_turns, times_faster
 from benchmarks.scan import machine
 from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets import DATASETS
@@ -54,9 +62,21 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
 LAYERS = ("s5", "lstm")
-SUFFIXES = {"compiled": ".aot.pt2", "onnx": ".onnx", "onnx bf16": ".onnx"}  # of the forms that are files
-FORMS = {"cpu": ("eager", "eager bf16", *SUFFIXES), "cuda": ("eager", "cuda graph")}
+# the forms that are files: how the name ends, the precision of the export and that of the products besides
+FILES = {
+    "compiled": (".aot.pt2", "float32", "float32"),
+    "onnxruntime": (".onnx", "float32", "float32"),
+    "openvino": (".xml", "float32", "float32"),
+    "openvino bf16": (".xml", "float32", "bf16"),
+    "openvino int8": (".xml", "int8", "float32"),
+}
+FORMS = {"cpu": ("eager", "eager bf16", *FILES), "cuda": ("eager", "cuda graph")}
+NEEDED = {"onnxruntime": "onnxruntime", "openvino": "openvino", "openvino bf16": "openvino", "openvino int8": "nncf"}
+PARTS = ("steps", "rates", "memory")
 ROUNDS = 21
+RATE_WINDOWS = 60
+RATE_STEP_HZ, FIRST_HZ = 5, 20
+WINDOW_US = 50_000
 WARM_UP = 3
 MEMORY_STEPS = (1_000, 10_000)
 
@@ -65,15 +85,16 @@ Step = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One form of one detector. Ratios: how many times faster than eager, and than the LSTM in the same form."""
+    """One form of one detector. Ratios: how many times faster than eager, compiled, and the LSTM in the same form."""
 
     size: str
     layer: str
     form: str
     median_ms: float
     p95_ms: float
-    times_eager: float
-    times_lstm: float
+    times_eager: float | None
+    times_compiled: float | None
+    times_lstm: float | None
     frame_hw: tuple[int, int] = (SPEC.frame_height, SPEC.frame_width)
 
 
@@ -85,9 +106,30 @@ def build_checkpoint(size: str, layer: str, spec: DatasetSpec = SPEC) -> LoadedC
     return LoadedCheckpoint(**{f.name: getattr(meta, f.name) for f in fields(meta)}, detector=meta.build().eval())
 
 
-def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
+def read_form(
+    size: str, layer: str, form: str, folder: Path, device: str, say: Callable[[str], None]
+) -> LoadedCheckpoint:
+    """Return a detector in one form. Files are written if they do not exist.
+
+    The calibration of int8 sees random counts, since time does not depend on the ranges.
+    """
+    checkpoint = build_checkpoint(size, layer)
+    if form not in FILES:
+        set_precision(checkpoint.detector, "bf16" if form.endswith("bf16") else "float32")
+        checkpoint.detector.to(device)
+        return checkpoint
+    suffix, products, rest = FILES[form]
+    low = "" if products == "float32" else f"_{products}"
+    path = folder / f"{size}_{layer}_{SPEC.frame_height}x{SPEC.frame_width}{low}{suffix}"
+    if not path.exists():
+        say(f"exporting {path.name}")
+        export_detector(checkpoint, path, precision=products, calibration=[(_random_counts(8).numpy(), 1.0)])
+    return read_exported(path, trust=True, precision=rest)
+
+
+def step_of(checkpoint: LoadedCheckpoint) -> Step:
     """Return a function from counts (1, C, H, W) to predictions that keeps the state between calls."""
-    detector = checkpoint.detector.to(device)
+    detector = checkpoint.detector
     prepared, state = detector.prepare(1.0), detector.init_state(1)
 
     def step(hist: Tensor) -> Tensor:
@@ -96,14 +138,6 @@ def eager_step(checkpoint: LoadedCheckpoint, device: str = "cpu") -> Step:
         return predictions[0]
 
     return step
-
-
-def exported_step(checkpoint: LoadedCheckpoint, path: Path, say: Callable[[str], None], precision: str) -> Step:
-    """Return the same from an exported file, which is written if it does not exist."""
-    if not path.exists():
-        say(f"exporting {path.name}")
-        export_detector(checkpoint, path)
-    return eager_step(read_exported(path, trust=True, precision=precision))
 
 
 class CudaGraphStep:
@@ -139,61 +173,97 @@ class CudaGraphStep:
 
 @torch.inference_mode()
 def measure_steps(
-    sizes: Sequence[str], forms: Sequence[str], folder: Path, rounds: int, device: str, say: Callable[[str], None]
+    sizes: Sequence[str],
+    layers: Sequence[str],
+    forms: Sequence[str],
+    folder: Path,
+    rounds: int,
+    device: str,
+    say: Callable[[str], None],
 ) -> list[Row]:
     """Measure every form of every detector, one size at a time."""
     rows = []
     for size in sizes:
         steps: dict[tuple[str, str], Step] = {}
-        for layer in LAYERS:
+        for layer in layers:
             for form in forms:
-                checkpoint = build_checkpoint(size, layer)
-                precision = "bf16" if form.endswith("bf16") else "float32"
-                if form in SUFFIXES:
-                    name = f"{size}_{layer}_{SPEC.frame_height}x{SPEC.frame_width}{SUFFIXES[form]}"
-                    steps[layer, form] = exported_step(checkpoint, folder / name, say, precision)
+                if form == "cuda graph":
+                    steps[layer, form] = CudaGraphStep(build_checkpoint(size, layer))
                 else:
-                    set_precision(checkpoint.detector, precision)
-                    steps[layer, form] = (
-                        CudaGraphStep(checkpoint) if "graph" in form else eager_step(checkpoint, device)
-                    )
+                    steps[layer, form] = step_of(read_form(size, layer, form, folder, device, say))
         say(f"timing {size}")
-        rows += compared(size, take_turns(steps, rounds, device))
+        hist = _random_counts(1).to(device)
+        runs = {key: partial(step, hist) for key, step in steps.items()}
+        rows += compared(size, take_turns(runs, rounds, device, WARM_UP))
     return rows
 
 
-def take_turns(steps: dict[tuple[str, str], Step], rounds: int, device: str) -> dict[tuple[str, str], list[float]]:
-    """Return the milliseconds of each step in each round, after some warm-up rounds."""
-    size = (1, 20, SPEC.frame_height, SPEC.frame_width)
-    hist = torch.randint(0, 11, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).to(device)
-    taken: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
-    for round_ in range(-WARM_UP, rounds):
-        for key, step in steps.items():
-            _wait(device)
-            start = time.perf_counter()
-            step(hist)
-            _wait(device)
-            if round_ >= 0:
-                taken[key].append(1000 * (time.perf_counter() - start))
-    return taken
-
-
 def compared(size: str, taken: dict[tuple[str, str], list[float]]) -> list[Row]:
-    def times(ours: tuple[str, str], theirs: tuple[str, str]) -> float:
-        return median(their / our for our, their in zip(taken[ours], taken[theirs], strict=True))
+    """Return rows of the seconds by layer and form; a ratio is None if what it compares with was not measured."""
+
+    def times(ours: tuple[str, str], theirs: tuple[str, str]) -> float | None:
+        return times_faster(taken[ours], taken[theirs]) if theirs in taken else None
 
     return [
         Row(
             size,
             layer,
             form,
-            median(milliseconds),
-            float(np.percentile(milliseconds, 95)),
+            1000 * median(seconds),
+            1000 * float(np.percentile(seconds, 95)),
             times((layer, form), (layer, "eager")),
+            times((layer, form), (layer, "compiled")),
             times((layer, form), ("lstm", form)),
         )
-        for (layer, form), milliseconds in taken.items()
+        for (layer, form), seconds in taken.items()
     ]
+
+
+def measure_rates(
+    sizes: Sequence[str], forms: Sequence[str], folder: Path, device: str, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return the highest rate that each form of each S5 detector sustains, and the time of its windows there."""
+    events = traffic(1_000_000, SPEC.height, SPEC.width)  # one per microsecond
+    rows = []
+    for size in sizes:
+        for form in forms:
+            checkpoint = read_form(size, "s5", form, folder, device, say)
+            hz, p95_ms = sustained_hz(partial(window_p95_ms, checkpoint, events))
+            say(f"{size}, {form}: {hz} Hz, 95 % of the windows within {p95_ms:.1f} ms")
+            rows.append({"size": size, "form": form, "hz": hz, "p95_ms": p95_ms})
+    return rows
+
+
+def sustained_hz(p95_ms: Callable[[float], float]) -> tuple[int, float]:
+    """Return the highest rate whose windows take less than its stride, and their time; 0 Hz if 5 Hz is too fast.
+
+    The search goes down from the rate that the time at 20 Hz allows, since windows do not get shorter at higher rates.
+    """
+    taken_ms = p95_ms(FIRST_HZ)
+    for hz in range(int(1000 / taken_ms) // RATE_STEP_HZ * RATE_STEP_HZ, 0, -RATE_STEP_HZ):
+        if (taken_ms := p95_ms(hz)) < 1000 / hz:
+            return hz, taken_ms
+    return 0, taken_ms
+
+
+def window_p95_ms(checkpoint: LoadedCheckpoint, events: Events, hz: float) -> float:
+    """Return the 95th percentile of the time of a window of 50 ms at this rate, from its events to its boxes.
+
+    `events`, one per microsecond, are repeated.
+    """
+    spec = checkpoint.spec
+    live = StreamDetector(checkpoint, spec.height, spec.width, schedule=FixedRate(hz, WINDOW_US), start_us=0)
+    milliseconds, end_us = [], 0
+    for count in range(-WARM_UP, RATE_WINDOWS):
+        start_us, end_us = end_us, round((count + WARM_UP + 1) * 1e6 / hz)
+        t = np.arange(start_us, end_us)
+        chosen = t % len(events)
+        packet = Events(t, events.x[chosen], events.y[chosen], events.p[chosen])
+        began = time.perf_counter()
+        assert len(live.push(packet, until_us=end_us)) == 1  # decoded boxes are on the CPU
+        if count >= 0:
+            milliseconds.append(1000 * (time.perf_counter() - began))
+    return float(np.percentile(milliseconds, 95))
 
 
 def measure_memory(steps: tuple[int, int]) -> dict[str, float]:
@@ -216,68 +286,91 @@ def stream_and_look(steps: tuple[int, int], threads: int, size: str) -> tuple[in
         t = step * window_us + np.arange(num_events) * (window_us // num_events)
         live.push(Events(t, x, y, (x % 2).astype(np.uint8)), until_us=(step + 1) * window_us)
         if step + 1 in steps:
-            seen.append(_resident_bytes())
+            seen.append(resident("VmRSS"))
     return seen[0], seen[-1]
 
 
-def _resident_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def _random_counts(num_frames: int) -> Tensor:
+    size = (num_frames, 20, SPEC.frame_height, SPEC.frame_width)
+    return torch.randint(0, 11, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
     table = Table(title=title)
-    for column in ("size", "layer", "form", "ms", "95 %", "x eager", "x lstm"):
+    for column in ("size", "layer", "form", "ms", "95 %", "x eager", "x compiled", "x lstm"):
         table.add_column(column, justify="left" if column in ("size", "layer", "form") else "right")
     for row in rows:
-        numbers = (row.median_ms, row.p95_ms, row.times_eager, row.times_lstm)
-        table.add_row(row.size, row.layer, row.form, *(f"{number:.2f}" for number in numbers))
+        numbers = (row.median_ms, row.p95_ms, row.times_eager, row.times_compiled, row.times_lstm)
+        table.add_row(row.size, row.layer, row.form, *("" if each is None else f"{each:.2f}" for each in numbers))
     return table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file if one is given."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0])
+    options = _options(arguments)
+    torch.set_num_threads(options.threads)
+    console, progress = Console(), Console(stderr=True)
+    sizes, forms, device, say = options.sizes, options.forms, options.device, progress.print
+    found: dict[str, Any] = machine(device)
+    where = f"{found['device']}, {found['threads']} threads"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.models or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if "steps" in options.only:
+            rows = measure_steps(sizes, options.layers, forms, folder, ROUNDS, device, say)
+            found["rows"] = [asdict(row) for row in rows]
+            console.print(table_of(rows, f"One step at batch 1, {where}"))
+        if "rates" in options.only:
+            found["rates"] = measure_rates(sizes, [form for form in forms if form != "cuda graph"], folder, device, say)
+            table = Table("size", "form", "Hz", "95 % of windows, ms", title=f"Highest sustained rate, {where}")
+            for row in found["rates"]:
+                table.add_row(row["size"], row["form"], f"{row['hz']:g}", f"{row['p95_ms']:.1f}")
+            console.print(table)
+    if "memory" in options.only:
+        say(f"memory over {MEMORY_STEPS[1]} steps")
+        memory = found["memory"] = measure_memory(MEMORY_STEPS)
+        console.print(
+            f"resident after {memory['steps']} steps {memory['bytes'] / 2**20:.1f} MiB, after {memory['later_steps']} "
+            f"{memory['later_bytes'] / 2**20:.1f} MiB ({memory['growth']:+.2%})"
+        )
+    if options.json:
+        with atomic_file(options.json) as staged:
+            staged.write_text(json.dumps(found, indent=1))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch and onnxruntime")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch, onnxruntime and OpenVINO")
     parser.add_argument("--device", choices=tuple(FORMS), default="cpu")
+    parser.add_argument("--only", default=",".join(PARTS), help="some of the parts")
     parser.add_argument("--sizes", default=",".join(SIZES), help="of the detector")
+    parser.add_argument("--layers", default=",".join(LAYERS), help="of the steps; rates are those of s5")
     parser.add_argument("--forms", help="some of those of the device")
     parser.add_argument("--models", type=Path, help="folder to keep exported files in; default: thrown away")
     options = parser.parse_args(arguments)
-    sizes, forms = options.sizes.split(","), (options.forms or ",".join(FORMS[options.device])).split(",")
-    for name, given, known in (("--sizes", sizes, SIZES), ("--forms", forms, FORMS[options.device])):
-        if unknown := [one for one in given if one not in known]:
-            parser.error(f"{name} {unknown[0]}: choose from {', '.join(known)}")
-    if "eager" not in forms:
-        parser.error("--forms needs eager, which the others are compared with")
+    options.forms = options.forms or ",".join(FORMS[options.device])
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
-    if "onnx bf16" in forms and find_spec("openvino") is None:
-        parser.error("--forms onnx bf16 needs the package openvino; install it, or name other forms")
+    known = {"only": PARTS, "sizes": SIZES, "layers": LAYERS, "forms": FORMS[options.device]}
+    check_choices(parser, options, known)
+    return options
+
+
+def check_choices(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, known: Mapping[str, Collection[str]]
+) -> None:
+    """Replace options with several names by their lists; end the program if a name, package or thread is missing."""
+    for name, choices in known.items():
+        given = getattr(options, name).split(",")
+        if unknown := [one for one in given if one not in choices]:
+            parser.error(f"--{name} {unknown[0]}: choose from {', '.join(choices)}")
+        setattr(options, name, given)
+    for form in options.forms:
+        if form in NEEDED and find_spec(NEEDED[form]) is None:
+            parser.error(f"--forms {form} needs the package {NEEDED[form]}; install it, or name other forms")
     if options.threads < 1:
         parser.error(f"--threads {options.threads}: needed is at least 1")
-    torch.set_num_threads(options.threads)
-    console, progress = Console(), Console(stderr=True)
-    found: dict[str, Any] = machine(options.device)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = measure_steps(sizes, forms, options.models or Path(folder), ROUNDS, options.device, progress.print)
-    progress.print(f"memory over {MEMORY_STEPS[1]} steps")
-    memory = measure_memory(MEMORY_STEPS)
-    console.print(table_of(rows, f"One step at batch 1, {found['device']}, {found['threads']} threads"))
-    console.print(
-        f"resident after {memory['steps']} steps {memory['bytes'] / 2**20:.1f} MiB, after {memory['later_steps']} "
-        f"{memory['later_bytes'] / 2**20:.1f} MiB ({memory['growth']:+.2%})"
-    )
-    if options.json:
-        result = {**found, "rows": [asdict(row) for row in rows], "memory": memory}
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

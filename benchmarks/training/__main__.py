@@ -31,6 +31,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measuring import times_faster
 from benchmarks.scan import keep_freed_memory, machine, print_bars
 from benchmarks.training import loading
 from benchmarks.training.step import (
@@ -94,7 +95,7 @@ def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
             "name": name,
             "steps_per_s": 1 / median(seconds),
             "seconds": median(seconds),
-            **{f"ratio_{baseline}": _ratio(taken[baseline], seconds) for baseline in BASELINES},
+            **{f"ratio_{baseline}": times_faster(seconds, taken[baseline]) for baseline in BASELINES},
         }
         for name, seconds in taken.items()
     ]
@@ -136,15 +137,11 @@ def measure_options(names: Sequence[str], shape: Shape, rounds: int, say: Say) -
             {
                 "name": name,
                 "steps_per_s": 1 / median(taken[name]),
-                "ratio_without": _ratio(taken["s5+"], taken[name]),
+                "ratio_without": times_faster(taken[name], taken["s5+"]),
                 "loss_difference": abs(losses[name] / losses["s5+"] - 1),
             }
         )
     return rows
-
-
-def _ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
-    return median(theirs / ours for theirs, ours in zip(baseline, seconds, strict=True))
 
 
 def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.scan import resident
+from benchmarks import measuring
+from benchmarks.textbook import TextbookS5
 from rvtssm.models.detector import Detector, build_detector, parameters_by_room
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
+from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.speed import speed_up
@@ -37,6 +36,7 @@ LAYERS = {
 LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"
 BASELINES = (LSTM_LOOP, BACKBONE_LOOP)
 OPTIONS = ("bf16", "recompute", "channels-last", "not-fused")  # and compile
+TEXTBOOK = "textbook"  # form of the layer, which `benchmarks.whole` compares with
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,20 @@ class SteppedLSTM(LSTM):
             hidden = leave * torch.tanh(cell)
             outputs.append(hidden)
         return torch.stack(outputs), (hidden, cell)
+
+
+class TextbookLayer(nn.Module):
+    """The textbook form of a layer in the place of the layer: time first, its own step."""
+
+    def __init__(self, layer: S5SSM) -> None:
+        super().__init__()
+        self.textbook = TextbookS5(layer)
+        self.init_state = layer.init_state
+
+    def forward(self, x: Tensor, state: Tensor, step_scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """x (L, N, H), state (N, P) complex -> y (L, N, H), the state after step L."""
+        y, last = self.textbook(x.transpose(0, 1), state, step_scale)
+        return y.transpose(0, 1), last
 
 
 def looped_predictions(detector: Detector, hist: Tensor, frame_index: Tensor) -> Any:
@@ -98,15 +112,18 @@ class Training:
         self.detector, self.layers, self.optimizers = detector, layers, optimizers
         self.device, self.is_looped, self.dtype = device, is_looped, dtype
 
-    def step(self, batch: SequenceBatch) -> float:
-        """Do one training step from the zero state and return the loss."""
+    def predict(self, batch: SequenceBatch) -> Any:
+        """Return the predictions for the labelled frames, from the zero state."""
         for stage, layer in zip(self.detector.backbone.stages, self.layers, strict=True):
             stage.temporal = layer
+        if self.is_looped:
+            return looped_predictions(self.detector, batch.hist, batch.frame_index)
+        return self.detector(batch.hist, None, 1.0, batch.frame_index)[0]
+
+    def step(self, batch: SequenceBatch) -> float:
+        """Do one training step from the zero state and return the loss."""
         with torch.autocast(self.device, self.dtype) if self.dtype else nullcontext():
-            if self.is_looped:
-                predictions = looped_predictions(self.detector, batch.hist, batch.frame_index)
-            else:
-                predictions, _ = self.detector(batch.hist, None, 1.0, batch.frame_index)
+            predictions = self.predict(batch)
             losses = self.detector.head.loss(predictions, batch.targets, batch.num_targets)
         losses["total"].backward()
         nn.utils.clip_grad_value_(self.detector.parameters(), 1.0)
@@ -117,7 +134,10 @@ class Training:
 
 
 def build_training(name: str, shape: Shape) -> Training:
-    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
+    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+".
+
+    "s5+textbook" is S5 in its textbook form.
+    """
     layer, plus, option = name.partition("+")
     if not plus:
         return build_trainings([layer], shape)[layer]
@@ -129,8 +149,11 @@ def build_training(name: str, shape: Shape) -> Training:
         channels_last=option == "channels-last",
         compile_parts=option == "compile",
     )
-    optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=option != "not-fused")
     layers = [stage.temporal for stage in detector.backbone.stages]
+    if option == TEXTBOOK:
+        for block in layers:
+            block.ssm = TextbookLayer(block.ssm)
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=option != "not-fused")
     dtype = torch.bfloat16 if option == "bf16" else None
     return Training(detector, layers, [optimizer], shape.device, dtype=dtype)
 
@@ -186,38 +209,15 @@ def make_batch(shape: Shape) -> SequenceBatch:
 def take_turns(trainings: Mapping[str, Training], shape: Shape, num_rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each in each round, after one warm-up round."""
     batch = make_batch(shape)
-    taken: dict[str, list[float]] = {name: [] for name in trainings}
-    for round_ in range(-1, num_rounds):
-        for name, training in trainings.items():
-            start = time.perf_counter()
-            training.step(batch)  # its loss is read, which waits for the device
-            if shape.device == "cuda":
-                torch.cuda.synchronize()
-            if round_ >= 0:
-                taken[name].append(time.perf_counter() - start)
-    return taken
+    runs = {name: partial(training.step, batch) for name, training in trainings.items()}
+    return measuring.take_turns(runs, num_rounds, shape.device)
 
 
 def peak_bytes(name: str, shape: Shape, num_threads: int) -> int:
-    """Return the peak memory of a step above weights, optimiser and batch; a CPU needs a separate process on Linux.
-
-    On a GPU it is allocated memory.
-    """
+    """Return the peak memory of a step above weights, optimiser and batch; see `peak_of_run`."""
     torch.set_num_threads(num_threads)
-    training, batch = build_training(name, shape), make_batch(shape)
-    if shape.device == "cuda":
-        training.step(batch)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        training.step(batch)
-        return torch.cuda.max_memory_allocated() - before
-    training.step(batch)  # what is loaded, compiled and allocated once does not count
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # nor does what has been freed help
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before = resident("VmRSS")
-    training.step(batch)
-    return resident("VmHWM") - before
+    training = build_training(name, shape)
+    return measuring.peak_of_run(partial(training.step, make_batch(shape)), shape.device)
 
 
 Say = Callable[[str], None]

@@ -6,6 +6,8 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ def toy(monkeypatch):
     monkeypatch.setattr(streaming, "SPEC", replace(streaming.SPEC, height=32, width=32))
     monkeypatch.setattr(streaming, "build_checkpoint", lambda size, layer: built(size, layer, streaming.SPEC))
     monkeypatch.setattr(streaming, "ROUNDS", 3)
+    monkeypatch.setattr(streaming, "RATE_WINDOWS", 4)
     monkeypatch.setattr(streaming, "measure_memory", lambda steps: measured((3, 6)))
 
 
@@ -37,21 +40,22 @@ def measured(steps):
 def test_a_form_takes_the_same_steps_and_is_made_once(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported(".onnx")
 
-    def instead(given, path):
-        assert given is checkpoint
+    def instead(given, path, precision, calibration):
+        assert given is checkpoint and precision == "float32"
         shutil.copyfile(folder / "model.onnx", path)
 
     monkeypatch.setattr(streaming, "export_detector", instead)
+    monkeypatch.setattr(streaming, "build_checkpoint", lambda size, layer: checkpoint)
     hist = torch.randint(0, 11, (1, 20, 48, 64), dtype=torch.uint8)
-    eager = streaming.eager_step(checkpoint)
+    eager = streaming.step_of(checkpoint)
     wanted = [eager(hist) for _ in range(3)]
     assert not torch.equal(wanted[0], wanted[1])  # the state goes on
     said = []
     for _ in range(2):
-        step = streaming.exported_step(checkpoint, tmp_path / "a.onnx", said.append, "float32")
+        step = streaming.step_of(streaming.read_form("toy", "s5", "onnxruntime", tmp_path, "cpu", said.append))
         for one in wanted:
             torch.testing.assert_close(step(hist), one, rtol=1e-3, atol=1e-3)
-    assert said == ["exporting a.onnx"]
+    assert said == ["exporting toy_s5_32x32.onnx"]
 
 
 def test_ratios_are_medians_of_pairs():
@@ -60,30 +64,62 @@ def test_ratios_are_medians_of_pairs():
     rows = {(row.layer, row.form): row for row in streaming.compared("toy", taken)}
     assert rows["s5", "onnx"].times_eager == 2 and rows["s5", "eager"].times_eager == 1
     assert rows["s5", "eager"].times_lstm == 2 and rows["s5", "onnx"].times_lstm == 2
-    assert rows["lstm", "onnx"].times_lstm == 1 and rows["lstm", "eager"].median_ms == 4
-    assert rows["s5", "eager"].p95_ms == pytest.approx(2.9)
+    assert rows["lstm", "onnx"].times_lstm == 1 and rows["lstm", "eager"].median_ms == 4000
+    assert rows["s5", "eager"].p95_ms == pytest.approx(2900)
+    assert rows["s5", "onnx"].times_compiled is None
+
+
+@pytest.mark.parametrize(
+    ("p95_ms", "found"),
+    [
+        (lambda hz: 24.0, (40, 24.0)),  # 41.7 Hz
+        (lambda hz: 20.0, (45, 20.0)),  # a window must be ready before the next one ends
+        (lambda hz: 10 if hz == 20 else 24 + hz / 20, (35, 25.75)),  # windows take longer at higher rates
+        (lambda hz: 300.0, (0, 300.0)),
+    ],
+)
+def test_a_rate_is_sustained_if_its_windows_are_shorter_than_its_stride(p95_ms, found):
+    assert streaming.sustained_hz(p95_ms) == found
+
+
+def test_windows_of_a_rate_are_timed_with_all_their_events(monkeypatch):
+    clock, seen = iter(range(1000)), []
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+    class Live:
+        def __init__(self, checkpoint, height, width, schedule, start_us):
+            assert (height, width, start_us) == (32, 32, 0) and schedule == streaming.FixedRate(100, 50_000)
+
+        def push(self, packet, until_us):
+            seen.append((packet.t[0], packet.t[-1], until_us, len(packet)))
+            return [None]
+
+    monkeypatch.setattr(streaming, "StreamDetector", Live)
+    events = streaming.traffic(15_000, 32, 32)
+    assert streaming.window_p95_ms(streaming.build_checkpoint("toy", "s5"), events, 100) == 1000
+    assert len(seen) == streaming.WARM_UP + 4
+    assert seen[:2] == [(0, 9_999, 10_000, 10_000), (10_000, 19_999, 20_000, 10_000)]
 
 
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
-    files, precisions = [], []
+    asked = []
 
-    def instead(checkpoint, path, say, precision):
-        files.append(path.name)
-        precisions.append(precision)
-        return streaming.eager_step(checkpoint)
+    def instead(size, layer, form, folder, device, say):
+        asked.append((layer, form))
+        return streaming.build_checkpoint(size, layer)
 
-    monkeypatch.setattr(streaming, "exported_step", instead)
-    streaming.main(["--json", str(tmp_path / "found.json"), "--models", str(tmp_path)])
+    monkeypatch.setattr(streaming, "read_form", instead)
+    streaming.main(["--json", str(tmp_path / "found.json"), "--models", str(tmp_path), "--forms", "eager,compiled"])
     found = json.loads((tmp_path / "found.json").read_text())
-    assert {"device", "threads", "torch", "python", "commit", "rows", "memory"} == set(found)
-    assert [(row["layer"], row["form"]) for row in found["rows"]] == [
-        (layer, form) for layer in ("s5", "lstm") for form in ("eager", "eager bf16", "compiled", "onnx", "onnx bf16")
-    ]
+    assert {"device", "threads", "torch", "python", "commit", "rows", "rates", "memory"} == set(found)
+    forms = [(layer, form) for layer in ("s5", "lstm") for form in ("eager", "compiled")]
+    assert [(row["layer"], row["form"]) for row in found["rows"]] == forms
+    assert asked == [*forms, ("s5", "eager"), ("s5", "compiled")]
     assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found["rows"])
+    assert all(row["hz"] * row["p95_ms"] < 1000 for row in found["rates"])
     assert found["memory"]["growth"] == pytest.approx(0.01)
-    assert files[:3] == ["toy_s5_32x32.aot.pt2", "toy_s5_32x32.onnx", "toy_s5_32x32.onnx"] and len(files) == 6
-    assert precisions == 2 * ["float32", "float32", "bf16"]
-    assert "resident after 3 steps 100.0 MiB" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "resident after 3 steps 100.0 MiB" in printed and "Highest sustained rate" in printed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -97,7 +133,7 @@ def test_memory_is_looked_at_twice(monkeypatch):
 def test_a_cuda_graph_takes_the_same_steps():
     hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8, device="cuda")
     for layer in streaming.LAYERS:
-        eager = streaming.eager_step(streaming.build_checkpoint("toy", layer), "cuda")
+        eager = streaming.step_of(streaming.read_form("toy", layer, "eager", Path(), "cuda", print))
         graph = streaming.CudaGraphStep(streaming.build_checkpoint("toy", layer))
         for _ in range(40):  # what the state was before, on both sides, fades
             wanted, found = eager(hist), graph(hist).clone()
@@ -109,8 +145,12 @@ def test_a_cuda_graph_takes_the_same_steps():
     [
         (["--threads", "0"], "--threads 0"),
         (["--sizes", "huge"], "--sizes huge: choose from toy"),
-        (["--forms", "onnx"], "--forms needs eager"),
-        (["--forms", "eager,engine"], "--forms engine: choose from eager, eager bf16, compiled, onnx, onnx bf16"),
+        (["--only", "speed"], "--only speed: choose from steps, rates, memory"),
+        (["--layers", "s6"], "--layers s6: choose from s5, lstm"),
+        (
+            ["--forms", "eager,engine"],
+            "--forms engine: choose from eager, eager bf16, compiled, onnxruntime,",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(wrong, answer, capsys):

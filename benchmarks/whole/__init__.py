@@ -1,0 +1,1 @@
+"""What the whole detector costs: forward, training and live steps beside the limit of the processor, and growth."""

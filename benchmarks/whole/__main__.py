@@ -1,0 +1,115 @@
+"""What the whole detector costs on a processor, beside other forms of it and beside the limit of the processor.
+
+    python -m benchmarks.whole --json FILE [--only live,growth,forward,training] [--threads T] [--sizes tiny,small,base]
+        [--forms eager,...] [--models DIR] [--quick]
+
+Frames of Gen1 (240 x 304), batch 1, S5, random weights and counts. `limit` is the speed of a product of matrices of
+2048 x 2048 in each precision; it is always measured. `forward` is that of an evaluation over 21 steps and `training`
+a whole step on 10 (forward, loss, backward, clipping, AdamW), in float32 and in bf16, beside the same detector with
+the textbook form of the layer (`benchmarks.textbook`) and beside RVT, whose whole backbone with its LSTM is run step by
+step (`benchmarks.training`). `live` has the forms of `benchmarks.streaming`, and the share of the limit of its
+precision that a step reaches: its products by PyTorch's count over its time. All forms of a size take turns within each
+round, in one process and on the same threads; a ratio is the median over rounds. As in the other benchmarks, freed
+memory is kept by the process in `forward` and `training`, which come last.
+
+`growth` varies one thing at a time, with the tiny detector in float32: lines of the frame, cameras in a batch, steps
+of a training chunk, events per second, and processes. Memory is the peak above what there was before, in a process of
+its own; for processes it is all they have. An exponent is the slope of a line through the logarithms, so 1 means in
+proportion.
+
+The file is written after each part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import streaming
+from benchmarks.scan import machine, print_bars
+from benchmarks.whole.detectors import measure_limits, measure_live_steps, measure_passes, met_bars
+from benchmarks.whole.growth import measure_growth
+from rvtssm.atomic_files import atomic_file
+
+LENGTHS = {"forward": 21, "training": 10}
+_TABLE_WIDTH = 160
+PARTS = ("live", "growth", *LENGTHS)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the file if one is given."""
+    options = _options(arguments)
+    torch.set_num_threads(options.threads)
+    console, say = Console(), Console(stderr=True).print
+    console.width = max(console.width, _TABLE_WIDTH)  # a table that is folded cannot be read
+    rounds, live_rounds = (1, 3) if options.quick else (5, streaming.ROUNDS)
+    found: dict[str, Any] = {**machine("cpu"), "rounds": rounds, "limit": measure_limits()}
+    where = f"{found['device']}, {found['threads']} threads"
+    console.print("limit, GFLOP/s: " + ", ".join(f"{name} {speed:.0f}" for name, speed in found["limit"].items()))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.models or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
+            **{part: _passes(part, options.sizes, rounds, say) for part in LENGTHS},
+            "live": lambda: measure_live_steps(options.sizes, options.forms, folder, live_rounds, found["limit"], say),
+            "growth": lambda: measure_growth(rounds, say),
+        }
+        for part in (part for part in PARTS if part in options.only):
+            found[part] = measures[part]()
+            console.print(_table(found[part], f"{part}: {where}"))
+            found["bars"] = met_bars(found)
+            if options.json:
+                with atomic_file(options.json) as staged:
+                    staged.write_text(json.dumps(found, indent=1))
+    print_bars(found["bars"], console)
+
+
+def _passes(
+    part: str, sizes: Sequence[str], rounds: int, say: Callable[[str], None]
+) -> Callable[[], list[dict[str, Any]]]:
+    return lambda: measure_passes(part, sizes, LENGTHS[part], rounds, say)
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*(_shown(column, value) for column, value in row.items()))
+    return table
+
+
+def _shown(column: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(column, each) for each in value)
+    if column == "bytes":
+        return f"{value / 2**20:.0f} MiB"
+    if column == "share":
+        return f"{value:.0%}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.whole", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--only", default=",".join(PARTS), help="some of the parts")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sizes", default=",".join(streaming.SIZES), help="of the detector")
+    parser.add_argument("--forms", default=",".join(streaming.FORMS["cpu"]), help="of the live step")
+    parser.add_argument("--models", type=Path, help="folder to keep exported files in; default: thrown away")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    options = parser.parse_args(arguments)
+    streaming.check_choices(parser, options, {"only": PARTS, "sizes": streaming.SIZES, "forms": streaming.FORMS["cpu"]})
+    return options
+
+
+if __name__ == "__main__":
+    main()
