@@ -387,7 +387,7 @@ def test_processes_refuse_weights_that_were_replaced(weights, tmp_path, monkeypa
     monkeypatch.setattr(evaluate_verb, "weights_sha256", lambda *_: "of the file that was there before")
     monkeypatch.setattr("rvtssm.run.batch_workers.Processes", Pickled)
     assert evaluate(weights, tmp_path, "processes=2") == 2
-    assert "was replaced while it was evaluated; run it again, or" in " ".join(capsys.readouterr().err.split())
+    assert "was replaced while it was used; run it again, or" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.gpu

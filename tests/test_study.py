@@ -377,6 +377,16 @@ def test_the_rate_study_composes():
     assert conditions == {(window, scale) for window in ("shrink", "slide") for scale in (None, 1)}
 
 
+def test_the_memory_study_composes():
+    _, points = compose_study(["experiment=memory_study", "seed=0"])
+    assert "seed=0,1,2" in compose(["experiment=memory_study"]).study.axes and len(points) == 6 * 2
+    for values, each in points:
+        check(each)
+        layer, _, frames = values["variant"].partition("-")
+        assert (each.temporal.name, each.windows.representation) == (layer, frames or "histogram")
+        assert each.dataset.source == ("raw" if frames else None)
+
+
 def test_the_tables_of_the_pages_are_those_of_the_rows():
     """`rates.md` as a whole; on the pages for users, the rescaled rows of some detectors, window by window."""
     folder = ROOT / "benchmarks" / "any_rate"

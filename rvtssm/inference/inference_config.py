@@ -77,11 +77,13 @@ class LabelConfig:
     min_iou: float = 0.5  # overlap of the boxes of both directions that are one object
     min_track_ms: float = 200.0  # between the first and the last box of the track of a trusted box
     track_memory_s: float = 0.5  # for how long an object that is not found keeps its track, in seconds
+    processes: int | None = 1  # that share the recordings, null: one per GPU, or one per four cores
 
     def __post_init__(self) -> None:
         check_share("label", self, "min_score", "min_iou")
         check_at_least("label", self, 0, "min_track_ms", "track_memory_s")
         check_positive("label", self, "interval_ms")
+        check_at_least("label", self, 1, "processes")
         if not self.splits or len(set(self.splits)) < len(self.splits):
             raise ValueError(f"label.splits={self.splits}; name each split once, such as [train]")
 

@@ -78,12 +78,8 @@ class OtherProcesses:
     """Runs batches in processes on this machine, each on a GPU of its own where there are GPUs."""
 
     def __init__(self, num_processes: int) -> None:
-        num_gpus = torch.cuda.device_count()
-        self.num_threads = max(1, num_usable_cores() // num_processes)
-        if os.environ.get("OMP_NUM_THREADS"):
-            self.num_threads = torch.get_num_threads()
-        gpus = [{"CUDA_VISIBLE_DEVICES": _visible_gpu(k % num_gpus)} if num_gpus else {} for k in range(num_processes)]
-        self._workers = Processes(num_processes, [{"OMP_NUM_THREADS": str(self.num_threads), **gpu} for gpu in gpus])
+        self.num_threads = _threads_of(num_processes)
+        self._workers = detector_processes(num_processes)
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
         tasks: Iterator[Task] = ((number, _run_elsewhere, [batch]) for number, batch in enumerate(batches))
@@ -160,7 +156,7 @@ class Ranks:
         try:
             with progress_bar(progress, sum(batch.num_chunks for batch in own)) as advance:
                 for batch in own:
-                    run_batch(batch, self.checkpoint or _weights_here(batch), advance)
+                    run_batch(batch, self.checkpoint or weights_here(batch.config, batch.weights), advance)
         except (ValueError, OSError) as failed:
             error = ValueError(f"process {self.rank}: {failed}")
         except Exception:  # of which all have to learn, too
@@ -198,9 +194,7 @@ def join_ranks(config: Config) -> Ranks | None:
 @contextmanager
 def open_workers(config: Config, checkpoint: LoadedCheckpoint, ranks: Ranks | None) -> Iterator[BatchWorkers]:
     """Yield those who run the batches of an evaluation."""
-    processes = config.evaluation.processes
-    if processes is None:
-        processes = torch.cuda.device_count() or max(1, num_usable_cores() // _CORES_PER_PROCESS)
+    processes = num_processes(config.evaluation.processes)
     if ranks is not None:
         ranks.checkpoint = checkpoint
         yield ranks
@@ -209,6 +203,25 @@ def open_workers(config: Config, checkpoint: LoadedCheckpoint, ranks: Ranks | No
     else:
         with closing(OtherProcesses(processes)) as workers:
             yield workers
+
+
+def num_processes(asked: int | None) -> int:
+    """Return how many processes run a detector: by default one per GPU, without a GPU one per four cores."""
+    return asked or torch.cuda.device_count() or max(1, num_usable_cores() // _CORES_PER_PROCESS)
+
+
+def detector_processes(number: int) -> Processes:
+    """Return processes on this machine that share its cores, each with a GPU of its own where there are GPUs."""
+    num_gpus, num_threads = torch.cuda.device_count(), str(_threads_of(number))
+    gpus = [{"CUDA_VISIBLE_DEVICES": _visible_gpu(k % num_gpus)} if num_gpus else {} for k in range(number)]
+    return Processes(number, [{"OMP_NUM_THREADS": num_threads, **gpu} for gpu in gpus])
+
+
+def _threads_of(number: int) -> int:
+    """Return the number of threads of each of several processes."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        return torch.get_num_threads()
+    return max(1, num_usable_cores() // number)
 
 
 def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> None:
@@ -236,20 +249,20 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
 
 def _run_elsewhere(batch: RecordingBatch) -> None:
     """Run a batch in a process that has no weights yet."""
-    run_batch(batch, _weights_here(batch), lambda steps: None)
+    run_batch(batch, weights_here(batch.config, batch.weights), lambda steps: None)
 
 
-def _weights_here(batch: RecordingBatch) -> LoadedCheckpoint:
-    config = batch.config
+def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
+    """Return the weights of `config` in a process that may have read them already; raise ValueError if they changed."""
     import_plugins(config.plugins)
-    return _read_once(str(config.checkpoint), config.precision, config.trust, batch.weights)
+    return _read_once(str(config.checkpoint), config.precision, config.trust, sha256)
 
 
 @functools.lru_cache(maxsize=1)
 def _read_once(path: str, precision: str, trust: bool, weights: str) -> LoadedCheckpoint:
     checkpoint = read_weights_file(path, precision, trust)
     if weights_sha256(path, precision, checkpoint) != weights:
-        raise ValueError(f"{path} was replaced while it was evaluated; run it again, or evaluate a copy")
+        raise ValueError(f"{path} was replaced while it was used; run it again, or use a copy")
     return checkpoint
 
 

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,11 @@ from rvtssm.output_folder import locked
 from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
 from rvtssm.run.announcement import announce
+from rvtssm.run.batch_workers import detector_processes, num_processes, weights_here
 from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import recordings_path, writable
-from rvtssm.run.weights import read_weights
+from rvtssm.run.weights import read_weights, weights_sha256
+from rvtssm.workers import SameProcess, WorkerDied, Workers, finished
 
 _SETTINGS_FILE = "label.json"
 _SPLITS = ("train", "val", "test")
@@ -61,18 +66,26 @@ def label(config: Config) -> int:
         output=out,
     )
     num_failed, made = 0, []
-    with locked(out), progress_bar("labelling", len(recordings)) as advance:
+    number = num_processes(config.label.processes)
+    if number == 1:
+        workers: Workers = SameProcess()
+        write: Callable[..., Boxes | None] = partial(_write, checkpoint)
+    else:
+        workers = detector_processes(number)
+        write = partial(_write_elsewhere, weights_sha256(str(config.checkpoint), config.precision, checkpoint))
+    tasks = iter([(raw.name, write, (out, raw_dir, split, raw, spec, config)) for split, raw in recordings])
+    with locked(out), closing(workers), progress_bar("labelling", len(recordings)) as advance:
         _check_settings(out, config)
         if spec.name == custom.SPEC.name:
             custom.copy_description(raw_dir, out, labels=_suffix(spec))
-        for split, raw in recordings:
-            try:
-                boxes = _write(out, raw_dir, split, raw, spec, checkpoint, config)
-            except (ValueError, OSError) as error:
+        for done in finished(workers, lambda: next(tasks, None)):
+            if isinstance(done.error, (ValueError, OSError, WorkerDied)):
                 num_failed += 1
-                say_error(f"{raw.name}: {' '.join(str(error).split())}")
+                say_error(f"{done.key}: {' '.join(str(done.error).split())}")
+            elif done.error is not None:
+                raise done.error
             else:
-                made += [] if boxes is None else [boxes]
+                made += [] if done.result is None else [done.result]
             advance(1)
     found = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
     say(
@@ -82,13 +95,19 @@ def label(config: Config) -> int:
     return 2 if num_failed else 0
 
 
+def _write_elsewhere(sha256: str, *recording: Any) -> Boxes | None:
+    """Do what `_write` does in a process that may have no weights yet."""
+    *_, spec, config = recording
+    return _write(replace(weights_here(config, sha256), spec=spec), *recording)
+
+
 def _write(
+    checkpoint: LoadedCheckpoint,
     out: Path,
     raw_dir: Path,
     split: str,
     raw: RawRecording,
     spec: DatasetSpec,
-    checkpoint: LoadedCheckpoint,
     config: Config,
 ) -> Boxes | None:
     """Write the link and the labels of one recording, in this order; return the boxes, None if they were there."""
@@ -154,7 +173,7 @@ def _check_settings(out: Path, config: Config) -> None:
         "weights_file": hashlib.sha256(Path(local_weights(str(config.checkpoint))).read_bytes()).hexdigest(),
         "raw_dir": str(Path(str(config.dataset.raw_dir)).resolve()),
         "precision": config.precision,
-        **asdict(config.label),
+        **{key: value for key, value in asdict(config.label).items() if key != "processes"},
     }
     path = out / _SETTINGS_FILE
     if path.exists():

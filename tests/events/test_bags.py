@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 
@@ -201,6 +203,15 @@ def test_messages_that_are_announced_and_missing_are_an_error(tmp_path):
     metadata.write_text(metadata.read_text().replace("message_count: 7\n", "message_count: 9\n"))
     with pytest.raises(ValueError, match="announces 9 messages of /camera/events and holds fewer"):
         open_recording(path.parent).read()
+
+
+@pytest.mark.parametrize("change", ["timestamp = x'1797'", "data = 5000000000"])
+def test_a_cell_of_another_type_is_an_error(tmp_path, change):
+    path = write_events(tmp_path / "bag", SHORT, "db3", per_message=100)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE messages SET {change} WHERE id = 3")
+    with pytest.raises(ValueError, match=r"bag.*\.db3 has a message of /camera/events whose time or content"):
+        open_recording(path).read()
 
 
 def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):

@@ -196,13 +196,19 @@ class _Bag:
                         "copy it again"
                     )
                 connection, at_ns, data = found
-                self._message = at_ns, self._read(connection.msgtype, at_ns, data)
+                # A cell of a database can hold a value of any type, whatever its column says.
+                if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
+                    raise ValueError(
+                        f"{self._path} has a message of {self.topic} whose time or content is of another type "
+                        f"({type(at_ns).__name__}, {type(data).__name__}); copy it again"
+                    )
+                self._message = at_ns, self._read(connection.msgtype, at_ns, bytes(data))
             self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
         return self._message
 
     def _read(self, kind: str, at_ns: int, data: bytes) -> EventMessage:
         try:
-            return read_message(kind, bytes(data), self.format == "ros2")
+            return read_message(kind, data, self.format == "ros2")
         except MessageError as error:
             raise ValueError(f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
 
