@@ -34,6 +34,8 @@ FOUNDATION = {
     "extras",
     "config_keys",
     "plugins",
+    "cache",
+    "remote",
 }
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
@@ -44,6 +46,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     **{name: set() for name in FOUNDATION},
     "output_folder": {"atomic_files"},
+    "remote": {"atomic_files", "cache", "extras"},
     "progress": {"workers"},
     "workers": {"watchdog", "extras"},
     **{name: set(FOUNDATION) for name in ROOMS},

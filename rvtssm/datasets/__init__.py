@@ -23,8 +23,8 @@ class DatasetConfig:
     """Which dataset, and where its files are: `<dir>/{train,val,test}/...`."""
 
     name: str = ""  # one of DATASETS
-    raw_dir: str | None = None  # recordings and boxes as published
-    prepared_dir: str | None = None  # histograms, written by `rvtssm preprocess` or by RVT
+    raw_dir: str | None = None  # recordings and boxes as published: a folder, or s3://BUCKET/FOLDER
+    prepared_dir: str | None = None  # histograms, by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
     height: int | None = None  # of the sensor in pixels, where it is not that of the dataset
     width: int | None = None  # of the sensor in pixels, where it is not that of the dataset
     source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw

@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.file_errors import file_errors
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
+from rvtssm.remote.mirror import local_path, uploaded_file, whole
 
 FILE = "dataset.yaml"
 SPEC = DatasetSpec(  # values for keys that the file leaves out
@@ -43,12 +43,12 @@ _KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_O
 
 def read_spec(*folders: Path | str) -> DatasetSpec:
     """Return the spec that the first `dataset.yaml` in these folders describes. Raise ValueError for what is wrong."""
-    paths = [Path(folder) / FILE for folder in folders]
+    paths = [_description(folder) for folder in folders]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         names = " and ".join(map(str, paths))
         raise ValueError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
-    with file_errors(path, " is not YAML", "write one `key: value` a line"):
+    with whole(path), file_errors(path, " is not YAML", "write one `key: value` a line"):
         try:
             content = yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
@@ -86,17 +86,24 @@ class _PlainLoader(yaml.SafeLoader):
 
 def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None = None) -> None:
     """Copy the description to another folder, such as that of the prepared files; with `labels` as its key `labels`."""
-    source, copy = Path(raw_dir) / FILE, Path(folder) / FILE
+    source, copy = _description(raw_dir), _description(folder)
     if not source.is_file():
         return
-    content = source.read_bytes()
+    with whole(source):
+        content = source.read_bytes()
     if labels is not None:
         keys = {**yaml.load(content.decode("utf-8"), _PlainLoader), "labels": labels}
         content = yaml.safe_dump(keys, sort_keys=False).encode()
-    if copy.is_file() and copy.read_bytes() == content:
-        return
-    with atomic_file(copy) as staged:
+    if copy.is_file():
+        with whole(copy):
+            if copy.read_bytes() == content:
+                return
+    with uploaded_file(copy) as staged:
         staged.write_bytes(content)
+
+
+def _description(folder: Path | str) -> Path:
+    return local_path(f"{folder}/{FILE}")
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:

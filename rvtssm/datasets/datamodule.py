@@ -42,8 +42,16 @@ class SequenceLoader(DataLoader[PackedBatch]):
             batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        for batch in batches:
+        while (batch := _next(batches)) is not None:
             yield batch.counted(self.count_on, self.pin_memory)
+
+
+def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
+    """Return the next batch, None after the last. An error of a worker that says what to do loses its traceback."""
+    try:
+        return next(batches, None)
+    except ValueError as error:
+        raise ValueError(str(error).rpartition("\nValueError: ")[2].strip()) from error
 
 
 class ResumableLoader(SequenceLoader):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rvtssm.events.labels import clean_boxes, read_boxes
 from rvtssm.records import DatasetSpec, Labels
+from rvtssm.remote.mirror import whole
 
 SPEC = DatasetSpec(
     name="dsec",
@@ -65,7 +66,8 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
     Also return which of them (N,) the model has to find; the others are ignored. Labels that stand for no class are
     left out. `window_index` is -1, since there are no windows yet.
     """
-    boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
+    with whole(path):
+        boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
     stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
     boxes = boxes[stands_for[boxes["class_id"]] >= 0]
     own = boxes["class_id"].astype(np.int64)

@@ -17,6 +17,7 @@ from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
 from rvtssm.preparation.store import StoredSequence, open_sequence
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.remote.mirror import load_ends, local_path
 
 _SPAN_US = 400_000  # of the events that are decoded at once
 # What RVT's preparation aims at, whatever the length of its windows; the true distances are in its timestamps.
@@ -111,14 +112,16 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
     """Return whether a split was prepared."""
-    return (Path(prepared_dir) / split).is_dir() and bool(find_sequences(prepared_dir, split))
+    folder = local_path(prepared_dir)
+    return (folder / split).is_dir() and bool(find_sequences(folder, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
     """Open all prepared recordings of a split, by name. Raise ValueError if there is none."""
     paths = find_sequences(prepared_dir, split)
     if not paths:
-        raise ValueError(f"{Path(prepared_dir) / split} holds no prepared recording; run `rvtssm preprocess`")
+        raise ValueError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
+    load_ends(paths)
     return [open_prepared(path, spec) for path in paths]
 
 
@@ -189,7 +192,7 @@ class RawSplit:
         found = find_recordings(raw_dir, split, spec)
         if not found:
             raise ValueError(
-                f"{Path(raw_dir) / split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
+                f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
                 "data_prep/README.md shows where recordings of each dataset lie"
             )
         self._recordings = []

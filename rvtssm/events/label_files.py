@@ -15,6 +15,7 @@ import numpy as np
 from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
 from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import whole
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time in a line that was cut
@@ -35,7 +36,7 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
         raise ValueError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; label files are needed, put one in its place")
-    with file_errors(path):
+    with whole(path), file_errors(path):
         boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 

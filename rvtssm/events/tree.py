@@ -1,4 +1,7 @@
-"""Where raw recordings and prepared sequences lie on disk: one folder per split, one name per recording."""
+"""Where raw recordings and prepared sequences lie: one folder per split, one name per recording.
+
+A folder of an object store is given by its URL; the paths that are returned are those of its mirror on this machine.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +12,7 @@ from rvtssm.events.label_files import read_label_file
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
+from rvtssm.remote.mirror import local_path
 
 # Files of cameras without a dataset's naming, besides the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
@@ -45,6 +49,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
 
     A name is what stands before the suffix, from the folder of the split on. Raise ValueError without such a folder.
     """
+    raw_dir = local_path(raw_dir)
     found: dict[str, RawRecording] = {}
     claimed: set[Path] = set()  # `a_td.raw` ends in two suffixes, of which the longer stands first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
@@ -66,6 +71,7 @@ def find_event_files(folder: Path | str) -> list[Path]:
 
 def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[Path]:
     """Return the files of boxes of a split that belong to no recording, by name."""
+    raw_dir = local_path(raw_dir)
     names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
     return sorted(path for path, _, name in matches if name not in names)
@@ -73,7 +79,7 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     """Return the prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT."""
-    folder = Path(prepared_dir) / split
+    folder = local_path(prepared_dir) / split
     if not folder.is_dir():
         raise ValueError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]

@@ -21,6 +21,8 @@ from rvtssm.events.tree import find_event_files
 from rvtssm.inference.event_camera import CAMERA, Camera, open_camera
 from rvtssm.inference.replay import Replay
 from rvtssm.records import Events
+from rvtssm.remote.mirror import local_path, whole
+from rvtssm.remote.object_store import is_url
 
 STDIN, SOCKET = "-", "tcp://"
 DSEC_EVENTS = "events/left/events.h5"
@@ -46,7 +48,8 @@ class Images:
         if i < 0 or not self._paths:
             return None
         if self._shown is None or self._shown[0] != i:
-            picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
+            with whole(self._paths[i]):
+                picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
                 raise ValueError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
             self._shown = i, picture[..., ::-1]
@@ -97,6 +100,7 @@ def find_sources(where: str) -> dict[str, str]:
 
     Raise ValueError for a folder without any. A missing file raises an error when it is opened.
     """
+    where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
     path = Path(where)
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
@@ -135,7 +139,7 @@ def opened_source(
             except ConnectionError as error:
                 raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
-        path = Path(where)
+        path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
         recording = open_recording(path / DSEC_EVENTS if is_sequence else path, height, width)
         try:
@@ -221,7 +225,8 @@ def _dsec_images(sequence: Path) -> Images | None:
     if not times_path.is_file():
         return None
     try:
-        times_us = np.array(times_path.read_text().split(), np.int64)
+        with whole(times_path):
+            times_us = np.array(times_path.read_text().split(), np.int64)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
     if np.any(np.diff(times_us) <= 0):

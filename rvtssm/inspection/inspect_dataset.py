@@ -18,6 +18,7 @@ from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import whole
 
 SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
@@ -94,7 +95,7 @@ class TreeInspection:
 def is_sequence(path: Path) -> bool:
     """Return whether a file was written by `rvtssm preprocess`."""
     try:
-        with reading(path), open_hdf5(path) as file:
+        with whole(path), reading(path), open_hdf5(path) as file:
             return "meta" in file.attrs
     except ValueError:
         return False

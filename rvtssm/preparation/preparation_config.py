@@ -11,7 +11,8 @@ class PreprocessConfig:
 
     labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
     splits: tuple[str, ...] = ("train", "val", "test")  # to prepare
-    scheduler: str | None = None  # of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
+    # of a dask cluster that sees the same folders, or the same object store, such as tcp://node1:8786; null: none
+    scheduler: str | None = None
     workers: int | None = None  # None: one per core
     overwrite: bool = False  # replace what was made with other settings
     check_disk: bool = True  # refuse to begin where the disk seems too small

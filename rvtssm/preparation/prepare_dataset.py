@@ -32,6 +32,7 @@ from rvtssm.preparation.prepare_recording import (
 from rvtssm.preparation.sections import Job, SectionedRecording
 from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.remote.mirror import is_mirrored, local_path
 from rvtssm.workers import (
     DaskCluster,
     Done,
@@ -94,8 +95,9 @@ def preprocess_dataset(
     the disk has less room than the files are likely to need. `workers`, if given, do the work and stay open.
     """
     summary, jobs = PreprocessSummary(), []
+    raw_dir, prepared_dir = local_path(raw_dir), local_path(prepared_dir)
     for split in config.splits:
-        folder, recipe = Path(prepared_dir) / split, Recipe(spec, settings, split == "train", config.is_labelled)
+        folder, recipe = prepared_dir / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
             jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
@@ -113,8 +115,8 @@ def preprocess_dataset(
     jobs = _missing(jobs, config.overwrite, summary)
     if not jobs:
         return summary
-    if config.check_disk:
-        _check_disk(jobs, spec, settings, Path(prepared_dir))
+    if config.check_disk and not is_mirrored(prepared_dir):
+        _check_disk(jobs, spec, settings, prepared_dir)
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))

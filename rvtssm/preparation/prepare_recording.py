@@ -19,6 +19,7 @@ from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, sequence_writer
 from rvtssm.records import DatasetSpec, Events, WindowSettings
+from rvtssm.remote.mirror import is_mirrored, open_parts, whole
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
 _kept = threading.local()
@@ -168,7 +169,7 @@ class EventBlocks:
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
-    """Return whether `path` is what preparing gives; its digest is checked completely.
+    """Return whether `path` is what preparing gives; its digest is checked completely, in a store all but the frames.
 
     Raise ValueError if it is something that may not be replaced: a damaged file, or see `is_made_from`.
     """
@@ -178,7 +179,8 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
         with closing(open_sequence(path)) as sequence:
             if not is_made_from(recording, sequence, recipe):
                 return False
-            sequence.check_frames()
+            if not is_mirrored(path):  # in a store files are whole or absent, and all of them would be loaded
+                sequence.check_frames()
             return True
     except ValueError:
         if overwrite:
@@ -215,10 +217,11 @@ def _source(recording: RawRecording, is_labelled: bool) -> Meta:
     """Return name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
-    with open(recording.events_path, "rb") as file:
+    with open_parts(recording.events_path) as file:
         digest.update(file.read(_SAMPLE_BYTES))
         file.seek(max(0, num_bytes - _SAMPLE_BYTES))
         digest.update(file.read(_SAMPLE_BYTES))
     if is_labelled and recording.boxes_path is not None:
-        digest.update(recording.boxes_path.read_bytes())
+        with whole(recording.boxes_path):
+            digest.update(recording.boxes_path.read_bytes())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

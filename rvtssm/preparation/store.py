@@ -13,16 +13,17 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
 from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.events.tree import RVT_FOLDER
@@ -32,6 +33,7 @@ from rvtssm.preparation.compress import decompress_into
 from rvtssm.preparation.text_lengths import check_lengths
 from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
 from rvtssm.watchdog import watched
 
 FORMAT_VERSION = 2
@@ -43,6 +45,7 @@ _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field i
 _OPTIONAL = ("labels/pseudo_score",)  # all of its values are 0 in a file without it
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
+Read = TypeVar("Read")
 
 
 @dataclass(eq=False)
@@ -60,6 +63,7 @@ class StoredSequence:
     offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
     frames_crc: int | None = None  # None: the file has no digest
     _file: h5py.File | None = None
+    _parts: PartialFile | None = None  # what the file is read through if it is one of an object store
     _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -69,11 +73,10 @@ class StoredSequence:
         """
         if not 0 <= start <= stop <= len(self.windows):
             raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
-        file = self._opened()
-        with file_errors(self.path, advice=_AGAIN), watched(self.path):
-            if self.offsets is None:
-                return read_rows(file["data"], start, stop)
-            return _decompressed(file["frames"], self.offsets[start : stop + 1])
+        if self.offsets is None:
+            return self._read(lambda file: read_rows(file["data"], start, stop))
+        offsets = self.offsets[start : stop + 1]
+        return self._read(lambda file: _decompressed(file["frames"], offsets))
 
     @property
     def has_digest(self) -> bool:
@@ -84,13 +87,12 @@ class StoredSequence:
         """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
         if self.frames_crc is None:
             return
-        crc = 0
-        with file_errors(self.path, advice=_AGAIN), watched(self.path):
-            stored = self._opened()["frames"]
-            for start in range(0, len(stored), _CHECK_BYTES):
-                crc = zlib.crc32(stored[start : start + _CHECK_BYTES], crc)
-            if crc != self.frames_crc:
-                raise ValueError("its frames are not those of its digest")
+        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), _CHECK_BYTES))
+        for start in starts:
+            part = slice(start, start + _CHECK_BYTES)
+            crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
+        if crc != self.frames_crc:
+            raise ValueError(f"{self.path} is damaged (its frames are not those of its digest); {_AGAIN}")
 
     @property
     def settings(self) -> WindowSettings:
@@ -104,13 +106,20 @@ class StoredSequence:
             self._file.close()
             self._file = None
 
-    def _opened(self) -> h5py.File:
+    def _read(self, read: Callable[[h5py.File], Read]) -> Read:
+        """Return what `read` returns of the open file; errors name the file."""
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
-            self._file, self._file_owner = _opened(self.path), os.getpid()
-        return self._file
+            self._parts = _parts_of(self.path) if self.offsets is not None else None
+            self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
+
+        def attempt() -> Read:
+            with file_errors(self.path, advice=_AGAIN), watched(self.path):
+                return read(self._file)
+
+        return loading(self._parts, attempt)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+        return {**self.__dict__, "_file": None, "_parts": None}
 
 
 class SequenceWriter:
@@ -158,7 +167,7 @@ def sequence_writer(
 
     The same frames and `meta` give the same bytes. Raise ValueError if the number of frames is not that of the windows.
     """
-    with atomic_file(path) as staged, UnfailingFile(staged) as disk:
+    with uploaded_file(path) as staged, UnfailingFile(staged) as disk:
         file = h5py.File(disk, "w")
         try:
             stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
@@ -190,8 +199,7 @@ def shared_settings(meta: Meta) -> Meta:
 
 def read_meta(path: Path | str) -> Meta:
     """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
-    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
-        return _checked_meta(path, file)[0]
+    return _read_tables(Path(path), [])[0]
 
 
 def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
@@ -203,11 +211,9 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     if path.is_dir():
         if spec is None:
             raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
-        with file_errors(path, advice="copy the folder again"):
+        with whole(path), file_errors(path, advice="copy the folder again"):
             return open_rvt_sequence(path, spec)
-    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
-        meta, digest = _checked_meta(path, file)
-        tables = {name: read_array(file, name) for name in _TABLES if name not in _OPTIONAL or name in file}
+    meta, digest, tables = _read_tables(path, _TABLES)
     with file_errors(path, advice=_AGAIN):
         offsets, bounds_us, dt_us, *stored_labels = tables.values()
         windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
@@ -252,6 +258,10 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
 
 
+def _frame_bytes(file: h5py.File, part: slice) -> Any:
+    return file["frames"][part]
+
+
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
@@ -289,9 +299,31 @@ def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
         return found[member] if member else found
 
 
-def _opened(path: Path | str) -> h5py.File:
-    with reading(path, advice=_AGAIN):
-        return open_hdf5(path)
+def _parts_of(path: Path) -> PartialFile | None:
+    return PartialFile(path) if is_mirrored(path) else None
+
+
+def _opened(path: Path, parts: PartialFile | None) -> h5py.File:
+    def attempt() -> h5py.File:
+        with reading(path, advice=_AGAIN):
+            return open_hdf5(path, parts=parts)
+
+    with nullcontext() if parts else whole(path):
+        return loading(parts, attempt)
+
+
+def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
+    """Return the metadata, the digest and the tables of a file of `sequence_writer`."""
+    parts = _parts_of(path)
+
+    def attempt() -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
+        with reading(path, advice=_AGAIN), open_hdf5(path, parts=parts) as file:
+            meta, digest = _checked_meta(path, file)
+            found = [name for name in names if name not in _OPTIONAL or name in file]
+            return meta, digest, {name: read_array(file, name) for name in found}
+
+    with parts or nullcontext():
+        return loading(parts, attempt)
 
 
 def _text(value: Any) -> str:

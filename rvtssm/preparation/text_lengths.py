@@ -7,6 +7,8 @@ from typing import Any
 
 import h5py
 
+from rvtssm.remote.mirror import whole
+
 _HEAP_SIGNATURE = (
     b"GCOL\x01"  # HDF5, section III.E: a signature and the version; the size stands 8 bytes after its start
 )
@@ -23,7 +25,7 @@ def check_lengths(path: Path | str, file: h5py.File, advice: str) -> None:
     loose = [name for attributes, name in places if name in attributes and _lies_in_a_heap(attributes.get_id(name))]
     if not loose:
         return
-    with open(path, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with whole(path), open(path, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
         lengths = [int.from_bytes(content[at + 8 : at + 16], "little") for at in _places(content, _HEAP_SIGNATURE)]
         for name in loose:
             found = list(_text_lengths(content, name.encode() + b"\0"))

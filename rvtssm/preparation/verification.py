@@ -19,6 +19,7 @@ from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_m
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.progress import run_all
 from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.remote.mirror import local_path
 from rvtssm.workers import Task
 
 _FRAMES_AT_ONCE = 16
@@ -49,6 +50,7 @@ def verify_dataset(
     other. Raise ValueError if there is nothing to check.
     """
     found, tasks = Verification(), []
+    raw_dir, prepared_dir = (each and local_path(each) for each in (raw_dir, prepared_dir))
     if raw_dir is not None:
         tasks += list(_raw_tasks(spec, raw_dir, config, found))
     if prepared_dir is not None:

@@ -5,13 +5,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from rvtssm.remote.mirror import with_urls
+
 console = Console(markup=False, highlight=False)  # names of files may hold brackets
 _errors = Console(stderr=True, markup=False, highlight=False)
 
 
 def say(text: str, style: str | None = None) -> None:
     """Print text on standard output; long lines are left to the terminal to wrap."""
-    console.print(text, style=style, soft_wrap=True)
+    console.print(with_urls(text), style=style, soft_wrap=True)
 
 
 @contextmanager
@@ -23,4 +25,4 @@ def changing_line() -> Iterator[Callable[[str], None]]:
 
 def say_error(text: str) -> None:
     """Print a line in red on standard error."""
-    _errors.print(text, style="red", soft_wrap=True)
+    _errors.print(with_urls(text), style="red", soft_wrap=True)

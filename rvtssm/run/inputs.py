@@ -10,6 +10,7 @@ from pathlib import Path
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.remote.object_store import is_url
 
 
 def needed(value: str | None, key: str, what: str) -> str:
@@ -117,8 +118,26 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
 }
 
 
+# what verbs write recordings to, or link to
+_LOCAL = {"generate": "raw_dir", "demo": "raw_dir", "label": "raw_dir"}
+
+
+def _check_local(verb: str, config: Config) -> None:
+    """Raise ValueError for a URL in place of a folder that has to be on this machine."""
+    where = {"out": config.out}
+    if verb in _LOCAL:
+        where[f"dataset.{_LOCAL[verb]}"] = folders(config)[_LOCAL[verb]]
+    for key, folder in where.items():
+        if folder and is_url(folder):
+            raise ValueError(
+                f"{key}={folder} is in an object store, and `rvtssm {verb}` needs a folder of this machine there; "
+                "name one, and copy the files"
+            )
+
+
 def check_inputs(verb: str, config: Config) -> None:
     """Raise ValueError if the configuration lacks something without which the verb cannot begin."""
+    _check_local(verb, config)
     for check in _CHECKS.get(verb, ()):
         check(config)
 

@@ -24,6 +24,7 @@ from rvtssm.inspection.inspect_recording import RecordingInspection, inspect_rec
 from rvtssm.inspection.picture import recording_png, tree_png
 from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import local_path
 from rvtssm.run.console import console, say, say_error
 from rvtssm.run.inputs import needed
 
@@ -36,7 +37,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
     A picture is written as well; with `as_json` only if `out` is given.
     """
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
-    path, _ = split_topic(where)
+    path, _ = split_topic(local_path(where))
     if not path.exists():
         raise ValueError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
     spec = _spec(config, path)

@@ -1,13 +1,12 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
-from pathlib import Path
-
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.tree import find_recordings
 from rvtssm.output_folder import locked
 from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import absolute_path, local_path
 from rvtssm.run.announcement import announce
 from rvtssm.run.console import say, say_error
 from rvtssm.run.inputs import needed
@@ -18,7 +17,7 @@ def preprocess(config: Config) -> int:
     spec = build_spec(config.dataset)
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
-    if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
+    if absolute_path(raw_dir) == absolute_path(prepared_dir):
         raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
     announce(
         "preprocess",
@@ -28,7 +27,7 @@ def preprocess(config: Config) -> int:
         labels=config.preprocess.labels,
         output=prepared_dir,
     )
-    with locked(prepared_dir):
+    with locked(local_path(prepared_dir)):
         summary = _prepare(config, spec, raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
@@ -43,7 +42,7 @@ def preprocess(config: Config) -> int:
 
 def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
     is_described = spec.name == custom.SPEC.name
-    if is_described and not (Path(prepared_dir) / custom.FILE).exists():
+    if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
     if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there

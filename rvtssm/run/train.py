@@ -13,6 +13,7 @@ from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.output_folder import locked
 from rvtssm.records import WindowSettings
+from rvtssm.remote.mirror import absolute_path
 from rvtssm.run.announcement import announce, with_labels
 from rvtssm.run.checks import check
 from rvtssm.run.console import say
@@ -126,7 +127,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
 
 def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
-    where = {key: path and str(Path(path).resolve()) for key, path in folders(config).items()}
+    where = {key: path and absolute_path(path) for key, path in folders(config).items()}
     return CheckpointMeta(data.spec, config.model, config.temporal, data.settings, **where)
 
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rvtssm.events.readers.index import cache_folder, index_path
+from rvtssm.cache import cache_folder
+from rvtssm.events.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
 from rvtssm.watchdog import is_running

@@ -44,7 +44,8 @@ def build_plugins(precision: str) -> list[Any]:
 
 
 def check_processes(devices: int, num_nodes: int) -> None:
-    """Raise ValueError if a launcher has started another number of processes than the configuration says.
+    """Raise ValueError if a launcher has started another number of processes than the configuration says, or if
+    srun was told their number by --ntasks only.
 
     With one device, each of them would train separately and write to the same folder.
     """
@@ -56,6 +57,11 @@ def check_processes(devices: int, num_nodes: int) -> None:
         raise ValueError(
             f"{launcher} has started {started} processes, but training.devices={devices} per node and "
             f"training.num_nodes={num_nodes} are {devices * num_nodes}; set them to what {launcher} was told"
+        )
+    if launcher == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # as Lightning needs
+        raise ValueError(
+            f"srun has started {started} processes and does not say how many on each node; start them with "
+            f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks"
         )
 
 

@@ -10,8 +10,9 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from torch._utils import ExceptionWrapper
 
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, _next
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.records import SequenceBatch, WindowSettings
 
@@ -233,3 +234,16 @@ def test_lightning_trains_and_resumes_in_the_middle_of_an_epoch(small_tree, tmp_
     trainer.save_checkpoint(tmp_path / "middle.ckpt")
     ended, _ = run(2 * length + 1, tmp_path / "middle.ckpt")
     assert begun + ended == whole
+
+
+def test_an_error_in_a_worker_that_says_what_to_do_loses_its_traceback():
+    def read():
+        try:
+            raise ValueError("a.h5 cannot be read; run again")
+        except ValueError:
+            ExceptionWrapper(where="in DataLoader worker process 0").reraise()
+        yield
+
+    with pytest.raises(ValueError, match=r"^a\.h5 cannot be read; run again$"):
+        _next(read())
+    assert _next(iter([])) is None

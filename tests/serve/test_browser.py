@@ -14,7 +14,7 @@ import time
 import pytest
 import uvicorn
 
-from rvtssm.events.readers.index import cache_folder
+from rvtssm.cache import cache_folder
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 

@@ -17,8 +17,9 @@ from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from rvtssm import cli
+from rvtssm.cache import cache_folder
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.index import cache_folder, index_path
+from rvtssm.events.readers.index import index_path
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 from rvtssm.serve.session import Opening, Session

@@ -70,6 +70,12 @@ def test_a_launcher_and_the_configuration_must_agree(started_by, tmp_path, varia
         build_trainer(TrainingConfig(accelerator="cpu"), tmp_path, 1.0)
 
 
+def test_srun_has_to_say_how_many_processes_a_node_has(started_by, tmp_path):
+    started_by(**{name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"})
+    with pytest.raises(ValueError, match=r"start them with --nodes=2 --ntasks-per-node=2 instead of --ntasks$"):
+        build_trainer(TrainingConfig(accelerator="cpu", devices=2, num_nodes=2), tmp_path, 1.0)
+
+
 def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(started_by, tmp_path):
     started_by(**SRUN)
     trainer = build_trainer(TrainingConfig(accelerator="cpu", devices=2, num_nodes=2), tmp_path, 1.0)

@@ -31,6 +31,7 @@ from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
 from rvtssm.file_errors import file_errors
+from rvtssm.remote.mirror import local_path, whole
 
 __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
 
@@ -58,24 +59,26 @@ _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: 
 def open_recording(path: Path | str, height: int | None = None, width: int | None = None) -> Recording:
     """Open an event file of any format in READERS. `height` and `width` are sensor pixels.
 
-    A bag of several topics of events is opened as `FILE:/TOPIC`, a ROS 2 bag also by the name of its folder.
+    A bag of several topics of events is opened as `FILE:/TOPIC`, a ROS 2 bag also by the name of its folder. A file of
+    an object store is opened by its URL.
     Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
     or if the caller contradicts the file.
     """
-    path, topic = split_topic(path)
-    if is_bag(path):
-        path = path / BAG_METADATA
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; give an event recording")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty (0 bytes); copy it again")
-    with file_errors(path):
-        name = recording_format(path)
-        if topic is None:
-            return READERS[name](path, height, width)
-        if name not in _BAG_SIGNATURES.values():
-            raise ValueError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
-        return open_bag(path, height, width, topic)
+    path, topic = split_topic(local_path(path))
+    with whole(path):
+        if is_bag(path):
+            path = path / BAG_METADATA
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file; give an event recording")
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty (0 bytes); copy it again")
+        with file_errors(path):
+            name = recording_format(path)
+            if topic is None:
+                return READERS[name](path, height, width)
+            if name not in _BAG_SIGNATURES.values():
+                raise ValueError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
+            return open_bag(path, height, width, topic)
 
 
 def recording_format(path: Path) -> str:

@@ -1,10 +1,12 @@
 """Shared parts of the readers of HDF5 files: errors, checks of damaged files, the columns of a group `events`."""
 
 import contextlib
+import io
 import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
 from rvtssm.events.readers.recording import Recording
 from rvtssm.file_errors import file_errors
+from rvtssm.remote.mirror import PartialFile
 from rvtssm.watchdog import watched
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -47,22 +50,25 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         return self[name] if name in self else None  # noqa: SIM401, this is that method
 
 
-def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
+def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFile | None = None) -> h5py.File:
     """Open a file for reading; `cache_bytes` are for unpacked chunks, per dataset. All HDF5 files are opened here.
+
+    With `parts` it is read through that; see `loading`.
 
     Access by name raises ValueError for external links, external storage and virtual datasets.
     """
-    _check_driver(path)
-    return _OwnFile(path, "r", rdcc_nbytes=cache_bytes)
+    with nullcontext(parts) if parts else open(path, "rb") as file:
+        _check_driver(path, file)
+    return _OwnFile(parts or path, "r", rdcc_nbytes=cache_bytes)
 
 
-def _check_driver(path: Path | str) -> None:
+def _check_driver(path: Path | str, file: PartialFile | io.BufferedReader) -> None:
     """Raise ValueError for a file that names a block of its driver, as only parts of a file in several parts do.
 
     In a damaged file, libhdf5 would reserve as many bytes as that block seems to have.
     """
-    with open(path, "rb") as file:
-        start = file.read(64)
+    file.seek(0)
+    start = file.read(64) or b""
     if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions that have such an address
         size = start[13]  # of an address
         at = 24 + 4 * start[8] + 3 * size

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.atomic_files import atomic_file
+from rvtssm.cache import cache_folder
+from rvtssm.remote.mirror import is_mirrored
 
 _MAGIC = b"rvtssm index 1\n"  # raise the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings of the same size and age
@@ -54,11 +56,15 @@ class RecordingIndex:
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:
-    """Return a digest of what an index depends on: size, age and samples of the file, and the reader's settings."""
+    """Return a digest of what an index depends on: size, age and samples of the file, and the reader's settings.
+
+    A file of an object store has an age that depends on its version, and no samples, since it may not be loaded.
+    """
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns} ".encode() + settings)
-        for offset in np.linspace(0, max(0, stat.st_size - _SAMPLE_BYTES), _SAMPLES).astype(int):
+        num_samples = 0 if is_mirrored(path) else _SAMPLES
+        for offset in np.linspace(0, max(0, stat.st_size - _SAMPLE_BYTES), num_samples).astype(int):
             file.seek(offset)
             digest.update(file.read(_SAMPLE_BYTES))
     return digest.digest()
@@ -81,12 +87,6 @@ def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
     data = _to_bytes(index)
     with contextlib.suppress(OSError), atomic_file(index_path(path)) as staged:  # or another thread was faster
         staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
-
-
-def cache_folder() -> Path:
-    """Return the folder in which the package keeps what it can make again."""
-    cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "rvtssm"
 
 
 def index_folder() -> Path:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events
+from rvtssm.remote.mirror import whole
 
 # The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
 POSITION = 0  # the next unit of the file, which is an event, a word or a byte
@@ -115,7 +116,8 @@ class Recording(ABC):
     def _file(self) -> Any:
         # A handle inherited through a fork shares its read position with the parent, so every process opens its own.
         if self._handle is None or self._handle_owner != os.getpid():
-            self._handle, self._handle_owner = self._open(), os.getpid()
+            with whole(self.path):
+                self._handle, self._handle_owner = self._open(), os.getpid()
         return self._handle
 
     def close(self) -> None:

@@ -1,0 +1,152 @@
+"""The connection to an object store: lists, reads and uploads files by URL, through the package fsspec.
+
+Credentials, regions and endpoints come from the environment and the files of the store's own package; nothing of them
+is stored or shown. An operation that fails is tried again, unless its error says that this is useless.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rvtssm.extras import check_extra
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before the second attempt, the third, ...
+_TIMEOUT_S = 20.0  # of one attempt to connect, and of silence during a transfer
+_URL = re.compile(r"([a-z][a-z0-9]*)://(.*)", re.DOTALL)
+_MODULES = {"s3": "s3fs"}  # others are not part of the extra; fsspec says what they need
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {
+        "config_kwargs": {
+            "connect_timeout": _TIMEOUT_S,
+            "read_timeout": _TIMEOUT_S,
+            "retries": {"total_max_attempts": 1},  # they are counted here
+        }
+    }
+}
+# What tells one version of a file from another, by the names that stores give it. The first that exists is used.
+_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "checksum", "LastModified", "mtime", "created")
+_USELESS = (FileNotFoundError, PermissionError, NotImplementedError, TypeError)
+_USELESS_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError")
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """What a store says of a file."""
+
+    num_bytes: int
+    version: bytes  # SHA-256 of what the store calls its version, which changes with the content
+
+
+def is_url(where: Path | str) -> bool:
+    """Return whether this names something in an object store, such as s3://BUCKET/FOLDER."""
+    return _URL.fullmatch(str(where)) is not None
+
+
+def parts_of(url: str) -> tuple[str, ...]:
+    """Return the scheme, the bucket and the folders of a URL. Raise ValueError if it is not one of a bucket."""
+    found = _URL.fullmatch(url.rstrip("/"))
+    scheme, rest = found.groups() if found else ("", "")
+    bucket, *folders = rest.split("/")
+    if "@" in bucket or set("?#") & set(rest):  # may hold a password or a key, so it is not repeated
+        raise ValueError(f"a {scheme}:// address holds @ in its bucket, ? or #; give credentials by the environment")
+    if not bucket or not all(map(is_name, (bucket, *folders))):
+        raise ValueError(f"{url} is not of the form {scheme or 's3'}://BUCKET/FOLDER")
+    return scheme, bucket, *folders
+
+
+def is_name(part: str) -> bool:
+    """Return whether this can be the name of a file or folder on this machine."""
+    return part not in ("", ".", "..") and "\0" not in part
+
+
+def list_files(url: str) -> dict[str, RemoteFile]:
+    """Return the files below a URL by their path from there; one file under "" if the URL is that of a file.
+
+    Raise ValueError if the bucket cannot be listed. Nothing below the URL is no error.
+    """
+    files, root = _connected(url)
+    found = _tried(url, "listed", lambda: files.find(root, detail=True))
+    names = {path: path.removeprefix(root).lstrip("/") for path, info in found.items() if info.get("type") == "file"}
+    # a name that ends in a slash stands for a folder, and one with `..` would lead out of it
+    kept = {path: name for path, name in names.items() if not name or all(map(is_name, name.split("/")))}
+    return {name: _described(found[path]) for path, name in kept.items()}
+
+
+def describe(url: str) -> RemoteFile:
+    """Return what the store says of a file. Raise ValueError if there is none."""
+    files, path = _connected(url)
+    return _described(_tried(url, "read", lambda: files.info(path)))
+
+
+def read_range(url: str, start: int, stop: int) -> bytes:
+    """Return the bytes [start, stop) of a file. Raise ValueError if they cannot be had."""
+    files, path = _connected(url)
+    content: bytes = _tried(url, "read", lambda: files.cat_file(path, start=start, end=stop))
+    if len(content) != stop - start:
+        raise ValueError(f"{url} has other content than when it was listed; run again")
+    return content
+
+
+def upload(path: Path, url: str) -> RemoteFile:
+    """Copy a local file to a URL, and return what the store says of it.
+
+    Raise ValueError if that fails, also if the store has another size afterwards.
+    """
+    files, target = _connected(url)
+    _tried(url, "written", lambda: files.put_file(str(path), target))
+    found, num_bytes = describe(url), path.stat().st_size
+    if found.num_bytes != num_bytes:
+        raise ValueError(f"{url} has {found.num_bytes} bytes after an upload of {num_bytes}; delete it and run again")
+    return found
+
+
+def _connected(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, and the path in it."""
+    scheme, *parts = parts_of(url)
+    check_extra(url, "remote", "fsspec", *([_MODULES[scheme]] if scheme in _MODULES else []))
+    import fsspec
+
+    try:
+        files = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{url} cannot be opened ({_one_line(error)})") from None
+    if scheme == "s3":
+        files.retries = 1
+    return files, "/".join(parts)
+
+
+def _tried(url: str, done: str, attempt: Callable[[], Found]) -> Found:
+    """Return what an attempt returns. Raise ValueError, which says what was tried, if it cannot be `done`."""
+    begun_s = time.monotonic()
+    for pause_s in (*PAUSES_S, None):
+        try:
+            return attempt()
+        except Exception as error:  # stores raise errors of many packages
+            if isinstance(error, FileNotFoundError):
+                raise ValueError(f"{url} cannot be {done}: it does not exist; check the bucket and the name") from None
+            if isinstance(error, _USELESS) or type(error).__name__ in _USELESS_NAMES:
+                raise ValueError(
+                    f"{url} cannot be {done} ({_one_line(error)}); check the name and the credentials"
+                ) from None
+            if pause_s is None:
+                raise ValueError(
+                    f"{url} cannot be {done} ({_one_line(error)}): {len(PAUSES_S) + 1} attempts in "
+                    f"{time.monotonic() - begun_s:.0f} s failed; check the network and the endpoint, then run again"
+                ) from None
+            time.sleep(pause_s)
+    raise AssertionError
+
+
+def _described(info: dict[str, Any]) -> RemoteFile:
+    version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+    return RemoteFile(int(info["size"]), hashlib.sha256(version.encode()).digest())
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
