@@ -40,7 +40,8 @@ def test_the_clock_of_evt3_is_carried_over_its_wraps(tmp_path, monkeypatch):
     assert (len(found), found.t[-1]) == (num_events, last_us)
 
 
-def test_the_command_measures_every_format_and_leaves_only_its_file(tmp_path, capsys):
+def test_the_command_measures_every_format_and_leaves_only_its_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "FORMATS", ("evt3", "ecf", "rvt"))  # a process for each
     result = tmp_path / "found.json"
     memory.main(["--gb", "0.002", "--json", str(result), "--folder", str(tmp_path)])
     found = json.loads(result.read_text())
