@@ -27,7 +27,7 @@ from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.store import _frame_bytes, sequence_writer
 from rvtssm.preparation.verification import verify_dataset
 from rvtssm.records import Labels, Windows, WindowSettings
-from rvtssm.remote import mirror, object_store
+from rvtssm.remote import copies, object_store
 from rvtssm.remote.object_store import list_files, read_range, upload
 from rvtssm.workers import DaskCluster
 
@@ -37,7 +37,7 @@ CONFIG = PreprocessConfig(splits=("train",), workers=1)
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(mirror, "_BLOCK", 1 << 14)
+    monkeypatch.setattr(copies, "_BLOCK", 1 << 14)
 
 
 def write_raw(folder: Path, names: str = "ab") -> Path:
@@ -215,8 +215,8 @@ def test_a_recording_is_opened_by_its_url(store_url, tmp_path, suffix):
     recording, wanted = open_recording(f"{store_url}/{path.name}"), open_recording(path)
     identity = identity_of(recording.path, b"")
     assert recording.time_range_us == wanted.time_range_us
-    mirror._unchecked[0] = float("inf")
-    mirror._make_room(1 << 62)  # its content is loaded again
+    copies._unchecked[0] = float("inf")
+    copies.make_room(1 << 62)  # its content is loaded again
     recording.close()
     assert loaded() == 0 and identity_of(recording.path, b"") == identity
     np.testing.assert_array_equal(recording.read().t, wanted.read().t)

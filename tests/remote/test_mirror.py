@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rvtssm.cache import cache_folder
-from rvtssm.remote import mirror, object_store
+from rvtssm.remote import copies, mirror, object_store
 from rvtssm.remote.object_store import RemoteFile
 
 BLOCK = 4096
@@ -20,8 +20,8 @@ CONTENT = np.random.default_rng(0).bytes(50 * BLOCK + 100)
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(mirror, "_BLOCK", BLOCK)
-    monkeypatch.setattr(mirror, "_unchecked", [float("inf")])
+    monkeypatch.setattr(copies, "_BLOCK", BLOCK)
+    monkeypatch.setattr(copies, "_unchecked", [float("inf")])
 
 
 class Store:
@@ -30,8 +30,9 @@ class Store:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files = {"s3://bucket/a": CONTENT, "s3://bucket/b": CONTENT[::-1]}
         self.loaded: list[tuple[int, int]] = []
-        for name in ("list_files", "describe", "read_range", "upload"):
-            monkeypatch.setattr(mirror, name, getattr(self, name))
+        for module, names in ((mirror, ("list_files", "upload")), (copies, ("describe", "read_range"))):
+            for name in names:
+                monkeypatch.setattr(module, name, getattr(self, name))
 
     def describe(self, url: str) -> RemoteFile:
         return RemoteFile(len(self.files[url]), self.files[url][:32])
@@ -150,15 +151,15 @@ def test_the_cache_is_bounded_and_what_is_open_stays_readable(store, monkeypatch
         with mirror.open_parts(first) as file:
             assert file.read(5) == CONTENT[:5]
     (foreign := cache_folder() / "remote" / "note.txt").write_text("of somebody")
-    mirror._make_room(1 << 30)
+    copies.make_room(1 << 30)
     assert not held(first) and not held(second) and first.exists() and foreign.exists()
     monkeypatch.setenv("RVTSSM_CACHE_GB", "much")
     with pytest.raises(ValueError, match="RVTSSM_CACHE_GB=much is not a number of gigabytes"):
-        mirror._make_room(1)
+        copies.make_room(1)
 
 
 def emptied_by_another(path: Path) -> None:
-    with mirror._locked(path, mirror.fcntl.LOCK_EX) as state:
+    with copies.locked(path, copies.fcntl.LOCK_EX) as state:
         state.reset(path, RemoteFile(*state.header()[1:]))
 
 
@@ -178,7 +179,7 @@ def killed_while_it_loads(path: Path, place: str, number: int) -> int:
     if child := os.fork():
         return os.waitpid(child, 0)[1]
     calls = iter(range(number))
-    owner = mirror._State if hasattr(mirror._State, place) else os
+    owner = copies.State if hasattr(copies.State, place) else os
     function = getattr(owner, place)
 
     def kill(*arguments):
@@ -196,9 +197,9 @@ def killed_while_it_loads(path: Path, place: str, number: int) -> int:
 
 @pytest.mark.parametrize(("place", "number"), [("note", 3), ("fdatasync", 3), ("replace", 0), ("ftruncate", 0)])
 def test_a_process_may_be_killed_at_any_moment(store, monkeypatch, place, number):
-    monkeypatch.setattr(mirror, "_MOST_BLOCKS", 5)
-    monkeypatch.setattr(mirror, "_REQUESTS_OF_A_FILE", 1)
-    path = mirror._folder("files") / "s3" / "bucket" / "a"
+    monkeypatch.setattr(copies, "_MOST_BLOCKS", 5)
+    monkeypatch.setattr(copies, "_REQUESTS_OF_A_FILE", 1)
+    path = copies.mirror_folder("files") / "s3" / "bucket" / "a"
     assert killed_while_it_loads(path, place, number) == signal.SIGKILL
     with mirror.whole(path):
         assert path.read_bytes() == CONTENT
