@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 
@@ -115,6 +116,19 @@ def test_a_verb_says_which_sections_and_keys_it_reads(verb):
     assert set(VERBS[verb].keys) == found - sections - given
 
 
+@functools.cache
+def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
+    """The functions of a file of `rvtssm.run` by name, and from which others of that room its names are imported."""
+    tree = ast.parse((PACKAGE / "run" / f"{module}.py").read_text())
+    imported = {
+        alias.name: node.module.split(".")[-1]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rvtssm.run.")
+        for alias in node.names
+    }
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}, imported
+
+
 def settings_read_by(module: str, function: str) -> set[str]:
     """The attributes of configurations that a function of `rvtssm.run` reads, itself or by others of that room."""
     names, found, left, seen = {field.name for field in fields(Config)}, set(), [(module, function)], set()
@@ -123,14 +137,7 @@ def settings_read_by(module: str, function: str) -> set[str]:
         if place in seen:
             continue
         seen.add(place)
-        tree = ast.parse((PACKAGE / "run" / f"{module}.py").read_text())
-        imported = {
-            alias.name: node.module.split(".")[-1]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rvtssm.run.")
-            for alias in node.names
-        }
-        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        functions, imported = parsed(module)
         if function not in functions:
             continue
         for node in ast.walk(functions[function]):
