@@ -14,9 +14,6 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-# Set before torch is loaded: threads that wait actively make a shared machine several times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException

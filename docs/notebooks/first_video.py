@@ -1,7 +1,7 @@
 # %% [markdown]
 # # First video
 #
-# A detector, a recording, and boxes on events. Run `rvtssm demo out=outputs/demo` once, in about a quarter of an hour:
+# A detector, a recording, and boxes on events. Run `rvtssm demo out=outputs/demo` once, in about 20 minutes:
 # it trains the detector and makes the recordings that all notebooks use.
 
 # %%
