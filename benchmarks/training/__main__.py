@@ -1,6 +1,6 @@
 """Steps per second, peak memory and data-wait share of training, with each temporal layer and each option.
 
-    python -m benchmarks.training --json FILE [--threads T] [--batch B] [--length L] [--device cuda] [--quick]
+    python -m benchmarks.training --json FILE [--threads T] [--batch B] [--length L] [--device cuda] [--quick] [--demo]
 
 A step is forward, loss, backward, clipping and AdamW of the base detector on frames of Gen1. Baselines, both with RVT's
 LSTM (a product of input and hidden state together at each step): `rvt-lstm-loop`, where only the LSTM is run step by
@@ -12,7 +12,8 @@ the fused optimiser: `not-fused` is without. Memory is that of one step above we
 of its own. Data wait is the share of the time in which the loop waits for a real loader, for which recordings are
 generated.
 
-The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10. The file is
+The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10. `--demo` takes
+the frames, the spatial part and the batch of the demo. The file is
 written after each part; the last one, torch.compile, takes minutes before its first step.
 """
 
@@ -47,6 +48,8 @@ from benchmarks.training.step import (
     take_turns,
 )
 from rvtssm.atomic_files import atomic_file
+from rvtssm.composition import compose
+from rvtssm.models.model_config import MODEL_SIZES
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
@@ -61,7 +64,14 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     if is_cpu:
         keep_freed_memory()
     default_batch, default_length = (1, 5 if options.quick else 10) if is_cpu else (8, 21)
-    shape = shape or Shape(options.batch or default_batch, options.length or default_length, options.device)
+    if options.demo:
+        demo = compose(["experiment=demo"])
+        default_batch, default_length = demo.sampling.batch_size, demo.sampling.chunk_length
+        height, width, model = demo.dataset.height, demo.dataset.width, demo.model
+    else:
+        height, width, model = Shape.height, Shape.width, MODEL_SIZES["base"]
+    batch, length = options.batch or default_batch, options.length or default_length
+    shape = shape or Shape(batch, length, options.device, height, width, model)
     rounds = options.rounds or (2 if options.quick else 5)
     console, progress = Console(), Console(stderr=True)
     found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
@@ -188,6 +198,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
     parser.add_argument("--workers", type=int, default=2, help="of the loader")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--demo", action="store_true", help="the demo's detector and chunks in place of Gen1 base")
     parser.add_argument("--quick", action="store_true", help="shorter chunks, fewer rounds")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():

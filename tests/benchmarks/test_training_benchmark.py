@@ -87,3 +87,13 @@ def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
         command.main(wrong)
     assert refused.value.code == 2
     assert wrong[1] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_shape_of_the_demo_is_that_of_its_recipe(monkeypatch):
+    shapes = []
+    monkeypatch.setattr(command, "measure_options", lambda names, shape, rounds, say: shapes.append(shape) or [])
+    monkeypatch.setattr(command, "_table", lambda rows, title: title)
+    command.main(["--demo", "--only", "options"])
+    (shape,) = shapes
+    assert (shape.batch, shape.length, shape.height, shape.width) == (4, 6, 96, 128)
+    assert (shape.model.size, shape.model.embed_dim) == ("tiny", 32)
