@@ -21,7 +21,7 @@ from rvtssm.simulation.world_building import build_world
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPES = {"synthetic": 1, "open_world": 2}  # raise one if a change makes the same settings give other recordings
+RECIPES = {"synthetic": 1, "open_world": 3}  # raise one if a change makes the same settings give other recordings
 _SETTINGS_FILE = "synthetic.json"
 _SEEN_US = 50_000  # time whose events show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box

@@ -88,6 +88,18 @@ def test_a_panel_is_painted_where_a_pinhole_camera_sees_it():
         np.testing.assert_allclose((rows[0], rows[-1] + 1), (y.min(), y.max()), atol=1.2)
 
 
+def test_a_picture_brighter_than_white_is_opaque_and_no_more():
+    atlas = Atlas()
+    glow = atlas.add(np.full((64, 64), 6.0))
+    matrix = np.array([[100.0, 0, 40], [0, -100, 30], [0, 0, 1]])
+    row = panel((-0.5, 0.5, 3.0), (1.0, 0, 0), (0, -1.0, 0), glow, glow, is_glowing=True, strength=0.99)
+    canvas = np.full((60, 80), 15.0, np.float32)
+    for _ in range(2):
+        paint_panels(canvas, row[None], matrix, np.zeros(3), *atlas.packed(), 1.0, False)
+        assert canvas.min() >= 6 and canvas.max() <= 15
+    assert canvas[30, 40] == pytest.approx(6.0, abs=0.01)
+
+
 def test_an_atlas_averages_and_its_textures_repeat():
     picture = rough(64, 128, RNG(3))
     flat, places = (lambda atlas: (atlas.add(picture), atlas.packed())[1])(Atlas())
