@@ -42,7 +42,8 @@ def make_score(row="s5", seed="0", condition="", names=("a", "b", "c"), num_repl
     ap = AP[row] - 0.1 * int(seed)
     draws = np.random.default_rng(5).normal(0, 0.02, num_replicates)
     rates = {each: Resampled(names, {"AP": ap * 20 / each}, {"AP": ap * 20 / each + draws}) for each in hz}
-    return Score(row, seed, condition, 20.0, 1_234_567, 9.5, "abc", rates)
+    objects = {"still": ap / 2, "speed below 0.05": ap / 4}
+    return Score(row, seed, condition, 20.0, 1_234_567, 9.5, "abc", rates, objects)
 
 
 GRID = [make_score(row, seed, c) for c in ("window=slide", "window=shrink") for row in AP for seed in "01"]
@@ -52,6 +53,7 @@ def test_a_row_is_the_mean_over_its_seeds():
     text = study_markdown(GRID)
     assert text.count("| s5 | 2 | 35.0 ± 7.1 | 17.5 ± 3.5 | 17.5 ± 3.5 |") == 2  # once per condition
     assert text.count("| lstm | 2 | 25.0 ± 7.1 | 12.5 ± 3.5 | 12.5 ± 3.5 |") == 2
+    assert "| model | still | speed below 0.05 |" in text and text.count("| s5 | 17.5 ± 3.5 | 8.8 ± 1.8 |") == 2
     assert "| s5 | 1.23 M | 10 |" in text and text.index("`window=slide`") < text.index("`window=shrink`")
     one = study_markdown([make_score(hz=(20.0,))])
     assert "| s5 | 1 | 40.0 |" in one and "drop" not in one and "±" not in one and "Minus" not in one
@@ -93,7 +95,7 @@ def test_names_are_escaped_in_latex():
 @pytest.mark.parametrize("has_replicates", [True, False])
 def test_a_score_is_read_as_it_was_written(has_replicates):
     score = make_score()
-    score.rates[20.0].metrics["AP/car"] = math.nan
+    score.rates[20.0].metrics["AP/car"] = score.objects["still"] = math.nan
     plain = json.loads(json.dumps(score_to_json(score, has_replicates)))
     assert score_to_json(score_from_json(plain), has_replicates) == plain
     assert "NaN" not in json.dumps(plain)

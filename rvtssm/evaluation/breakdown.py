@@ -22,6 +22,7 @@ _STILL_S = {
     f"{STILL_US / 1e6:g} to 1 s ago": (STILL_US / 1e6, 1),
     "1 s ago or longer": (1, math.inf),
 }
+SPEED = "speed"  # a group
 _SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
 _MIN_DISTANCE_US = 500_000  # between worst frames of one recording, because close frames look alike
 
@@ -118,7 +119,7 @@ def break_down(
         "in frame widths per second: the distance between the centres of this box and the box before in its track, "
         f"at most {LONGEST_TRACK_GAP_US / 1e6:g} s earlier; boxes that the edge of the frame cuts appear slower"
     )
-    groups.append(_group("speed", meaning, _SPEEDS, speed, recordings, spec))
+    groups.append(_group(SPEED, meaning, _SPEEDS, speed, recordings, spec))
     return Breakdown(
         spec.class_names,
         precision_curves(matched, spec),

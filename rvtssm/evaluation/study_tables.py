@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
+from rvtssm.evaluation.breakdown import SPEED
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.plots import study_png
 from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, markdown_table, percent_interval
@@ -38,6 +39,7 @@ class Score:
     train_seconds: float
     weights: str  # SHA-256
     rates: Mapping[float, Resampled]  # by rate; replicates of AP, or none
+    objects: Mapping[str, float] = field(default_factory=dict)  # AP by group of objects, at `reference_hz`
 
     @property
     def drop(self) -> float:
@@ -51,7 +53,22 @@ def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost
     for each in report.rows:
         assert each.resampled is not None
         rates[each.hz] = Resampled(each.resampled.recordings, each.metrics, {"AP": each.resampled.replicates["AP"]})
-    return Score(row, seed, condition, report.reference_hz, *cost, report.settings["weights SHA-256"], rates)
+    weights = report.settings["weights SHA-256"]
+    return Score(row, seed, condition, report.reference_hz, *cost, weights, rates, _objects(report))
+
+
+def _objects(report: EvaluationReport) -> dict[str, float]:
+    """Return AP on objects that stand still, with the state carried, and by speed, as far as labels tell.
+
+    Empty if the rate of training was not evaluated.
+    """
+    if report.breakdown_hz != report.reference_hz:
+        return {}
+    found = {"still": report.still_objects["carried"]} if "carried" in report.still_objects else {}
+    for group in report.breakdown.groups if report.breakdown else ():
+        if group.name == SPEED:
+            found |= {f"{SPEED} {part}": ap for part, ap in group.ap.items()}
+    return found
 
 
 def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
@@ -60,6 +77,7 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
         name: getattr(score, name)
         for name in ("row", "seed", "condition", "reference_hz", "parameters", "train_seconds", "weights")
     }
+    plain["objects"] = {name: _number(value) for name, value in score.objects.items()}
     plain["rates"] = {}
     for hz, found in score.rates.items():
         kept: dict[str, Any] = {name: _number(value) for name, value in found.metrics.items()}
@@ -73,12 +91,13 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
 def score_from_json(plain: Mapping[str, Any]) -> Score:
     """Return what `score_to_json` has made."""
     rates = {}
+    objects = {name: math.nan if value is None else value for name, value in plain.get("objects", {}).items()}
     for hz, kept in plain["rates"].items():
         kept = kept if "metrics" in kept else {"metrics": kept, "recordings": (), "replicates": ()}
         metrics = {name: math.nan if value is None else value for name, value in kept["metrics"].items()}
         replicates = np.array([math.nan if value is None else value for value in kept["replicates"]], np.float64)
         rates[float(hz)] = Resampled(tuple(kept["recordings"]), metrics, {"AP": replicates})
-    return Score(**{**plain, "rates": rates})
+    return Score(**{**plain, "rates": rates, "objects": objects})
 
 
 def write_study(scores: Sequence[Score], settings: Mapping[str, str], folder: Path) -> list[Path]:
@@ -115,6 +134,10 @@ class _Line:
 
     def ap(self, hz: float) -> list[float]:
         return [score.rates[hz].metrics["AP"] for score in self.scores]
+
+    def on(self, objects: str) -> list[float]:
+        """AP on a group of objects, by seed."""
+        return [score.objects.get(objects, math.nan) for score in self.scores]
 
     def mean_of_seeds(self, hz: float) -> Resampled | None:
         """Return the mean AP with its replicates; None if the seeds were not scored on the same draws."""
@@ -165,6 +188,11 @@ def study_markdown(scores: Sequence[Score]) -> str:
             rows = [["model", *(f"{hz:g} Hz" for hz in rates)]]
             rows += [[line.row, *(_cell(line, hz, number) for hz in rates)] for line in lines]
             parts += [title, "", *markdown_table(rows, "|---|"), ""]
+        if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
+            hz = lines[0].scores[0].reference_hz
+            rows = [["model", *names], *([line.row, *(spread(line.on(name)) for name in names)] for line in lines)]
+            parts += [f"On objects that stand still, and by speed in frame widths per second, at {hz:g} Hz:", ""]
+            parts += [*markdown_table(rows, "|---|"), ""]
     return "\n".join([*parts, *markdown_table(_costs(scores), "|---|"), "", ""])
 
 
