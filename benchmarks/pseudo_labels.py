@@ -32,6 +32,7 @@ from rvtssm.training.checkpoints import best_checkpoint
 
 RECIPE = (
     "experiment=demo",
+    "temporal=s5",
     "dataset.source=raw",
     "synthetic.num_val=1",
     "evaluation.frequencies_hz=[20]",

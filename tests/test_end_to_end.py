@@ -102,7 +102,7 @@ def test_the_demo_writes_one_page_to_send_on(demo):
         frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
         assert opened.streams.video[0].codec_context.name == "h264"
     assert frame.shape[:2] >= (128, 192) and frame.std() > 0
-    assert "objects that have stood still for 0.25 s" in page
+    assert "objects that have stood still for 0.25 s" in page and "The memory, S7, is a system in continuous" in page
     assert ">carried</td>" in page and ">reset at every step</td>" in page
 
 
@@ -258,7 +258,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
 
 def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
     trained = read_checkpoint(demo / "checkpoints" / "best.ckpt")
-    meta = replace(trained, temporal_config=replace(trained.temporal_config, bidirectional=True))
+    meta = replace(trained, temporal_config=replace(trained.temporal_config, name="s5", bidirectional=True))
     write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
     arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments]) == 0

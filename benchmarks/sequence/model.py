@@ -41,6 +41,10 @@ class SequenceModel(nn.Module):
             features, _ = layer(features, layer.init_state(x.shape[1]), step_scale)
         return self.out(F.relu(self.hidden(self.norm(features))))
 
+    def loss(self, x: Tensor, targets: Tensor, step_scale: StepScale = 1.0) -> Tensor:
+        """Return what training makes small: the mean squared error."""
+        return F.mse_loss(self(x, step_scale), targets)
+
     def parameter_groups(self, lr: float, ssm_lr: float, weight_decay: float) -> list[dict[str, object]]:
         """Return groups for the optimiser: the system's parameters (all but C and D) learn slower without decay."""
         of_system = [

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from benchmarks.sequence.model import SequenceModel, count_parameters
 from rvtssm.atomic_files import atomic_file
+from rvtssm.ssm.layer import StepScale
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
@@ -64,6 +65,7 @@ class Recipe:
     discretization: str = "zoh"
     warmup: float = 0.02  # fraction of the epochs
     validate_every: int = 5  # epochs
+    clip: float | None = 1.0  # the largest norm of all gradients together
 
     def temporal(self, name: str) -> TemporalConfig:
         """Return the configuration of the layer `name`; a layer without modes takes only what applies to it."""
@@ -98,14 +100,14 @@ def mean_squared_error(model: SequenceModel, split: Split) -> float:
     total = 0.0
     with torch.no_grad():
         for chosen in torch.arange(split.targets.shape[1]).split(_TEST_BATCH):
-            outputs, targets = _predict(model, split, chosen)
-            total += float(F.mse_loss(outputs, targets, reduction="sum"))
+            inputs, targets, step_scale = _some(split, chosen)
+            total += float(F.mse_loss(model(inputs, step_scale), targets, reduction="sum"))
     return total / split.targets.numel()
 
 
-def _predict(model: SequenceModel, split: Split, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    step_scale = 1.0 if split.gaps is None else split.gaps[:, chosen]
-    return model(split.inputs[:, chosen], step_scale), split.targets[:, chosen]
+def _some(split: Split, chosen: Tensor) -> tuple[Tensor, Tensor, StepScale]:
+    """Return inputs, targets and step scale of some sequences."""
+    return split.inputs[:, chosen], split.targets[:, chosen], 1.0 if split.gaps is None else split.gaps[:, chosen]
 
 
 def train(model: SequenceModel, data: Data, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:
@@ -126,23 +128,23 @@ def train(model: SequenceModel, data: Data, recipe: Recipe, say: Callable[[str],
     best, best_epoch, best_weights = math.inf, 0, copy.deepcopy(model.state_dict())
     for epoch in range(1, recipe.epochs + 1):
         model.train()
-        train_error = 0.0
+        train_loss = 0.0
         for chosen in torch.randperm(num_sequences).split(recipe.batch_size):
-            outputs, targets = _predict(model, split, chosen)
-            loss = F.mse_loss(outputs, targets)
+            loss = model.loss(*_some(split, chosen))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if recipe.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             optimizer.step()
             scheduler.step()
-            train_error += float(loss.detach()) * len(chosen) / num_sequences
+            train_loss += float(loss.detach()) * len(chosen) / num_sequences
         if epoch % recipe.validate_every == 0 or epoch == recipe.epochs:
             error = mean_squared_error(model, data.validation)
             if error < best:
                 best, best_epoch, best_weights = error, epoch, copy.deepcopy(model.state_dict())
             seconds = time.perf_counter() - start
             say(
-                f"epoch {epoch}/{recipe.epochs}, train {train_error:.3e}, validation {error:.3e}, "
+                f"epoch {epoch}/{recipe.epochs}, loss {train_loss:.3e}, validation error {error:.3e}, "
                 f"{seconds:.0f} s, {seconds * (recipe.epochs / epoch - 1):.0f} s to go"
             )
     model.load_state_dict(best_weights)

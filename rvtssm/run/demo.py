@@ -58,9 +58,8 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, reports, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
-    result = DemoResult(
-        reports, metrics, summary, out / "prediction", Path(str(config.checkpoint)), config.evaluation.still_ms
-    )
+    weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
+    result = DemoResult(reports, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
     (staged / "report.html").write_bytes(demo_page(result).encode())
 
 

@@ -27,6 +27,7 @@ class DemoResult:
     prediction: Path  # folder
     weights: Path
     still_ms: float  # see `evaluation.still_ms`
+    temporal_layer: str  # its name
 
     @property
     def report(self) -> EvaluationReport:
@@ -94,16 +95,32 @@ def _rates(result: DemoResult) -> list[str]:
     meaning = "AP in percent" + (f", with {LEVEL:.0%} intervals" if result.report.rows[0].intervals else "")
     meaning += f". Drop: AP at {result.report.reference_hz:g} Hz minus the mean of the other rates, in points."
     drawn = {_WINDOWS[window]: result.reports[window].rows for window in windows}
-    explained = (
-        "<p>Windows that keep their length overlap at higher rates, and hold as many events as in training. Windows as "
-        "long as the stride hold fewer events at higher rates, as in the published tables.</p>"
-    )
+    explained = [_memory_over_rates(result)]
+    if len(windows) > 1:
+        explained.append(
+            "Windows that keep their length overlap at higher rates, and hold as many events as in training. Windows "
+            "as long as the stride hold fewer events at higher rates, as in the published tables: the layers before "
+            "the memory have no time step, and have not seen such frames in training."
+        )
     return [
         "<h2>One detector at every rate</h2>",
-        *([explained] if len(windows) > 1 else []),
+        *(f"<p>{sentence}</p>" for sentence in explained),
         page.table("both-windows", head, cells, meaning),
         page.plot(comparison_png(drawn, {}), "Average precision over the rate."),
     ]
+
+
+def _memory_over_rates(result: DemoResult) -> str:
+    """Say why the table is flat, or why it is not."""
+    if result.temporal_layer == "lstm":
+        return (
+            "An LSTM has no time step: at another rate it forgets in as many steps as in training, not in as much time."
+        )
+    return (
+        f"The memory, {result.temporal_layer.upper()}, is a system in continuous time, and each of its steps is "
+        "computed from the stride. So finer steps lead to about the same state, and the rate costs little as long as "
+        "windows look as in training."
+    )
 
 
 def _memory(result: DemoResult) -> list[str]:
@@ -134,7 +151,7 @@ def _next_steps(result: DemoResult) -> list[str]:
         "Watch the recordings on a web page, and move the rate meanwhile": f"rvtssm serve checkpoint={weights} "
         f"recording={shlex.quote(str(recording.parent))}",
         "Measure for how long the detector remembers": f"rvtssm audit checkpoint={weights} out=DIR",
-        "Compare with an LSTM, over three trainings each": "rvtssm study experiment=demo temporal=s5,lstm seed=0,1,2 "
+        "Compare with an LSTM, over three trainings each": "rvtssm study experiment=demo temporal=s7,lstm seed=0,1,2 "
         "window=slide,shrink frequencies_hz=[20,200] out=study",
         "Train on recordings with labels": "rvtssm train dataset=gen1 dataset.raw_dir=DIR model=base out=DIR",
         "Write the detector as one file for other programs": f"rvtssm export checkpoint={weights} out=model.onnx",

@@ -72,11 +72,12 @@ def test_a_step_lowers_the_loss(study, layer):
         inputs, targets, _ = fitzhugh_nagumo.build_data((2, 1, 1)).train
         inputs, targets, step_scale = inputs[:30], targets[:30], 1.0
     optimizer = torch.optim.AdamW(model.parameter_groups(1e-3, 1e-3, 0.0))
-    before = F.mse_loss(model(inputs, step_scale), targets)
+    before = model.loss(inputs, targets, step_scale)
     before.backward()
+    assert all(p.grad is not None and p.grad.any() for name, p in model.named_parameters() if "gate" in name)
     optimizer.step()
     with torch.no_grad():
-        assert F.mse_loss(model(inputs, step_scale), targets) < before
+        assert model.loss(inputs, targets, step_scale) < before
 
 
 @pytest.mark.parametrize("layer", LAYERS)
