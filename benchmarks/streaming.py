@@ -1,9 +1,9 @@
 """How long one step of a detector takes while it streams, the rate it sustains, and whether its memory stays as it is.
 
     python -m benchmarks.streaming --json FILE [--only steps,rates,memory] [--threads T] [--models DIR]
-        [--sizes tiny,small,base] [--layers s5,lstm] [--forms eager,...]
+        [--sizes tiny,small,base] [--layers s5,s7,lstm] [--forms eager,...]
 
-Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5 and with the LSTM of the same width, on
+Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5, S7 and the LSTM of the same width, on
 CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
 out=*.aot.pt2`), ONNX run by onnxruntime, and OpenVINO's format in float32, bf16 and int8, which OpenVINO runs.
 `--models` keeps the exported files, which take longer to make than to measure, for the next run: that takes about three
@@ -61,7 +61,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
-LAYERS = ("s5", "lstm")
+LAYERS = ("s5", "s7", "lstm")
 # the forms that are files: how the name ends, the precision of the export and that of the products besides
 FILES = {
     "compiled": (".aot.pt2", "float32", "float32"),
