@@ -90,12 +90,13 @@ def draw_frame(
     min_score: float = SHOWN_SCORE,
     caption: str | None = None,
     behind: np.ndarray | None = None,
+    note: str | None = None,
 ) -> np.ndarray:
     """Draw one window: events, detections from `min_score` on, ground truth dashed.
 
     hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
     carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
-    view to draw on. Returns (h, w, 3) uint8 RGB, h and w even.
+    view to draw on. A bar at the bottom carries `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
     """
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
@@ -119,7 +120,8 @@ def draw_frame(
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
-    picture = np.concatenate([caption_bar, canvas, _legend_bar(width, class_names, ground_truth is not None)])
+    legend_bar = _legend_bar(width, class_names, ground_truth is not None)
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *([_note_bar(width, note)] if note else [])])
     # video codecs store colour at half resolution and want even sizes
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -263,4 +265,13 @@ def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) 
             cv2.circle(bar, (x + 7, 15), 5, color, cv2.FILLED, cv2.LINE_AA)
         cv2.putText(bar, name, (x + 20, 20), _FONT, 0.45, TEXT, 1, cv2.LINE_AA)
         x += 20 + text_width + 18
+    return bar
+
+
+def _note_bar(width: int, note: str) -> np.ndarray:
+    """Draw a note in letters that are small enough for all of it."""
+    bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
+    (text_width, _), _ = cv2.getTextSize(note, _FONT, 0.5, 1)
+    size = min(0.5, 0.5 * max(width - 20, 10) / text_width)
+    cv2.putText(bar, note, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
     return bar
