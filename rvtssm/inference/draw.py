@@ -44,6 +44,7 @@ CLASS_COLORS: tuple[Color, ...] = (
 SHOWN_US = 50_000  # of `surfaces`, which have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
+_NOTE_SIZE = 0.5  # of its letters
 _BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
 _H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
 
@@ -96,7 +97,7 @@ def draw_frame(
 
     hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
     carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
-    view to draw on. A bar at the bottom carries `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
+    view to draw on. Bars at the bottom carry `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
     """
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
@@ -121,7 +122,7 @@ def draw_frame(
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
     legend_bar = _legend_bar(width, class_names, ground_truth is not None)
-    picture = np.concatenate([caption_bar, canvas, legend_bar, *([_note_bar(width, note)] if note else [])])
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *(_note_bars(width, note) if note else [])])
     # video codecs store colour at half resolution and want even sizes
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -268,10 +269,22 @@ def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) 
     return bar
 
 
-def _note_bar(width: int, note: str) -> np.ndarray:
-    """Draw a note in letters that are small enough for all of it."""
-    bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
-    (text_width, _), _ = cv2.getTextSize(note, _FONT, 0.5, 1)
-    size = min(0.5, 0.5 * max(width - 20, 10) / text_width)
-    cv2.putText(bar, note, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
-    return bar
+def _note_bars(width: int, note: str) -> list[np.ndarray]:
+    """Draw a note in as many bars, one below the other, as a narrow picture needs for all of its words."""
+    lines: list[str] = []
+    for word in note.split():
+        if lines and _text_width(longer := f"{lines[-1]} {word}", _NOTE_SIZE) <= width - 20:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    bars = [np.full((_BAR_PX, width, 3), BAR, np.uint8) for _ in lines]
+    for bar, line in zip(bars, lines, strict=True):
+        sizes = [size for size in np.linspace(_NOTE_SIZE, 0.1, 21) if _text_width(line, size) <= width - 20]
+        size = sizes[0] if sizes else 0.1
+        cv2.putText(bar, line, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
+    return bars
+
+
+def _text_width(text: str, size: float) -> int:
+    (width, _), _ = cv2.getTextSize(text, _FONT, size, 1)
+    return int(width)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.limits import check_at_least, check_choice, check_note, check_positive, check_share
 from rvtssm.models.model_config import PostprocessConfig
 
 DETECTION_FILES = {
@@ -129,6 +129,7 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
+        check_note("export.note", self.note)
         for name in ("height", "width", "check_steps", "calibration_windows"):
             value = getattr(self, name)
             if value is not None and value < 1:

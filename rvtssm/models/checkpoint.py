@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.file_errors import file_errors
+from rvtssm.limits import check_note
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.hub import local_weights
@@ -38,7 +39,6 @@ DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training mod
 _ANY_SIZE = 1024  # numbers up to here are cheap to try
 _LARGEST_FRAME = 1 << 14  # pixels of a side
 _FEW = 1024  # numbers of a tensor that has its full precision in every file
-_LONGEST_NOTE = 60  # letters, as wide as most pictures
 OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the official SSM release
 
 
@@ -75,6 +75,8 @@ class CheckpointMeta:
                 f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
+        note = meta.get("note")
+        check_note("note", note)  # a line of the terminal, from a file that may be anyone's
         temporal = dict(meta["temporal"])
         if "stages" in temporal:  # older checkpoints number the stages with memory, 1 to 4, finest first
             stages = temporal.pop("stages")
@@ -86,7 +88,7 @@ class CheckpointMeta:
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
             meta["prepared_dir"],
-            checked_note(meta.get("note")),
+            note,
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
@@ -110,14 +112,6 @@ class CheckpointMeta:
         """Return a checkpoint in memory: this description and a detector."""
         described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
         return LoadedCheckpoint(**described, detector=detector)
-
-
-def checked_note(note: Any) -> str | None:
-    """Return a note as it is. Raise ValueError if a terminal or a picture cannot show it as one short line."""
-    is_line = isinstance(note, str) and note.isascii() and note.isprintable() and 0 < len(note) <= _LONGEST_NOTE
-    if note is not None and not is_line:
-        raise ValueError(f"the note {note!r:.100} cannot be shown; write 1 to {_LONGEST_NOTE} letters of ASCII")
-    return note
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ from rvtssm.inference.calibration import CalibrationFrames
 from rvtssm.inference.export_detector import FORMATS, check_export, describe, export_detector, move_file
 from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.inference.sources import find_sources
-from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, checked_note, write_checkpoint
+from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.run.console import say
 from rvtssm.run.inputs import calibration_path, export_path, writable
@@ -28,7 +28,6 @@ def export(config: Config) -> None:
     measured on the calibration frames, if there are any, and the file says it.
     """
     out, options = export_path(config), config.export
-    checked_note(options.note)
     if out.suffix == SAFETENSORS and options.precision != "int8":
         _export_weights(_noted(read_weights(config), options.note), writable(out.parent) / out.name, options.precision)
         return
