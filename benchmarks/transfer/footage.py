@@ -14,6 +14,7 @@ import numpy as np
 
 from rvtssm.cli import compose
 from rvtssm.composition import quoted
+from rvtssm.inference.draw import write_png
 from rvtssm.run.simulate import simulate
 from rvtssm.simulation.video import picture_files
 
@@ -173,10 +174,11 @@ def simulate_still(folder: Path, sensor: str, fps: float = 20.0) -> Path:
     """Return a recording of a camera at rest before a scene in which nothing moves."""
     pictures = folder / "pictures" / "still"
     pictures.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(0).random((260, 346)).astype(np.float32)
-    scene = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 6), None, 20, 235, cv2.NORM_MINMAX).astype(np.uint8)
     first = folder / "pictures" / "still.png"
-    cv2.imwrite(str(first), scene)
+    if not first.exists():
+        noise = np.random.default_rng(0).random((260, 346)).astype(np.float32)
+        scene = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 6), None, 20, 235, cv2.NORM_MINMAX)
+        write_png(first, np.repeat(scene.astype(np.uint8)[..., None], 3, axis=2))
     link_pictures([first] * round(STILL_S * fps), pictures)
     _simulate(pictures, fps, sensor, folder / f"still_{sensor}")
     return folder / f"still_{sensor}" / "test" / "still_td.dat"

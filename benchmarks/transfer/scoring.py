@@ -102,6 +102,8 @@ def score(
     for number, name in enumerate(spec.class_names):
         if counts[number]:
             rows.append(_row(name, counts[number], curves[name].mean(), metrics[f"AP/{name}"]))
+    if not rows:
+        raise ValueError(f"none of the labels is scored: they are too early or too small for {spec.name}")
     if len(rows) > 1:
         rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"]))
     size = {"reduction": reduction, "frame": [width // reduction, height // reduction]}
