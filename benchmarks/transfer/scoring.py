@@ -152,11 +152,16 @@ def count_confident(frames: Iterable[Detections]) -> int:
 def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -> dict[str, Any]:
     """Return how many confident boxes a recording without labels gets, and write pictures of it to `out`.
 
-    Boxes per second are those of the windows, the last of which can be longer than the recording.
+    Boxes per second are those of the windows, the last of which can be longer than the recording. A file that does not
+    say the size of its sensor is taken to be from that of the training.
     """
     frames: list[Detections] = []
     settings = PostprocessConfig(max_detections=PredictConfig().postprocess.max_detections)
     config = PredictConfig(downsample=reduction, min_score=CONFIDENT, formats=["png"], postprocess=settings)
+    try:
+        open_recording(path).close()
+    except ValueError:
+        config = replace(config, height=checkpoint.spec.height, width=checkpoint.spec.width)
     found = predict_recording(
         checkpoint, str(path), out, config, on_frame=lambda frame, _: frames.append(frame), progress=False
     )
