@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--checkpoint", default=DEFAULT_WEIGHTS, help="a name or a file")
     parser.add_argument("--footage", type=Path, help="a folder with one sub-folder per clone")
-    parser.add_argument("--pedro", type=Path, help="a folder with numpy/SPLIT and xml/SPLIT")
+    parser.add_argument("--pedro", type=Path, help="a folder with numpy/SPLIT and xml/SPLIT, or with examples/")
     parser.add_argument("--recordings", type=Path, help="a folder of recordings without labels")
     parser.add_argument("--raw", type=Path, help="recordings of street_tiny; by default its test split is generated")
     parser.add_argument("--folder", type=Path, default=Path("outputs/transfer"), help="for what is made on the way")
@@ -210,7 +210,8 @@ def generate_test(raw: Path) -> Path:
 
 
 def read_pedro(folder: Path, checkpoint: LoadedCheckpoint) -> list[LabelledRecording]:
-    """Return all labelled windows of PEDRo, each of which is a recording."""
+    """Return all labelled windows of PEDRo, each of which is a recording, in `folder` or its `examples`."""
+    folder = folder / "examples" if (folder / "examples" / "numpy").is_dir() else folder
     splits = sorted(path.name for path in (folder / "numpy").iterdir() if path.is_dir())
     return [
         replace(window, name=f"{split}/{window.name}")

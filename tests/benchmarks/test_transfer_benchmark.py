@@ -384,7 +384,8 @@ def test_trainings_have_rows_by_labels_and_start(command, clones, tmp_path, monk
 
 
 def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
-    rng = np.random.default_rng(0)
+    rng, given = np.random.default_rng(0), tmp_path
+    tmp_path = tmp_path / "examples"
     for number in range(2):
         t = np.sort(rng.integers(10**12, 10**12 + 40_000, 500))
         columns = [t, rng.integers(0, 346, 500), rng.integers(0, 260, 500), rng.integers(0, 2, 500)]
@@ -395,7 +396,8 @@ def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
         found = f"<object><name>person</name><bndbox>{edges}</bndbox></object>"
         size = "<size><width>346</width><height>260</height></size>"
         (tmp_path / f"xml/test/frame{number}.xml").write_text(f"<annotation>{size}{found}</annotation>")
-    recordings = transfer.read_pedro(tmp_path, checkpoint)
+    assert len(transfer.read_pedro(tmp_path, checkpoint)) == 2
+    recordings = transfer.read_pedro(given, checkpoint)
     assert [recording.name for recording in recordings] == ["test/frame0", "test/frame1"]
     assert all(isinstance(each, LabelledRecording) and len(each.windows) == 1 for each in recordings)
     assert [int(each.windows.dt_us[0]) for each in recordings] == [40_000, 40_000]

@@ -104,7 +104,7 @@ def test_packing_again_keeps_the_note_and_another_file_has_none(shipped, trained
     assert CheckpointMeta.from_dict(old).note is None
 
 
-@pytest.mark.parametrize("note", ["", 7, "two\nlines", "\x1b[31mred", "caf\u00e9", 61 * "a"])
+@pytest.mark.parametrize("note", ["", 7, "two\nlines", "\x1b[31mred", "\u03b1", 61 * "a"])
 def test_a_note_is_one_line_that_can_be_shown(trained, note):
     with pytest.raises(ValueError, match="is not a line of 1 to 60 letters of ASCII; shorten it"):
         CheckpointMeta.from_dict({**trained[1].to_dict(), "note": note})
