@@ -117,7 +117,7 @@ class Config:
     plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
     seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
-    checkpoint: str | None = None  # weights to evaluate or predict with: a file, or hf://OWNER/NAME
+    checkpoint: str | None = None  # weights to use: a file, a name such as street-tiny, or hf://OWNER/NAME
     precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:

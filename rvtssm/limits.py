@@ -3,6 +3,8 @@
 import math
 from collections.abc import Collection
 
+LONGEST_NOTE = 60  # letters, which most pictures are wide enough for
+
 
 def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     """Raise ValueError if the value is none of the choices. None is written as null."""
@@ -34,6 +36,13 @@ def check_share(section: str, config: object, *names: str) -> None:
         value = getattr(config, name)
         if not 0 <= value <= 1:
             raise ValueError(f"{section}.{name}={value} must lie between 0 and 1")
+
+
+def check_note(key: str, value: object) -> None:
+    """Raise ValueError if a terminal or a picture cannot show the value as one short line. None is allowed."""
+    is_line = isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= LONGEST_NOTE
+    if value is not None and not is_line:
+        raise ValueError(f"{key}={value!r:.100} is not a line of 1 to {LONGEST_NOTE} letters of ASCII; shorten it")
 
 
 def _or_null(config: object, name: str) -> str:

@@ -77,7 +77,7 @@ VERBS = {
         ("out", "seed", "precision"),
     ),
     "predict": Verb(
-        "find and draw objects; checkpoint=FILE recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
+        "find and draw objects; [checkpoint=FILE] recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
         "checkpoint=best.ckpt recording=drive.raw hz=100 out=boxes",
         ("predict",),
         ("dataset",),
@@ -91,7 +91,7 @@ VERBS = {
         (*_WEIGHTS, "out"),
     ),
     "live": Verb(
-        "find objects while a camera sends events; checkpoint=FILE [camera=SERIAL] [recording=FILE] [--json]",
+        "find objects while a camera sends events; [checkpoint=FILE] [camera=SERIAL] [recording=FILE] [--json]",
         "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
         ("live",),
         (),
@@ -99,7 +99,7 @@ VERBS = {
         has_json=True,
     ),
     "serve": Verb(
-        "show a web page on which recordings and cameras play with their boxes; checkpoint=FILE [recording=FOLDER]",
+        "show a web page on which recordings and cameras play with their boxes; [checkpoint=FILE] [recording=FOLDER]",
         "checkpoint=best.ckpt recording=data/drives port=8000",
         ("serve",),
         (),

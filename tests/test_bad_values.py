@@ -38,6 +38,7 @@ WRONG = {
     "plugins": ("[gone.py]",),
     "temporal.dws_conv_kernel_size": ("2",),
     "predict.formats": ("[avi]",),
+    "export.note": ("long" * 20, "\u03b1"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rvtssm.config import configs_dir
+from rvtssm.models import named_weights
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,14 +26,18 @@ def configs_under(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")}
 
 
+def build_wheel(project: Path, built: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (file,) = built.glob("*.whl")
+    return file
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """The wheel built from the checkout, unpacked."""
-    built = tmp_path_factory.mktemp("built")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    (file,) = built.glob("*.whl")
+    file = build_wheel(ROOT, tmp_path_factory.mktemp("built"))
     unpacked = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(file) as archive:
         archive.extractall(unpacked)
@@ -48,6 +54,20 @@ def test_the_wheel_carries_every_module_and_nothing_beside_the_package(wheel):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rvtssm").rglob("*.py")}
     assert {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == modules
     assert {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")} == {"rvtssm"}
+
+
+def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
+    weights = {path.name for path in named_weights.FOLDER.glob("*")}
+    assert {path.name for path in wheel.glob("rvtssm/weights/*")} == weights
+    assert sum(path.stat().st_size for path in wheel.glob("rvtssm/weights/*")) <= 12e6
+    project = tmp_path / "project"  # in which weights are certain to lie
+    (project / "rvtssm/weights").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "rvtssm/__init__.py"):
+        shutil.copy(ROOT / name, project / name)
+    shutil.copytree(ROOT / "configs", project / "configs")
+    (project / "rvtssm/weights/some.safetensors").write_bytes(b"weights")
+    with zipfile.ZipFile(build_wheel(project, tmp_path / "built")) as archive:
+        assert archive.read("rvtssm/weights/some.safetensors") == b"weights"
 
 
 def test_the_wheel_brings_the_command(wheel):

@@ -44,6 +44,7 @@ CLASS_COLORS: tuple[Color, ...] = (
 SHOWN_US = 50_000  # of `surfaces`, which have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
+_NOTE_SIZE = 0.5  # of its letters
 _BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
 _H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
 
@@ -90,12 +91,13 @@ def draw_frame(
     min_score: float = SHOWN_SCORE,
     caption: str | None = None,
     behind: np.ndarray | None = None,
+    note: str | None = None,
 ) -> np.ndarray:
     """Draw one window: events, detections from `min_score` on, ground truth dashed.
 
     hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
     carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
-    view to draw on. Returns (h, w, 3) uint8 RGB, h and w even.
+    view to draw on. Bars at the bottom carry `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
     """
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
@@ -119,7 +121,8 @@ def draw_frame(
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
-    picture = np.concatenate([caption_bar, canvas, _legend_bar(width, class_names, ground_truth is not None)])
+    legend_bar = _legend_bar(width, class_names, ground_truth is not None)
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *(_note_bars(width, note) if note else [])])
     # video codecs store colour at half resolution and want even sizes
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -264,3 +267,24 @@ def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) 
         cv2.putText(bar, name, (x + 20, 20), _FONT, 0.45, TEXT, 1, cv2.LINE_AA)
         x += 20 + text_width + 18
     return bar
+
+
+def _note_bars(width: int, note: str) -> list[np.ndarray]:
+    """Draw a note in as many bars, one below the other, as a narrow picture needs for all of its words."""
+    lines: list[str] = []
+    for word in note.split():
+        if lines and _text_width(longer := f"{lines[-1]} {word}", _NOTE_SIZE) <= width - 20:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    bars = [np.full((_BAR_PX, width, 3), BAR, np.uint8) for _ in lines]
+    for bar, line in zip(bars, lines, strict=True):
+        sizes = [size for size in np.linspace(_NOTE_SIZE, 0.1, 21) if _text_width(line, size) <= width - 20]
+        size = sizes[0] if sizes else 0.1
+        cv2.putText(bar, line, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
+    return bars
+
+
+def _text_width(text: str, size: float) -> int:
+    (width, _), _ = cv2.getTextSize(text, _FONT, size, 1)
+    return int(width)

@@ -25,7 +25,7 @@ from rvtssm.extras import check_extra
 from rvtssm.free_memory import check_memory
 from rvtssm.inference.frame_size import detector_for_frame
 from rvtssm.inference.quantization import CarriedSteps, quantize
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.models.step import DetectorStep
@@ -33,7 +33,7 @@ from rvtssm.records import WindowSettings
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
-_LOW_PRECISION = (FORMATS["onnx"], FORMATS["openvino"])  # the formats that can hold int8
+_LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # and what can hold them
 _OPSET = 20  # the first one with an operator for GELU
 _MOST_STREAMS = 4096
 
@@ -54,8 +54,9 @@ def check_export(path: Path | str, precision: str) -> str:
     .xml file that is not from an export.
     """
     path = Path(path)
-    if precision != "float32" and path.suffix not in _LOW_PRECISION:
-        raise ValueError(f"precision={precision} needs a name that ends in {' or '.join(_LOW_PRECISION)}, not {path}")
+    suffixes = _LOW_PRECISIONS.get(precision)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
     kind = format_of(path)
     if kind in ("onnx", "openvino"):
         check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
@@ -156,10 +157,10 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
 
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
-    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
+    meta = checkpoint.without_folders()  # such a file goes to other machines
     empty = step.detector.empty()
     return {
-        "checkpoint": meta.to_dict(),  # without folders: such a file goes to other machines
+        "checkpoint": meta.to_dict(),
         "frame_hw": list(step.detector.frame_hw),
         "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
         "predictions": {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names},

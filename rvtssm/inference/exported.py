@@ -75,7 +75,8 @@ def is_exported(path: Path | str) -> bool:
 def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
     """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
 
-    `path` may be `hf://OWNER/NAME`. `precision` is one of `models.model_config.PRECISIONS`.
+    `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. `precision` is one of
+    `models.model_config.PRECISIONS`.
     """
     path = local_weights(path)
     if is_exported(path):

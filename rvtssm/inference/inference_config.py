@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.limits import check_at_least, check_choice, check_note, check_positive, check_share
 from rvtssm.models.model_config import PostprocessConfig
 
 DETECTION_FILES = {
@@ -17,7 +17,7 @@ PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
 VIEWS = ("sensor", "network", "rerun")
 TRACKERS = ("bytetrack",)
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
-EXPORT_PRECISIONS = ("float32", "int8")
+EXPORT_PRECISIONS = ("float32", "bf16", "int8")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 
 
@@ -121,12 +121,15 @@ class ExportConfig:
     height: int | None = None  # of the frame in pixels; null: as in training
     width: int | None = None  # of the frame in pixels; null: as in training
     check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
-    precision: str = "float32"  # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`
+    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`; bf16 halves a .safetensors
+    precision: str = "float32"
+    note: str | None = None  # one line about the weights that terminal and pictures show; null: that of the checkpoint
     calibrate: str | None = None  # recordings for int8: a file, or a folder of them
     calibration_windows: int = 200  # of all recordings together, at most 10,000
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
+        check_note("export.note", self.note)
         for name in ("height", "width", "check_steps", "calibration_windows"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -54,5 +54,6 @@ def model_card(repo: str, checkpoint: LoadedCheckpoint) -> str:
         "parameters": f"{sum(weight.numel() for weight in checkpoint.detector.parameters()) / 1e6:.2f} million",
         "written by": f"rvtssm {written['rvtssm']}{commit}",
     }
+    facts |= {"note": checkpoint.note} if checkpoint.note else {}
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     return _CARD.format(repo=repo, rows=rows, hz=windows.hz)

@@ -28,6 +28,7 @@ class PictureSettings:
     downsample: int  # sensor pixels per pixel of the detections, for the ground truth
     scale: int | None = None  # of the picture, see `draw_frame`
     animation_mb: float = 8.0  # the most of a gif or webp
+    note: str | None = None  # of the weights
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +105,7 @@ def open_pictures(
                     min_score=settings.min_score,
                     caption=f"t = {seconds:.3f} s    {settings.windows.hz:g} Hz    score from {settings.min_score:g}",
                     behind=images.at(frame.t_us) if images else None,
+                    note=settings.note,
                 )
                 for write in writers:
                     write(picture)

@@ -254,6 +254,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         downsample=downsample if config.view == "network" else 1,
         scale=config.scale,
         animation_mb=config.animation_mb,
+        note=checkpoint.note,
     )
     return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
 

@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from rvtssm.records import DatasetSpec, Detections, Events, Windows
 def load(path: str | Path, *, precision: str = "float32", trust: bool = False) -> "Predictor":
     """Return the detector of a checkpoint, on the GPU if there is one, or of an exported file, on the CPU.
 
-    `path` is a file, or `hf://OWNER/NAME` for weights in safetensors on the Hugging Face Hub.
+    `path` is a file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
+    weights in safetensors on the Hugging Face Hub.
 
     `precision` is float32, or bf16 for products. `trust` allows .pt2 and .aot.pt2, which are programs that can run any
     code. Raise ValueError if the file is neither.
@@ -51,6 +52,7 @@ class FrameResult:
     start_us: int  # of the window, which ends at found.t_us
     sensor_hw: tuple[int, int]  # pixels
     spec: DatasetSpec  # of the training, for the classes
+    note: str | None = None  # of the weights, which pictures show
 
     def __len__(self) -> int:
         return len(self.found)
@@ -66,7 +68,8 @@ class FrameResult:
         start_us, end_us = self.start_us, self.found.t_us
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
         (hist,) = count_windows(events.between(start_us, end_us), window, *self.sensor_hw)
-        return Image.fromarray(draw_frame(hist, self.found, None, self.spec.class_names, min_score=min_score))
+        names = self.spec.class_names
+        return Image.fromarray(draw_frame(hist, self.found, None, names, min_score=min_score, note=self.note))
 
     def to_coco(self) -> list[dict[str, object]]:
         """Return results for COCO's tools; `image_id` is the end of the window in microseconds."""
@@ -162,7 +165,8 @@ class Predictor:
             summary = predict_recording(
                 self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
             )
-        results = [FrameResult(found, start_us, summary.sensor_hw, spec) for found, start_us in frames]
+        note = self.checkpoint.note
+        results = [FrameResult(found, start_us, summary.sensor_hw, spec, note) for found, start_us in frames]
         return Prediction(results, summary)
 
     def stream(
@@ -197,16 +201,17 @@ class Predictor:
         if isinstance(self.checkpoint.detector, ExportedDetector):
             raise ValueError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
         with tempfile.TemporaryDirectory() as folder:
-            public = replace(self.checkpoint, raw_dir=None, prepared_dir=None)
-            write_checkpoint(Path(folder) / WEIGHTS_FILE, public.detector, public)
-            (Path(folder) / CARD_FILE).write_text(model_card(repo, public))
+            public = self.checkpoint.without_folders()
+            write_checkpoint(Path(folder) / WEIGHTS_FILE, self.checkpoint.detector, public)
+            (Path(folder) / CARD_FILE).write_text(model_card(repo, self.checkpoint))
             return upload_folder(repo, Path(folder), private, "Weights and card, written by rvtssm")
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
         return (
             f"Predictor({checkpoint.model_config.size} {checkpoint.temporal_config.name}, "
-            f"{', '.join(self.class_names)}, trained at {checkpoint.windows.hz:g} Hz on {checkpoint.spec.name})"
+            f"{', '.join(self.class_names)}, trained at {checkpoint.windows.hz:g} Hz on {checkpoint.spec.name}"
+            f"{f'; {checkpoint.note}' if checkpoint.note else ''})"
         )
 
 
@@ -215,7 +220,7 @@ class LiveStream:
 
     def __init__(self, detector: StreamDetector, predictor: Predictor, tracker: Tracker | None = None) -> None:
         self.detector = detector
-        self._spec = predictor.checkpoint.spec
+        self._spec, self._note = predictor.checkpoint.spec, predictor.checkpoint.note
         self._tracker = tracker
 
     def push(self, events: Events, until_us: int | None = None) -> list[FrameResult]:
@@ -223,7 +228,7 @@ class LiveStream:
         results = []
         for window in self.detector.push(events, until_us):
             found = self._tracker.update(window.detections[0]) if self._tracker else window.detections[0]
-            results.append(FrameResult(found, window.start_us, self.detector.sensor_hw, self._spec))
+            results.append(FrameResult(found, window.start_us, self.detector.sensor_hw, self._spec, self._note))
         return results
 
 

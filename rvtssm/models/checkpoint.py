@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rvtssm.atomic_files import atomic_file
 from rvtssm.file_errors import file_errors
+from rvtssm.limits import check_note
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.hub import local_weights
@@ -37,6 +38,7 @@ WRITTEN_BY = "written_by"  # the key of `made_by`
 DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # numbers up to here are cheap to try
 _LARGEST_FRAME = 1 << 14  # pixels of a side
+_FEW = 1024  # numbers of a tensor that has its full precision in every file
 OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the official SSM release
 
 
@@ -50,6 +52,7 @@ class CheckpointMeta:
     windows: WindowSettings
     raw_dir: str | None = None  # of training; an evaluation that names no folder takes it
     prepared_dir: str | None = None
+    note: str | None = None  # what everyone who sees their boxes should know, such as "trained on simulation only"
 
     def to_dict(self) -> dict[str, Any]:
         temporal = asdict(self.temporal_config)
@@ -62,6 +65,7 @@ class CheckpointMeta:
             "windows": asdict(self.windows),
             "raw_dir": self.raw_dir,
             "prepared_dir": self.prepared_dir,
+            "note": self.note,
         }
 
     @classmethod
@@ -71,6 +75,8 @@ class CheckpointMeta:
                 f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
+        note = meta.get("note")
+        check_note("note", note)  # a line of the terminal, from a file that may be anyone's
         temporal = dict(meta["temporal"])
         if "stages" in temporal:  # older checkpoints number the stages with memory, 1 to 4, finest first
             stages = temporal.pop("stages")
@@ -82,6 +88,7 @@ class CheckpointMeta:
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
             meta["prepared_dir"],
+            note,
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
@@ -96,6 +103,11 @@ class CheckpointMeta:
             in_channels=self.windows.num_channels,
         )
 
+    def without_folders(self) -> CheckpointMeta:
+        """Return the description for files that go to other machines."""
+        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
+        return CheckpointMeta(**{**described, "raw_dir": None, "prepared_dir": None})
+
     def with_detector(self, detector: Detector) -> LoadedCheckpoint:
         """Return a checkpoint in memory: this description and a detector."""
         described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
@@ -109,21 +121,29 @@ class LoadedCheckpoint(CheckpointMeta):
     detector: Detector
 
 
-def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta) -> None:
+def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta, precision: str = "float32") -> None:
     """Write a checkpoint of the detector through a temporary file, so that `path` is complete at any time.
 
-    The suffix `.safetensors` chooses that format.
+    The suffix `.safetensors` chooses that format, in which the precision `bf16` halves the file. In memory, its tensors
+    are float32 again. Those of few numbers stay float32 in the file: eigenvalues and time steps need their digits.
     """
     if Path(path).suffix != SAFETENSORS:
+        assert precision == "float32"
         weights = detector.state_dict()
         save_file(path, {_META_KEY: meta.to_dict(), "state_dict": weights, WRITTEN_BY: made_by(weights)})
         return
     weights = {name: weight.detach().clone().contiguous() for name, weight in detector.state_dict().items()}
-    described = {_META_KEY: json.dumps(meta.to_dict()), WRITTEN_BY: json.dumps(made_by(weights))}
-    packed = save(weights, {**described, DIGEST_KEY: NO_DIGEST_YET})
+    stored = {name: _rounded(weight) for name, weight in weights.items()} if precision == "bf16" else weights
+    read = {name: weight.to(weights[name].dtype) for name, weight in stored.items()}
+    described = {_META_KEY: json.dumps(meta.to_dict()), WRITTEN_BY: json.dumps(made_by(read))}
+    packed = save(stored, {**described, DIGEST_KEY: NO_DIGEST_YET})
     with atomic_file(path) as staged:
         staged.write_bytes(packed)
         add_digest(staged)
+
+
+def _rounded(weight: Tensor) -> Tensor:
+    return weight.to(torch.bfloat16) if weight.numel() > _FEW and weight.is_floating_point() else weight
 
 
 def made_by(weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -177,7 +197,8 @@ def _is_named_tensor(item: tuple[object, object]) -> bool:
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """Return the dict in a file of torch.save or safetensors. Raise ValueError if the file differs from its digest.
 
-    `path` may be `hf://OWNER/NAME`. It reads plain data only, unless `trust_pickle` lets the file run code.
+    `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. It reads plain data only, unless
+    `trust_pickle` lets the file run code.
     """
     path = local_weights(path)
     if not Path(path).is_file():

@@ -1,4 +1,4 @@
-"""Weights on the Hugging Face Hub, as safetensors only, so that nothing that is downloaded can run code.
+"""Where weights come from: the Hugging Face Hub, as safetensors only, so that nothing that is downloaded can run code.
 
 `hf://OWNER/NAME` names the file `model.safetensors` of a repository, and `hf://OWNER/NAME@REVISION/FILE.safetensors`
 another one. Downloads stay in the cache of the package huggingface_hub (optional), which also knows the user's token.
@@ -10,6 +10,7 @@ from typing import Any
 
 from rvtssm.extras import check_extra
 from rvtssm.file_errors import file_errors
+from rvtssm.models.named_weights import named_weights
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
 _PREFIX = re.compile("hf:/{1,2}")  # pathlib makes one slash of two
@@ -18,13 +19,15 @@ _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def local_weights(path: str | Path) -> str | Path:
-    """Return the local file of an address `hf://...`, which is downloaded if needed, and any other path as it is.
+    """Return the local file of an address `hf://...`, which is downloaded if needed, or of a name, and other paths as
+    they are.
 
-    Raise ValueError if the address is wrong, if the file cannot be had, or without the package `huggingface_hub`.
+    Names are those of `named_weights`. Raise ValueError if the address or the name is wrong, if the file cannot be had,
+    or without the package `huggingface_hub`.
     """
     prefix = _PREFIX.match(str(path))
     if prefix is None:
-        return path
+        return named_weights(path) or path
     address = f"hf://{str(path)[prefix.end() :]}"
     found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if found is None:

@@ -1,6 +1,7 @@
 """`rvtssm export`: writes a detector as one file for other programs, and compares it with the original."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from rvtssm.inference.calibration import CalibrationFrames
 from rvtssm.inference.export_detector import FORMATS, check_export, describe, export_detector, move_file
 from rvtssm.inference.exported import largest_difference, read_exported
 from rvtssm.inference.sources import find_sources
-from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint, write_checkpoint
+from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.run.console import say
 from rvtssm.run.inputs import calibration_path, export_path, writable
@@ -27,13 +28,13 @@ def export(config: Config) -> None:
     measured on the calibration frames, if there are any, and the file says it.
     """
     out, options = export_path(config), config.export
-    if out.suffix == SAFETENSORS and options.precision == "float32":
-        _export_weights(read_weights(config), writable(out.parent) / out.name)
+    if out.suffix == SAFETENSORS and options.precision != "int8":
+        _export_weights(_noted(read_weights(config), options.note), writable(out.parent) / out.name, options.precision)
         return
     check_export(out, options.precision)  # raises ValueError before the work, which takes long
     where = calibration_path(config)
     paths = tuple(find_sources(where).values()) if where else ()
-    checkpoint = read_weights(config)
+    checkpoint = _noted(read_weights(config), options.note)
     with staging_folder(writable(out.parent), "export") as folder:
         staged = folder / out.name
         spec, windows = checkpoint.spec, checkpoint.windows
@@ -66,10 +67,13 @@ def export(config: Config) -> None:
     )
 
 
-def _export_weights(checkpoint: LoadedCheckpoint, out: Path) -> None:
+def _noted(checkpoint: LoadedCheckpoint, note: str | None) -> LoadedCheckpoint:
+    return replace(checkpoint, note=note or checkpoint.note)
+
+
+def _export_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> None:
     """Write the weights and their description; it names no folders, because such a file goes to other machines."""
     if not isinstance(checkpoint.detector, Detector):
         raise ValueError("this model is an exported file; give the checkpoint it is from")
-    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
-    write_checkpoint(out, checkpoint.detector, meta)
+    write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

@@ -36,6 +36,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "frame_hw": [spec.frame_height, spec.frame_width],
             "padded_hw": list(detector.backbone.padded_hw),
             "has_digest": has_digest,
+            "note": described.note,
             **facts,
         }
         console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
@@ -55,7 +56,8 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
         f"neck {model.neck}, head {model.head}; "
         f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}"
-        + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest],
+        + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
+        + (f"; {described.note}" if described.note else ""),
         soft_wrap=True,
         highlight=False,
         markup=False,

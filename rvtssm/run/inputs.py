@@ -5,11 +5,13 @@ Nothing that computes is imported here, so that a missing value is reported at o
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.models.named_weights import default_weights, named_weights
 from rvtssm.remote.object_store import is_url
 
 
@@ -21,8 +23,19 @@ def needed(value: str | None, key: str, what: str) -> str:
 
 
 def weights_path(config: Config) -> str:
-    """Return the path of the weights; raise ValueError if it is missing."""
-    return needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
+    """Return the path or the name of the weights; raise ValueError if it is missing, or if there is no such name."""
+    path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
+    named_weights(path)
+    return path
+
+
+def with_default_weights(config: Config) -> Config:
+    """Return the configuration, with the default weights if it names none and this installation has them."""
+    return config if config.checkpoint else replace(config, checkpoint=default_weights())
+
+
+def _check_weights_or_default(config: Config) -> None:
+    weights_path(with_default_weights(config))
 
 
 def events_path(config: Config) -> str:
@@ -107,10 +120,10 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "train": (check_training,),
     "evaluate": (_check_evaluation,),
     "study": (_check_study,),
-    "predict": (weights_path, events_path),
+    "predict": (_check_weights_or_default, events_path),
     "label": (weights_path, recordings_path),
-    "live": (weights_path,),
-    "serve": (weights_path,),
+    "live": (_check_weights_or_default,),
+    "serve": (_check_weights_or_default,),
     "export": (export_path, weights_path, calibration_path),
     "audit": (weights_path,),
     "simulate": (video_path,),

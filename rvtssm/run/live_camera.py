@@ -22,7 +22,8 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.output_folder import result_set
 from rvtssm.run.announcement import announce
 from rvtssm.run.console import changing_line, say, say_error
-from rvtssm.run.weights import read_weights
+from rvtssm.run.inputs import with_default_weights
+from rvtssm.run.weights import read_weights, say_note
 
 _SHOWN_EVERY_S = 0.5
 
@@ -52,6 +53,7 @@ def live(config: Config, as_json: bool = False) -> int:
     """
     if "mcap" in config.live.formats:
         check_rosbags()
+    config = with_default_weights(config)
     checkpoint, settings = read_weights(config), config.live
     windows = checkpoint.windows.for_rate(settings.hz, settings.window)
     out = Path(config.out or "outputs/live")
@@ -69,6 +71,7 @@ def live(config: Config, as_json: bool = False) -> int:
                 precision=config.precision,
                 output=out,
             )
+            say_note(config.checkpoint, checkpoint)
 
         def build() -> StreamDetector:
             return StreamDetector(

@@ -18,8 +18,8 @@ from rvtssm.output_folder import result_set
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.run.announcement import announce
 from rvtssm.run.console import say, say_error
-from rvtssm.run.inputs import events_path
-from rvtssm.run.weights import read_weights
+from rvtssm.run.inputs import events_path, with_default_weights
+from rvtssm.run.weights import read_weights, say_note
 
 
 def predict(config: Config) -> int:
@@ -28,6 +28,7 @@ def predict(config: Config) -> int:
     Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
     Return 2 if one of several recordings cannot be read, or if a stream breaks off.
     """
+    config = with_default_weights(config)
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
     where = events_path(config)
@@ -44,6 +45,7 @@ def predict(config: Config) -> int:
         precision=config.precision,
         output=out,
     )
+    say_note(config.checkpoint, checkpoint)
     with result_set(out, "scores", ["scores.json"]) as staged:
         return _predict_all(config, checkpoint, sources, out, staged)
 

@@ -14,7 +14,8 @@ from rvtssm.inference.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.run.announcement import announce
 from rvtssm.run.console import say
-from rvtssm.run.inputs import weights_path
+from rvtssm.run.inputs import weights_path, with_default_weights
+from rvtssm.run.weights import say_note
 
 
 def serve(config: Config) -> None:
@@ -24,7 +25,7 @@ def serve(config: Config) -> None:
 
     from rvtssm.serve.server import build_app
 
-    settings, path = config.serve, weights_path(config)
+    settings, path = config.serve, weights_path(with_default_weights(config))
     if not settings.is_local and settings.token is None:
         settings.token = secrets.token_urlsafe(12)
     recordings = _recordings(config.recording)
@@ -41,11 +42,13 @@ def serve(config: Config) -> None:
     checkpoint = weights("float32")
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
+    title += f"; {checkpoint.note}" if checkpoint.note else ""
     has_camera = is_installed("neuromorphic_drivers")
     app = build_app(settings, weights, recordings, has_camera, title)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, reuse_port=False) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
+        say_note(path, checkpoint)
         host, port = settings.host, listening.getsockname()[1]
         query = f"/?token={quote(settings.token, safe='')}" if settings.token else "/"
         say(f"open http://{f'[{host}]' if ':' in host else host}:{port}{query} in a browser; Ctrl-C ends it")

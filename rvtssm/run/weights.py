@@ -1,4 +1,4 @@
-"""Reads the weights that `checkpoint=FILE` names."""
+"""Reads the weights that `checkpoint=FILE` names, and says what everyone who uses them should know."""
 
 import hashlib
 from pathlib import Path
@@ -7,12 +7,21 @@ from rvtssm.config import Config
 from rvtssm.inference.exported import is_exported, read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
 from rvtssm.models.hub import local_weights
+from rvtssm.models.named_weights import card_of
+from rvtssm.run.console import say
 from rvtssm.run.inputs import weights_path
 
 
 def read_weights(config: Config) -> LoadedCheckpoint:
     """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
     return read_weights_file(weights_path(config), config.precision, config.trust)
+
+
+def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:
+    """Print the note of weights that were read from `path`, and where their model card is. Most weights have none."""
+    if checkpoint.note:
+        card = card_of(str(path))
+        say(f"{path}: {checkpoint.note}" + (f"; its model card is {card}" if card else ""))
 
 
 def weights_sha256(path: str, precision: str, checkpoint: LoadedCheckpoint) -> str:

@@ -42,7 +42,7 @@ class TrainingConfig:
 
     steps: int = 400_000  # optimiser steps
     pseudo_weight: float = 1.0  # of labels that a detector made, times their score; 0: leave them out
-    init_from: str | None = None  # weights to start from: a checkpoint of ours, of RVT or of the official SSM release
+    init_from: str | None = None  # weights to start from: as for `checkpoint`, or those of RVT or the official release
     validate_every: int = 10_000  # steps between validations; after the last step there is always a validation
     checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
     checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first

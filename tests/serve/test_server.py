@@ -387,8 +387,10 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
 
 
 def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.models.named_weights.FOLDER", tmp_path / "no_weights")
     for words, message in (
         ([], "checkpoint=FILE is needed"),
+        (["checkpoint=nobody"], "there are no weights named 'nobody', and no such file; this installation has none"),
         (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999 must lie between 0 and 65535"),
         (["checkpoint=a.ckpt", f"recording={tmp_path}"], "is no event file and holds none"),
         (["checkpoint=a.ckpt", "max_pages=0"], "serve.max_pages=0 must be at least 1"),

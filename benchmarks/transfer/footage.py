@@ -1,0 +1,199 @@
+"""Labelled footage of real streets, from clones of public repositories, as events with boxes.
+
+`rvtssm simulate` turns it into recordings. Nothing of the footage is part of this repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.cli import compose
+from rvtssm.composition import quoted
+from rvtssm.inference.draw import write_png
+from rvtssm.run.simulate import simulate
+from rvtssm.simulation.video import picture_files
+
+MOVING = 255  # the value of moving objects in the masks of CDnet; 170 is their blurred edge
+FEWEST_PX = 40  # of a component of a mask that is an object
+LEAST_FILL = 0.68  # of the box of a component that is one object; most pairs of cars fill less, and no car does
+STILL_S = 2.0  # of an empty scene
+
+Box = tuple[float, float, float, float]  # left, top, width, height in pixels
+
+
+@dataclass(frozen=True)
+class Footage:
+    """One sequence of pictures with boxes of one class. Pictures are counted from 1."""
+
+    name: str
+    clone: str  # the sub-folder of the clone, by default that of `git clone`
+    pictures: str  # folder in the clone
+    labels: str  # in the clone: a text with one rectangle per picture, or a folder with one mask per picture
+    class_name: str
+    fps: float
+    first: int = 1  # picture that is used
+    first_labelled: int = 1
+    every: int = 1  # one picture of so many has labels
+    unlabelled: tuple[Box, ...] = ()  # regions with objects of the class that have no labels
+
+
+FOOTAGE = (
+    # OTB does not say the rate. A full cycle of the gait of the man in stripes is 20 pictures (legs widest in 4, 24 and
+    # 44), and such a cycle takes 1.0 to 1.2 s. He has no labels, and leaves at the left.
+    Footage(
+        *("crossing", "OpenTracker", "sequences/Crossing/img", "sequences/Crossing/groundtruth_rect.txt", "person"),
+        fps=18.0,
+        unlabelled=((0, 40, 60, 72),),
+    ),
+    # CDnet does not say it either. The cars pass 2.8 marks of the lane in 50 pictures. On roads of the USA these are
+    # 12.2 m apart, so that 30 Hz, the rate of video cameras there, are 75 km/h. Masks begin with picture 470.
+    Footage(
+        *("highway", "FrameDifference", "highway/input", "highway/groundtruth", "vehicle"),
+        fps=30.0,
+        first=440,
+        first_labelled=470,
+        every=3,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class MotRow:
+    """A box of a MOT file. One that is not `is_sure` holds something of the class, but perhaps not one whole object."""
+
+    frame: int  # counted from 1
+    track: int  # -1: unknown
+    box: Box
+    is_sure: bool
+
+    def line(self) -> str:
+        return ",".join([str(self.frame), str(self.track), *(f"{side:g}" for side in self.box), str(int(self.is_sure))])
+
+
+def find_clone(folder: Path, footage: Footage) -> Path | None:
+    """Return the clone of a sequence in `folder`, also one that is called OWNER+NAME; None if it is missing."""
+    found = [path for path in (folder / footage.clone, *sorted(folder.glob(f"*+{footage.clone}"))) if path.is_dir()]
+    return next((path for path in found if (path / footage.pictures).is_dir()), None)
+
+
+def read_rectangles(path: Path) -> list[Box]:
+    """Return the boxes of a text with `left,top,width,height` in every line, separated by commas, tabs or spaces."""
+    boxes = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        values = [float(word) for word in line.replace(",", " ").split()]
+        if len(values) != 4:
+            raise ValueError(f"{path} has `{line}` in line {number}; `left,top,width,height` is needed, clone it again")
+        boxes.append((values[0], values[1], values[2], values[3]))
+    return boxes
+
+
+def boxes_of_mask(mask: np.ndarray) -> tuple[list[Box], list[Box]]:
+    """Return the boxes of the connected components of moving pixels in a mask (H, W), and which of them are not sure.
+
+    Components of few pixels are left out. Those that touch the upper edge are not sure, because objects are far away
+    there, and several of them are often one component. Nor are those that fill little of their box.
+    """
+    count, _, facts, _ = cv2.connectedComponentsWithStats((mask == MOVING).astype(np.uint8), connectivity=8)
+    sure: list[Box] = []
+    unsure: list[Box] = []
+    for left, top, width, height, area in facts[1:count].tolist():
+        if area >= FEWEST_PX:
+            is_sure = top > 0 and area >= LEAST_FILL * width * height
+            (sure if is_sure else unsure).append((left, top, width, height))
+    return sure, unsure
+
+
+def mot_rows(footage: Footage, clone: Path) -> list[MotRow]:
+    """Return the boxes of the pictures that are used. Raise ValueError if there are none, or as many are missing."""
+    labels, num_pictures = clone / footage.labels, len(picture_files(clone / footage.pictures))
+    numbers = range(footage.first_labelled, num_pictures + 1, footage.every)
+    rows: list[MotRow] = []
+    if labels.is_dir():
+        masks = picture_files(labels)
+        _check_number(labels, len(masks), num_pictures)
+        for number in numbers:
+            mask = cv2.imread(str(masks[number - 1]), cv2.IMREAD_GRAYSCALE)
+            if mask is None:
+                raise ValueError(f"{masks[number - 1]} cannot be read as a picture; clone it again")
+            sure, unsure = boxes_of_mask(mask)
+            frame = number - footage.first + 1
+            rows += [MotRow(frame, -1, box, is_sure=True) for box in sure]
+            rows += [MotRow(frame, -1, box, is_sure=False) for box in unsure]
+    else:
+        boxes = read_rectangles(labels)
+        _check_number(labels, len(boxes), num_pictures)
+        rows = [MotRow(number - footage.first + 1, 1, boxes[number - 1], is_sure=True) for number in numbers]
+    frames = sorted({row.frame for row in rows if row.is_sure})
+    if not frames:
+        raise ValueError(f"{labels} has no box of a {footage.class_name}; clone it again")
+    return rows + [MotRow(frame, -1, box, is_sure=False) for frame in frames for box in footage.unlabelled]
+
+
+def _check_number(labels: Path, found: int, needed: int) -> None:
+    if found < needed:
+        raise ValueError(f"{labels} has labels of {found} pictures, and there are {needed}; clone it again")
+
+
+def write_mot(path: Path, rows: Sequence[MotRow]) -> None:
+    """Write rows as a MOT file, in the order of their frames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{row.line()}\n" for row in sorted(rows, key=lambda row: row.frame)))
+
+
+def unsure_boxes(rows: Sequence[MotRow], fps: float) -> dict[int, np.ndarray]:
+    """Return the boxes (N, 4) float32 ltwh that are not sure by the time of their frame in microseconds."""
+    by_time: dict[int, list[Box]] = {}
+    for row in rows:
+        if not row.is_sure:
+            by_time.setdefault(round(1e6 * (row.frame - 1) / fps), []).append(row.box)
+    return {t_us: np.array(boxes, np.float32) for t_us, boxes in by_time.items()}
+
+
+def simulate_footage(footage: Footage, clone: Path, folder: Path, sensor: str) -> tuple[Path, dict[int, np.ndarray]]:
+    """Return the dataset that `rvtssm simulate` writes below `folder`, its split `test`, and its `unsure_boxes`.
+
+    What is complete is not simulated again.
+    """
+    pictures, mot = folder / "pictures" / footage.name, folder / "labels" / f"{footage.name}.txt"
+    link_pictures(picture_files(clone / footage.pictures)[footage.first - 1 :], pictures)
+    rows = mot_rows(footage, clone)
+    write_mot(mot, rows)
+    tree = folder / f"{footage.name}_{sensor}"
+    _simulate(pictures, footage.fps, sensor, tree, f"labels={quoted(str(mot))}", f"classes=[{footage.class_name}]")
+    return tree, unsure_boxes(rows, footage.fps)
+
+
+def simulate_still(folder: Path, sensor: str, fps: float = 20.0) -> Path:
+    """Return a recording of a camera at rest before a scene in which nothing moves."""
+    pictures = folder / "pictures" / "still"
+    pictures.mkdir(parents=True, exist_ok=True)
+    first = folder / "pictures" / "still.png"
+    if not first.exists():
+        noise = np.random.default_rng(0).random((260, 346)).astype(np.float32)
+        scene = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 6), None, 20, 235, cv2.NORM_MINMAX)
+        write_png(first, np.repeat(scene.astype(np.uint8)[..., None], 3, axis=2))
+    link_pictures([first] * round(STILL_S * fps), pictures)
+    _simulate(pictures, fps, sensor, folder / f"still_{sensor}")
+    return folder / f"still_{sensor}" / "test" / "still_td.dat"
+
+
+def link_pictures(files: Sequence[Path], folder: Path) -> None:
+    """Fill `folder` with links to pictures, numbered in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(files, start=1):
+        link = folder / f"{number:06d}{file.suffix}"
+        if not link.is_symlink():
+            link.symlink_to(file.resolve())
+
+
+def _simulate(pictures: Path, fps: float, sensor: str, tree: Path, *words: str) -> None:
+    where = f"simulate.video={quoted(str(pictures))}", f"out={quoted(str(tree))}"
+    own = [f"simulate.{word}" for word in (f"fps={fps:g}", "split=test", *words)]
+    simulate(compose([*where, *own, f"sensor={sensor}"]))

@@ -1,0 +1,177 @@
+"""Scores of weights on labelled recordings, and how often they are sure where nothing is labelled, by reduction.
+
+A reduction of n keeps one pixel in n x n, as `predict.downsample` does. Boxes are compared in pixels of the sensor, by
+the rules of the dataset of the training. They are cut at the edges of the frame, as those that `rvtssm predict` writes.
+Apart from that, and from regions without labels, the scores are those of `rvtssm evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.evaluation.coco import ScoredRecording, match_detections
+from rvtssm.evaluation.matches import average_precisions, precision_curves
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
+from rvtssm.events.readers import open_recording
+from rvtssm.events.sequence_plan import plan_sequence
+from rvtssm.events.tree import find_recordings
+from rvtssm.inference.frame_size import in_sensor_pixels, nearest_downsample
+from rvtssm.inference.inference_config import PredictConfig
+from rvtssm.inference.predict_recording import detect, predict_recording
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
+
+CONFIDENT = 0.5  # the least score of a box that somebody would believe
+MATCHING = 0.5  # overlap of a box that is one of the labels
+COVERED = 0.5  # share of a box that lies in a region without labels
+WINDOWS_PER_CALL = 8  # that go through the detector together
+
+
+@dataclass(frozen=True)
+class LabelledRecording:
+    """A recording and its labels, whose classes are those of the weights. Boxes are in pixels of the sensor."""
+
+    name: str
+    path: Path
+    sensor_hw: tuple[int, int]
+    labels: Labels
+    windows: Windows  # one ends at every label time
+    settings: WindowSettings
+    unsure: Mapping[int, np.ndarray] = field(default_factory=dict)  # regions (N, 4) ltwh without labels, by time in us
+
+
+def read_split(
+    raw_dir: Path,
+    split: str,
+    spec: DatasetSpec,
+    checkpoint: LoadedCheckpoint,
+    *,
+    unsure: Mapping[int, np.ndarray] | None = None,
+    hz: float | None = None,
+) -> list[LabelledRecording]:
+    """Return the labelled recordings of a split, to be seen at a rate, by default that of the training.
+
+    Raise ValueError if the weights do not know one of its classes.
+    """
+    settings = checkpoint.windows.for_rate(hz, "shrink")
+    known = checkpoint.spec.class_names
+    if missing := [name for name in spec.class_names if name not in known]:
+        raise ValueError(f"the weights know {', '.join(known)}; {raw_dir} has {missing[0]}, which cannot be scored")
+    classes = np.array([known.index(name) for name in spec.class_names], np.int64)
+    found = []
+    for raw in find_recordings(raw_dir, split, spec):
+        if raw.boxes_path is None:
+            continue
+        with closing(open_recording(raw.events_path, spec.height, spec.width)) as recording:
+            plan = plan_sequence(recording, raw.read_boxes(spec), spec, settings, is_train=False)
+        if plan is not None:
+            labels = replace(plan.labels, class_id=classes[plan.labels.class_id])
+            what = raw.name, raw.events_path, (spec.height, spec.width), labels, plan.windows, settings
+            found.append(LabelledRecording(*what, unsure or {}))
+    return found
+
+
+def score(
+    checkpoint: LoadedCheckpoint,
+    recordings: Sequence[LabelledRecording],
+    reduction: int,
+    *,
+    skip_us: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
+
+    Labels up to `skip_us` are not scored, by default as in the training.
+    """
+    height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
+    skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
+    spec = replace(checkpoint.spec, height=height, width=width, downsample=1, skip_us=skip_us)
+    scored = [detected(checkpoint, recording, reduction) for recording in recordings]
+    matches = match_detections(scored, spec)
+    metrics, curves = average_precisions(matches, spec), precision_curves(matches, spec)
+    counts = sum((each.num_truths[0] for each in matches), np.zeros(spec.num_classes, np.int64))
+    rows: list[dict[str, Any]] = []
+    for number, name in enumerate(spec.class_names):
+        if counts[number]:
+            rows.append(_row(name, counts[number], curves[name].mean(), metrics[f"AP/{name}"]))
+    if not rows:
+        raise ValueError(f"none of the labels is scored: they are too early or too small for {spec.name}")
+    if len(rows) > 1:
+        rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"]))
+    size = {"reduction": reduction, "frame": [width // reduction, height // reduction]}
+    usual = {"is_usual": nearest_downsample(checkpoint.spec, height, width) == reduction}
+    return [size | usual | row for row in rows]
+
+
+def _row(class_name: str, num_labels: int, ap50: float, ap: float) -> dict[str, Any]:
+    return {"class": class_name, "labels": int(num_labels), "AP50": float(ap50), "AP": float(ap)}
+
+
+def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reduction: int) -> ScoredRecording:
+    """Return what is found at the label times, except in regions without labels."""
+    labels, found = recording.labels, []
+    wanted = set(labels.t_us.tolist())
+    frame_hw = recording.sensor_hw[0] // reduction, recording.sensor_hw[1] // reduction
+    with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
+        counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
+        counted = count_as_they_close(opened.iterate(), recording.windows, counter, WINDOWS_PER_CALL)
+        for _, frame, _, _ in detect(checkpoint, counted, None, frame_hw, PostprocessConfig()):
+            if frame.t_us in wanted:
+                truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
+                regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))
+                found.append(without_regions(in_sensor_pixels(frame, reduction), truth, regions))
+    return ScoredRecording(recording.name, labels, found)
+
+
+def without_regions(frame: Detections, truth: np.ndarray, regions: np.ndarray) -> Detections:
+    """Return the detections that a label overlaps by at least a half, or of which less than a half lies in a region.
+
+    truth (N, 4) and regions (M, 4) are left, top, right, bottom.
+    """
+    is_true = (pairwise_iou(frame.xyxy, truth) >= MATCHING).any(axis=1)
+    a, b = frame.xyxy[:, None], regions[None]
+    inner = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0).prod(axis=-1)
+    area = (frame.xyxy[:, 2:] - frame.xyxy[:, :2]).prod(axis=-1)
+    is_covered = (inner >= COVERED * np.maximum(area, 1e-6)[:, None]).any(axis=1)
+    return frame[is_true | ~is_covered]
+
+
+def count_confident(frames: Iterable[Detections]) -> int:
+    """Return the number of boxes of all frames with a score of at least CONFIDENT."""
+    return sum(int((frame.score >= CONFIDENT).sum()) for frame in frames)
+
+
+def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -> dict[str, Any]:
+    """Return how many confident boxes a recording without labels gets, and write pictures of it to `out`.
+
+    Boxes per second are those of the windows, the last of which can be longer than the recording. A file that does not
+    say the size of its sensor is taken to be from that of the training.
+    """
+    frames: list[Detections] = []
+    settings = PostprocessConfig(max_detections=PredictConfig().postprocess.max_detections)
+    config = PredictConfig(downsample=reduction, min_score=CONFIDENT, formats=["png"], postprocess=settings)
+    try:
+        open_recording(path).close()
+    except ValueError:
+        config = replace(config, height=checkpoint.spec.height, width=checkpoint.spec.width)
+    found = predict_recording(
+        checkpoint, str(path), out, config, on_frame=lambda frame, _: frames.append(frame), progress=False
+    )
+    seconds, confident = found.num_windows / found.hz, count_confident(frames)
+    height, width = found.sensor_hw
+    return {
+        "reduction": reduction,
+        "frame": [found.frame_hw[1], found.frame_hw[0]],
+        "is_usual": nearest_downsample(checkpoint.spec, height, width) == reduction,
+        "seconds": seconds,
+        "confident": confident,
+        "confident_per_s": confident / seconds,
+    }

@@ -1,0 +1,48 @@
+"""Weights that come with the package: `checkpoint=street-tiny` names `rvtssm/weights/street-tiny.safetensors`."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "weights"
+DEFAULT_WEIGHTS = "street-tiny"  # of verbs that are given none
+MODEL_CARDS = {"street-tiny": "docs/weights_street.md"}  # in the repository
+_SUFFIX = ".safetensors"
+_OTHERS = (
+    "a file (.ckpt, .safetensors, .onnx, .xml, .pt2, or ./NAME without a suffix), or hf://OWNER/NAME, which is on the "
+    "Hugging Face Hub"
+)
+
+
+def weights_names() -> list[str]:
+    """Return the names of the weights that this installation has."""
+    return sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
+
+
+def named_weights(path: str | Path) -> Path | None:
+    """Return the file of weights that are given by their name, None if `path` is not a name.
+
+    A name has no suffix and no slash, and there is no local file or folder that is called so. Raise ValueError, which
+    lists the names, if there are no weights of this name.
+    """
+    name = str(path)
+    if not name or "/" in name or Path(name).suffix or Path(name).exists():
+        return None
+    known = weights_names()
+    if name not in known:
+        there = f"choose from {', '.join(known)}" if known else "this installation has none"
+        raise ValueError(f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}")
+    return FOLDER / f"{name}{_SUFFIX}"
+
+
+def default_weights() -> str | None:
+    """Return what names the default weights, None if this installation lacks them."""
+    if DEFAULT_WEIGHTS not in weights_names():
+        return None
+    # a folder of that name, such as that of a training, was not asked for
+    return str(FOLDER / f"{DEFAULT_WEIGHTS}{_SUFFIX}") if Path(DEFAULT_WEIGHTS).exists() else DEFAULT_WEIGHTS
+
+
+def card_of(path: str | Path) -> str | None:
+    """Return the page that describes weights of this package, given by name or file; None for all others."""
+    file = named_weights(path) or Path(path)
+    is_ours = file.suffix == _SUFFIX and file.absolute().parent == FOLDER
+    return MODEL_CARDS.get(file.stem) if is_ours else None

@@ -1,0 +1,405 @@
+"""The benchmark of transfer: boxes of masks, MOT files, the split by time, scores, and what its file holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+
+from benchmarks.transfer import __main__ as transfer
+from benchmarks.transfer import finetune, footage, scoring
+from benchmarks.transfer.footage import FOOTAGE, MOVING, MotRow, boxes_of_mask, mot_rows, unsure_boxes, write_mot
+from benchmarks.transfer.scoring import LabelledRecording, count_confident, read_split, score, without_regions
+from rvtssm import cli
+from rvtssm.datasets import custom
+from rvtssm.inference.inference_config import PredictConfig
+from rvtssm.inference.predict_recording import predict_recording
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.records import Detections
+from rvtssm.simulation.video import open_video
+from rvtssm.simulation.video_labels import read_video_labels
+
+HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
+CROSSING, HIGHWAY = (
+    replace(FOOTAGE[0], fps=20.0, unlabelled=((0, 0, 8, 8),)),
+    replace(FOOTAGE[1], fps=20.0, first=3, first_labelled=5, every=2),
+)
+
+
+def square(number: int) -> tuple[int, int, int, int]:
+    """Where the square is in a picture: it moves by 2 pixels per picture."""
+    return 4 + 2 * number, 15, 14, 16
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory):
+    """A folder with both clones, each with drawn pictures and labels of its kind."""
+    folder = tmp_path_factory.mktemp("footage")
+    names = {"img": ("OpenTracker", "sequences/Crossing/img"), "highway": ("FrameDifference", "highway/input")}
+    places = [folder / clone / pictures for clone, pictures in names.values()]
+    masks = folder / "FrameDifference/highway/groundtruth"
+    for place in (*places, masks):
+        place.mkdir(parents=True)
+    for number in range(NUM):
+        left, top, width, height = square(number)
+        picture, mask = np.full((HEIGHT, WIDTH), 40, np.uint8), np.zeros((HEIGHT, WIDTH), np.uint8)
+        picture[top : top + height, left : left + width] = 220
+        mask[top : top + height, left : left + width] = MOVING
+        mask[:8, 50:] = MOVING
+        for place in places:
+            cv2.imwrite(str(place / f"{number + 1:04d}.png"), picture)
+        cv2.imwrite(str(masks / f"gt{number + 1:06d}.png"), mask)
+    rectangles = [",\t"[number % 2].join(map(str, square(number))) for number in range(NUM)]
+    (folder / "OpenTracker/sequences/Crossing/groundtruth_rect.txt").write_text("\r\n".join([*rectangles, ""]))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def short_gap(monkeypatch):
+    """The drawn sequences are shorter than a second."""
+    monkeypatch.setattr(finetune, "GAP_US", 50_000)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(live_checkpoint):
+    """A small detector of persons and vehicles, with random weights."""
+    weights = live_checkpoint()
+    weights.spec = replace(weights.spec, class_names=("person", "vehicle"), skip_us=0)
+    return weights
+
+
+@pytest.fixture(scope="module")
+def trees(clones, tmp_path_factory):
+    """Both sequences as datasets, with their regions without labels."""
+    folder = tmp_path_factory.mktemp("simulated")
+    return {
+        part.name: footage.simulate_footage(part, clones / part.clone, folder, "davis346")
+        for part in (CROSSING, HIGHWAY)
+    }
+
+
+def frame_of(*rows: tuple[float, ...], t_us: int = 0) -> Detections:
+    """Detections from rows of left, top, right, bottom and score."""
+    found = np.array(rows, np.float32).reshape(-1, 5)
+    return Detections(found[:, :4], found[:, 4], np.zeros(len(found), np.int64), t_us)
+
+
+# boxes and labels
+
+
+def test_boxes_of_a_mask_are_its_components_and_some_are_not_sure():
+    mask = np.zeros((60, 80), np.uint8)
+    mask[20:30, 10:25] = MOVING
+    mask[19, 10:25] = 170  # the blurred edge is no part of it
+    mask[0:8, 40:52] = MOVING  # far away, at the upper edge
+    mask[50:53, 60:63] = MOVING  # a few pixels
+    mask[30:50, 30:34] = mask[46:50, 30:50] = MOVING  # two objects that touch fill little of their box
+    assert boxes_of_mask(mask) == ([(10, 20, 15, 10)], [(40, 0, 12, 8), (30, 30, 20, 20)])
+    assert boxes_of_mask(np.zeros((4, 4), np.uint8)) == ([], [])
+
+
+def test_rows_count_frames_from_the_first_picture_that_is_used(clones):
+    rows = mot_rows(HIGHWAY, clones / "FrameDifference")
+    assert [row.frame for row in rows if row.is_sure] == [3, 5, 7, 9, 11, 13]  # pictures 5, 7, ... of those from 3 on
+    assert [row.box for row in rows if row.is_sure] == [square(number) for number in range(4, NUM, 2)]
+    assert {row.box for row in rows if not row.is_sure} == {(50, 0, 14, 8)}
+    rows = mot_rows(CROSSING, clones / "OpenTracker")
+    assert [(row.frame, row.box) for row in rows if row.is_sure] == [(n + 1, square(n)) for n in range(NUM)]
+    assert sum(row.box == (0, 0, 8, 8) and not row.is_sure for row in rows) == NUM
+    assert len({row.track for row in rows if row.is_sure}) == 1
+
+
+def test_simulate_reads_what_is_written_and_leaves_out_what_is_not_sure(tmp_path):
+    rows = [MotRow(3, -1, (5, 6, 7.5, 8), True), MotRow(1, -1, (1, 2, 3, 4), True), MotRow(3, -1, (0, 0, 9, 9), False)]
+    write_mot(tmp_path / "a/gt.txt", rows)
+    assert (tmp_path / "a/gt.txt").read_text() == "1,-1,1,2,3,4,1\n3,-1,5,6,7.5,8,1\n3,-1,0,0,9,9,0\n"
+    for number in range(4):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.zeros((20, 30), np.uint8))
+    boxes, names = read_video_labels(tmp_path / "a/gt.txt", "mot", open_video(tmp_path, 18, None), ["person"])
+    assert names == ("person",) and boxes["x"].tolist() == [1, 5]
+    unsure = unsure_boxes(rows, 18)
+    assert list(unsure) == [boxes["t"][1]] and unsure[boxes["t"][1]].tolist() == [[0, 0, 9, 9]]
+
+
+def test_labels_that_do_not_fit_the_pictures_are_refused(clones, tmp_path):
+    clone = tmp_path / "OpenTracker"
+    (clone / CROSSING.pictures).mkdir(parents=True)
+    for number in (1, 2):
+        (clone / CROSSING.pictures / f"{number}.png").touch()
+    for text, reason in (
+        ("1,2,3,4\n", "has labels of 1 pictures, and there are 2"),
+        ("1,2,3\n", "in line 1; `left,top"),
+    ):
+        (clone / CROSSING.labels).write_text(text)
+        with pytest.raises(ValueError, match=reason):
+            mot_rows(CROSSING, clone)
+    with pytest.raises(ValueError, match="has no box of a vehicle"):
+        mot_rows(replace(HIGHWAY, first_labelled=99), clones / "FrameDifference")
+
+
+def test_clones_are_found_by_either_name(clones, tmp_path):
+    assert footage.find_clone(clones, CROSSING) == clones / "OpenTracker"
+    (tmp_path / "rockkingjy+OpenTracker").symlink_to(clones / "OpenTracker")
+    (tmp_path / "FrameDifference").mkdir()  # without its pictures
+    assert footage.find_clone(tmp_path, CROSSING) == tmp_path / "rockkingjy+OpenTracker"
+    assert footage.find_clone(tmp_path, HIGHWAY) is None
+
+
+# scores
+
+
+def test_boxes_in_regions_without_labels_do_not_count():
+    truth, regions = np.array([[10, 10, 20, 20]], np.float32), np.array([[0, 0, 15, 40], [50, 0, 60, 9]], np.float32)
+    found = frame_of(
+        (0, 0, 10, 10, 0.9),  # in the region
+        (10, 10, 20, 20, 0.8),  # half in it, but the label
+        (12, 30, 18, 36, 0.7),  # half in it
+        (13, 30, 19, 36, 0.6),  # a third in it
+        (70, 0, 80, 9, 0.5),
+    )
+    np.testing.assert_allclose(without_regions(found, truth, regions).score, [0.8, 0.6, 0.5])
+    assert len(without_regions(found, truth, np.zeros((0, 4), np.float32))) == 5
+    assert len(without_regions(found, np.zeros((0, 4), np.float32), regions)) == 2
+    assert len(without_regions(frame_of(), truth, regions)) == 0
+
+
+def test_confident_boxes_have_a_score_of_at_least_a_half():
+    frames = [frame_of((0, 0, 1, 1, 0.5), (0, 0, 1, 1, 0.499)), frame_of(), frame_of((0, 0, 1, 1, 0.9))]
+    assert count_confident(frames) == 2 and count_confident([]) == 0
+
+
+def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path):
+    tree, _ = trees["highway"]
+    (recording,) = read_split(tree, "test", custom.read_spec(tree), checkpoint)
+    for reduction in (1, 2):
+        wanted: dict[int, Detections] = {}
+        predict_recording(
+            checkpoint,
+            str(recording.path),
+            tmp_path / str(reduction),
+            PredictConfig(downsample=reduction, formats=[], postprocess=PostprocessConfig()),
+            ends_us=np.unique(recording.labels.t_us),
+            on_frame=lambda frame, _, wanted=wanted: wanted.setdefault(frame.t_us, frame),
+            progress=False,
+        )
+        _, labels, found = scoring.detected(checkpoint, recording, reduction)
+        assert [frame.t_us for frame in found] == np.unique(labels.t_us).tolist() and len(found) == 6
+        for frame in found:
+            np.testing.assert_allclose(frame.xyxy, wanted[frame.t_us].xyxy, rtol=1e-4, atol=1e-3)
+        assert sum(map(len, found)) > 10
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """Every detector finds the square, but more to the right from frame to frame, and something else."""
+
+    def decode(predictions, times_us, config=None):
+        frames = []
+        for t_us in times_us:
+            number = round(int(t_us) / 50_000)
+            left, top, width, height = square(number)
+            shift = number % 5
+            right = left + shift + width
+            found = [
+                (left + shift, top, right, top + height, 0.9 - shift / 10),
+                (2, 30, 20, 45, 0.95 if number % 2 else 0.2),
+            ]
+            frames.append(frame_of(*sorted(found, key=lambda box: -box[4]), t_us=int(t_us)))
+        return frames
+
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(decode))
+
+
+def test_scores_are_those_of_the_evaluation(trees, checkpoint, moved, tmp_path, capsys):
+    tree, _ = trees["crossing"]
+    (recording,) = read_split(tree, "test", custom.read_spec(tree), checkpoint)
+    (row,) = score(checkpoint, [recording], 1)
+    own = replace(checkpoint, spec=replace(custom.read_spec(tree), min_side_px=2.0, class_names=("person",)))
+    own.detector = own.build()
+    write_checkpoint(tmp_path / "own.ckpt", own.detector, own)
+    words = [f"checkpoint={tmp_path / 'own.ckpt'}", f"dataset.raw_dir={tree}", f"out={tmp_path / 'out'}", "bootstrap=0"]
+    assert cli.main(["evaluate", *words]) == 0
+    metrics = json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]
+    assert (row["AP"], row["AP50"]) == pytest.approx((metrics["AP"], metrics["AP50"])) and 0.1 < row["AP"] < 0.9
+    assert (row["class"], row["labels"], row["frame"], row["is_usual"]) == ("person", NUM - 1, [64, 48], True)
+
+
+def test_regions_without_labels_change_the_score(trees, checkpoint, moved):
+    tree, unsure = trees["crossing"]
+    recordings = read_split(tree, "test", custom.read_spec(tree), checkpoint)
+    (plain,) = score(checkpoint, recordings, 1)
+    regions = {t_us: np.array([[0, 28, 30, 20]], np.float32) for t_us in unsure}
+    (without,) = score(checkpoint, [replace(recordings[0], unsure=regions)], 1)
+    assert without["AP"] > plain["AP"]
+    with pytest.raises(ValueError, match="none of the labels is scored"):
+        score(checkpoint, recordings, 1, skip_us=10**9)
+    with pytest.raises(ValueError, match=r"the weights know car; .* has person, which cannot be scored"):
+        read_split(
+            tree,
+            "test",
+            custom.read_spec(tree),
+            replace(checkpoint, spec=replace(checkpoint.spec, class_names=("car",))),
+        )
+
+
+# trainings on a few windows
+
+
+def test_the_first_part_is_for_training_and_the_rest_is_scored():
+    times_us = np.repeat(np.arange(0, 10_000_001, 250_000), 2)
+    training, scored = finetune.split_times(times_us)
+    assert training[0] == 0 and training[-1] == 6_000_000 and len(training) == 25
+    assert scored[0] > training[-1] + finetune.GAP_US and scored[-1] == 10_000_000
+    assert not set(training) & set(scored)
+    assert [len(part) for part in finetune.split_times(np.zeros(0, np.int64))] == [0, 0]
+
+
+def test_few_windows_are_spread_over_the_training_part():
+    times_us = np.arange(25)
+    assert finetune.spread(times_us, 5).tolist() == [0, 6, 12, 18, 24]
+    assert finetune.spread(times_us, 25).tolist() == times_us.tolist()
+    assert all(len(set(finetune.spread(times_us, number))) == number for number in range(1, 26))
+    with pytest.raises(ValueError, match="there are 25 labelled windows for training, and 26 are asked for"):
+        finetune.spread(times_us, 26)
+
+
+def test_a_training_sees_no_other_label_and_the_scores_no_label_of_the_training(trees, checkpoint, tmp_path):
+    tree, _ = trees["crossing"]
+    training_us, (apart,) = finetune.kept_apart(read_split(tree, "test", custom.read_spec(tree), checkpoint))
+    chosen = finetune.spread(training_us, 3)
+    for _ in range(2):  # it can be written again
+        finetune.write_few(tree, tmp_path / "few", chosen)
+    spec = custom.read_spec(tmp_path / "few")
+    for split in ("train", "val"):
+        (few,) = read_split(tmp_path / "few", split, spec, checkpoint)
+        assert few.labels.t_us.tolist() == chosen.tolist()
+    assert len(apart.labels) and apart.labels.t_us.min() > chosen.max() + finetune.GAP_US
+
+
+def test_a_training_has_the_model_of_the_weights(checkpoint):
+    config = finetune.config_of(checkpoint, [*finetune.RECIPE, "training.steps=3"])
+    assert config.model == checkpoint.model_config and config.temporal == checkpoint.temporal_config
+    assert config.windows.settings == checkpoint.windows
+    assert (config.dataset.name, config.training.steps, config.optim.learning_rate) == ("custom", 3, 3e-4)
+
+
+@pytest.mark.parametrize("start", finetune.STARTS)
+def test_weights_are_trained_on_a_few_windows_and_scored_on_the_rest(trees, checkpoint, tmp_path, start):
+    (tree, unsure), path = trees["crossing"], tmp_path / "weights.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    words = ["sampling.batch_size=2", "sampling.chunk_length=2", "training.precision=32-true"]
+    (row,) = finetune.finetune(tree, checkpoint, str(path), 2, start, 1, tmp_path / "runs", unsure, words)
+    assert row["class"] == "person" and row["labels"] > 0 and row["AP"] is not None
+    assert (tmp_path / f"runs/2_{start}/run/init_from.csv").exists() == (start == "weights")
+
+
+# the command
+
+
+@pytest.fixture
+def command(clones, checkpoint, tmp_path, monkeypatch):
+    """A function: words -> the rows in the file, after the benchmark has run on the small footage."""
+    monkeypatch.setattr(transfer, "FOOTAGE", (CROSSING, HIGHWAY))
+    monkeypatch.setattr(transfer, "EMPTY", ("davis346",))
+    monkeypatch.setattr(footage, "STILL_S", 0.3)
+    write_checkpoint(tmp_path / "weights.ckpt", checkpoint.detector, checkpoint)
+
+    def run(*words: str) -> list[dict]:
+        options = ["--json", str(tmp_path / "rows.json"), "--folder", str(tmp_path / "made")]
+        transfer.main([*options, "--checkpoint", str(tmp_path / "weights.ckpt"), *words])
+        return json.loads((tmp_path / "rows.json").read_text())["rows"]
+
+    return run
+
+
+def test_every_source_has_a_row_per_reduction_and_is_not_done_twice(command, clones, tmp_path, monkeypatch, capsys):
+    words = ["--footage", str(clones), "--only", "footage,empty,recordings", "--reductions", "1,2"]
+    rows = command(*words)
+    assert [(row["source"], row["reduction"], row["frame"]) for row in rows] == [
+        *(("crossing", 1, [64, 48]), ("crossing", 2, [32, 24]), ("highway", 1, [64, 48]), ("highway", 2, [32, 24])),
+        *(("still davis346", 1, [346, 260]), ("still davis346", 2, [173, 130])),
+    ]
+    assert [row.get("class") for row in rows] == ["person", "person", "vehicle", "vehicle", None, None]
+    assert {row["part"] for row in rows} == {"footage", "empty"}
+    still = rows[-1]
+    assert still["confident_per_s"] == still["confident"] / still["seconds"]
+    assert (tmp_path / "made/seen/still davis346/reduced_by_2/strip.png").is_file()
+    said = capsys.readouterr().out
+    assert "left out: --recordings names no folder (None)" in said
+    assert "| crossing | person | 15 | 1* | 64 x 48 |" in said and "| still davis346 | 0." in said
+    for name in ("score", "watch"):
+        monkeypatch.setattr(transfer, name, lambda *_, **__: pytest.fail("done again"))
+    assert command(*words) == rows
+
+
+def test_what_is_missing_is_one_line_and_the_rest_is_done(command, clones, tmp_path, monkeypatch, capsys):
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/FrameDifference").symlink_to(clones / "FrameDifference")
+    monkeypatch.setattr(transfer, "score", lambda *_, **__: [{"class": "vehicle", "AP": float("nan")}])
+    monkeypatch.setattr(transfer, "tables", lambda rows: [])
+    rows = command("--footage", str(tmp_path / "some"), "--only", "footage,pedro", "--reductions", "1")
+    assert rows == [{"part": "footage", "source": "highway", "reduction": 1, "class": "vehicle", "AP": None}]
+    said = capsys.readouterr().out
+    assert f"missing in {tmp_path / 'some'}: OpenTracker (with sequences/Crossing/img)" in said
+    assert "left out: --pedro names no folder (None)" in said
+    with pytest.raises(SystemExit, match="name another file"):
+        command("--sensor", "gen1")
+    with pytest.raises(SystemExit):
+        command("--only", "street")
+
+
+def test_trainings_have_rows_by_labels_and_start(command, clones, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def train(tree, checkpoint, weights, number, start, *_):
+        asked.append((tree.name, number, start))
+        if number == 9:
+            raise ValueError("there are 9 labelled windows for training, and 10 are asked for")
+        return [{"class": "person", "labels": 3, "AP50": 0.5, "AP": 0.25}]
+
+    monkeypatch.setattr(transfer, "finetune", train)
+    monkeypatch.setattr(transfer, "FOOTAGE", (CROSSING,))
+    rows = command(
+        "--footage", str(clones), "--only", "footage", "--reductions", "1", "--finetune", "2,9", "--steps", "7"
+    )
+    assert asked == [
+        *(
+            ("crossing_davis346", 0, "weights"),
+            ("crossing_davis346", 2, "weights"),
+            ("crossing_davis346", 2, "nothing"),
+        ),
+        *(("crossing_davis346", 9, "weights"), ("crossing_davis346", 9, "nothing")),
+    ]
+    assert [(row["windows"], row["start"], row["steps"]) for row in rows if row["part"] == "finetune"] == [
+        *((0, "weights", 7), (2, "weights", 7), (2, "nothing", 7)),
+    ]
+    said = capsys.readouterr().out
+    assert "| crossing | person | 2 | nothing | 7 | 3 | 50.0 | 25.0 |" in said
+    assert said.count("left out: finetune crossing") == 2
+
+
+def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
+    rng, given = np.random.default_rng(0), tmp_path
+    tmp_path = tmp_path / "examples"
+    for number in range(2):
+        t = np.sort(rng.integers(10**12, 10**12 + 40_000, 500))
+        columns = [t, rng.integers(0, 346, 500), rng.integers(0, 260, 500), rng.integers(0, 2, 500)]
+        for kind in ("numpy", "xml"):
+            (tmp_path / kind / "test").mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / f"numpy/test/frame{number}.npy", np.stack(columns, axis=1))
+        edges = "<xmin>20</xmin><ymin>30</ymin><xmax>60</xmax><ymax>130</ymax>"
+        found = f"<object><name>person</name><bndbox>{edges}</bndbox></object>"
+        size = "<size><width>346</width><height>260</height></size>"
+        (tmp_path / f"xml/test/frame{number}.xml").write_text(f"<annotation>{size}{found}</annotation>")
+    assert len(transfer.read_pedro(tmp_path, checkpoint)) == 2
+    recordings = transfer.read_pedro(given, checkpoint)
+    assert [recording.name for recording in recordings] == ["test/frame0", "test/frame1"]
+    assert all(isinstance(each, LabelledRecording) and len(each.windows) == 1 for each in recordings)
+    assert [int(each.windows.dt_us[0]) for each in recordings] == [40_000, 40_000]
+    (row,) = score(checkpoint, recordings, 2, skip_us=0)
+    assert (row["class"], row["labels"], row["frame"]) == ("person", 2, [173, 130])
