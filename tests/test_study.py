@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import math
 from contextlib import nullcontext
@@ -34,6 +33,7 @@ from rvtssm.sweeps import compose_study
 from tests.killed import killed_at_each_call
 
 ROOT = Path(__file__).parents[1]
+ANY_RATE = ROOT / "benchmarks" / "any_rate"
 AP = {"s5": 0.4, "lstm": 0.3}  # of the first seed at 20 Hz
 
 
@@ -389,19 +389,28 @@ def test_the_memory_study_composes():
         assert each.dataset.source == ("raw" if frames else None)
 
 
-def test_the_tables_of_the_pages_are_those_of_the_rows():
-    """`rates.md` as a whole; on the pages for users, the rescaled rows of some detectors, window by window."""
-    folder = ROOT / "benchmarks" / "any_rate"
-    scores = [score_from_json(each) for each in json.loads((folder / "rates.json").read_text())["scores"]]
-    text = study_markdown(scores)
-    assert (folder / "rates.md").read_text() == text
-    pages = {"docs/any_rate.md": ("s5", "s4d", "lstm"), "README.md": ("s5", "lstm")}
-    for window, page in itertools.product(("slide", "shrink"), pages):
-        rows = text.split(f"`step_scale=null,window={window}`:")[1].split("`")[0].splitlines()
-        for variant in pages[page]:
-            (row,) = (row for row in rows if row.startswith(f"| {variant} |"))
-            name, seeds, *cells = row.strip("| ").split(" | ")
-            assert "| " + " | ".join([name, seeds, window, *cells]) + " |" in (ROOT / page).read_text()
+@pytest.mark.parametrize("study", ["rates", "memory"])
+def test_the_tables_of_a_study_are_those_of_its_rows(study):
+    assert (ANY_RATE / f"{study}.md").read_text() == study_markdown(committed_scores(study))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/any_rate.md"])
+@pytest.mark.parametrize("window", ["slide", "shrink"])
+def test_the_tables_of_the_pages_are_those_of_the_study(page, window):
+    """Frames without windows are shown once."""
+    part = study_markdown(committed_scores("memory")).split(f"`window={window}`:")[1].split("`window=")[0]
+    rows = [row for row in part.splitlines() if row.startswith(("| s", "| lstm")) and row.count("|") == 9]
+    assert len(rows) == 6
+    for row in rows:
+        name, seeds, *cells = row.strip("| ").split(" | ")
+        layer, _, frames = name.partition("-")
+        if not frames or window == "slide":
+            shown = " | ".join([layer, seeds, f"none: {frames}" if frames else window, *cells])
+            assert f"| {shown} |" in (ROOT / page).read_text()
+
+
+def committed_scores(study: str) -> list[Score]:
+    return [score_from_json(each) for each in json.loads((ANY_RATE / f"{study}.json").read_text())["scores"]]
 
 
 def test_compose_reads_a_study_without_its_axes():

@@ -112,7 +112,7 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     streaming.main(["--json", str(tmp_path / "found.json"), "--models", str(tmp_path), "--forms", "eager,compiled"])
     found = json.loads((tmp_path / "found.json").read_text())
     assert {"device", "threads", "torch", "python", "commit", "rows", "rates", "memory"} == set(found)
-    forms = [(layer, form) for layer in ("s5", "lstm") for form in ("eager", "compiled")]
+    forms = [(layer, form) for layer in streaming.LAYERS for form in ("eager", "compiled")]
     assert [(row["layer"], row["form"]) for row in found["rows"]] == forms
     assert asked == [*forms, ("s5", "eager"), ("s5", "compiled")]
     assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found["rows"])
@@ -146,7 +146,7 @@ def test_a_cuda_graph_takes_the_same_steps():
         (["--threads", "0"], "--threads 0"),
         (["--sizes", "huge"], "--sizes huge: choose from toy"),
         (["--only", "speed"], "--only speed: choose from steps, rates, memory"),
-        (["--layers", "s6"], "--layers s6: choose from s5, lstm"),
+        (["--layers", "s6"], "--layers s6: choose from s5, s7, lstm"),
         (
             ["--forms", "eager,engine"],
             "--forms engine: choose from eager, eager bf16, compiled, onnxruntime,",

@@ -370,6 +370,7 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
     def run(self, sockets):
         asked.append(sockets[0].getsockname())
 
+    monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
     monkeypatch.setattr("uvicorn.Server.run", run)
     monkeypatch.setattr("rvtssm.run.serve.weights_path", lambda config: "best.ckpt")
     monkeypatch.setattr("rvtssm.run.serve.read_weights_file", lambda *_: weights("float32"))
