@@ -110,8 +110,7 @@ def test_carried_steps_stay_near_and_do_not_drift(low_precision):
             found.append(detector.head.compared(predictions)[1])
         pairs = list(zip(*states, strict=True))
         drift.append(max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs))
-        # largest single differences depend on the processor: below 0.1 with AMX, 0.21 with AVX-512 alone
-        assert (found[1] - found[0]).abs().mean() < 0.06
+        assert (found[1] - found[0]).abs().max() < 0.1
     assert 0 < max(drift[:100]) < 0.5 and max(drift[-100:]) < 1.2 * max(drift[:100])
     assert all(leaf.dtype == torch.float32 and len(leaf.unique()) > 256 for leaf in states[1] if leaf.numel() > 1000)
 
