@@ -16,6 +16,7 @@ from rvtssm.models.step import DetectorStep
 
 _MOST_STEPS = 20_000  # more than `calibration_windows` can ask for
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
+_LAYOUTS = ("Reshape", "Resize", "Slice", "Transpose")
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,35 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
     exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in kept]
     with contextlib.redirect_stdout(io.StringIO()):  # progress bars that cannot be switched off
         quantized = nncf.quantize(
-            model, nncf.Dataset(steps), subset_size=_MOST_STEPS, ignored_scope=nncf.IgnoredScope(names=exact)
+            model,
+            nncf.Dataset(steps),
+            subset_size=_MOST_STEPS,
+            ignored_scope=nncf.IgnoredScope(names=exact),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE),
         )
+    _without_sign_after_concat(quantized.graph)
     path.write_bytes(quantized.SerializeToString())
+
+
+def _without_sign_after_concat(graph: Any) -> None:
+    """Round to uint8 with a zero point 128 higher, instead of to int8, where tensors were concatenated before.
+
+    The values are the same. OpenVINO 2026.4 takes int8 for uint8 there, which sets all negative values to zero.
+    """
+    import onnx  # an optional package
+
+    del graph.value_info[:]  # types of the tensors between nodes, which follow from the nodes
+    makers = {name: node for node in graph.node for name in node.output}
+    zero_points = {each.name: each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[2] in zero_points:
+            before = makers.get(node.input[0])
+            while before is not None and before.op_type in _LAYOUTS:
+                before = makers.get(before.input[0])
+            if before is not None and before.op_type == "Concat":
+                zero_point = zero_points.pop(node.input[2])
+                raised = (onnx.numpy_helper.to_array(zero_point).astype(np.int16) + 128).astype(np.uint8)
+                zero_point.CopyFrom(onnx.numpy_helper.from_array(raised, zero_point.name))
 
 
 def _recurrent(graph: Any) -> set[str]:
