@@ -41,7 +41,8 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
     """Replace the ONNX file by one whose products take weights and activations of 8 bits.
 
     These stay in float32: what leads from a state to the same state afterwards, the last products before the
-    predictions, and all that is not a product. Weights have one scale per output channel.
+    predictions, and all that is not a product. Weights have one scale per output channel, and half of the range: sums
+    of two products of full 8-bit numbers overflow the 16 bits that processors without VNNI have for them.
     """
     import onnx  # an optional package
 
