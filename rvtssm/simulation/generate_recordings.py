@@ -21,10 +21,11 @@ from rvtssm.simulation.world_building import build_world
 from rvtssm.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPES = {"synthetic": 1, "open_world": 3}  # raise one if a change makes the same settings give other recordings
+RECIPES = {"synthetic": 1, "open_world": 4}  # raise one if a change makes the same settings give other recordings
 _SETTINGS_FILE = "synthetic.json"
 _SEEN_US = 50_000  # time whose events show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box
+_MOST_WORLDS = 20  # that are drawn for a recording of open_world until one has labels
 SIMULATED = {"synthetic": synthetic.SPEC, "open_world": open_world.SPEC}
 
 
@@ -69,12 +70,23 @@ def simulated_recording(
     """Return the events, in blocks, and the boxes of one recording, which depend on settings, split and index only.
 
     A box contains the whole object at exactly its time, clipped to the frame. The first label is at 100 ms or just
-    after.
+    after. A world without any label, which `rvtssm preprocess` would refuse, is drawn again.
     """
-    duration_us = round(config.duration_s * 1e6)
-    seeds = np.random.SeedSequence((config.seed, SPLITS.index(split), index)).spawn(2)
-    scene_rng, camera_rng = (np.random.default_rng(seed) for seed in seeds)
-    spec, size, is_moving = SIMULATED[dataset], (config.height, config.width), config.is_ego_moving(index)
+    for attempt in range(_MOST_WORLDS):
+        blocks, boxes = _drawn(config, dataset, is_moving=config.is_ego_moving(index), seed=(split, index, attempt))
+        if len(boxes) or dataset != open_world.SPEC.name:
+            break
+    return blocks, boxes
+
+
+def _drawn(
+    config: SyntheticConfig, dataset: str, *, is_moving: bool, seed: tuple[str, int, int]
+) -> tuple[Iterable[Events], Boxes]:
+    """Return the events and boxes of the scene that a split, an index and the number of an attempt name."""
+    split, index, attempt = seed
+    words = (config.seed, SPLITS.index(split), index, *([attempt] if attempt else []))
+    scene_rng, camera_rng = (np.random.default_rng(each) for each in np.random.SeedSequence(words).spawn(2))
+    spec, size, duration_us = SIMULATED[dataset], (config.height, config.width), round(config.duration_s * 1e6)
     left = top = 0
     scene: Scene | World
     if spec is synthetic.SPEC:

@@ -254,6 +254,15 @@ def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_o
         generate_dataset(config, tmp_path / "raw", "synthetic", progress=False)
 
 
+def test_a_world_without_labels_is_drawn_again():
+    config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
+    for index in range(6):
+        blocks, boxes = simulated_recording(config, "train", index, "open_world")
+        assert len(boxes) and sum(len(block.t) for block in blocks)
+    nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
+    assert len(simulated_recording(nobody, "train", 0, "open_world")[1]) == 0
+
+
 def test_an_impossible_world_is_refused():
     with pytest.raises(ValueError, match="16x16"):
         build_world(8, 100, 1000, WorldConfig(), RNG(0), False)
