@@ -40,9 +40,9 @@ def check_share(section: str, config: object, *names: str) -> None:
 
 def check_note(key: str, value: object) -> None:
     """Raise ValueError if a terminal or a picture cannot show the value as one short line. None is allowed."""
-    is_line = isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= LONGEST_NOTE
-    if value is not None and not is_line:
-        raise ValueError(f"{key}={value!r:.100} is not a line of 1 to {LONGEST_NOTE} letters of ASCII; shorten it")
+    is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
+    if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
+        raise ValueError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable letters of ASCII")
 
 
 def _or_null(config: object, name: str) -> str:

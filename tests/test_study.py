@@ -59,6 +59,12 @@ def test_a_row_is_the_mean_over_its_seeds():
     assert "| s5 | 1 | 40.0 |" in one and "drop" not in one and "±" not in one and "Minus" not in one
 
 
+def test_the_table_of_objects_names_the_rate_only_if_all_rows_have_it():
+    slow, fast = make_score("s5"), replace(make_score("lstm"), reference_hz=40.0)
+    assert "in frame widths per second, at 20 Hz:" in study_markdown([slow, make_score("lstm")])
+    assert "in frame widths per second, at the rate of each training:" in study_markdown([slow, fast])
+
+
 def test_differences_of_rows_are_paired(tmp_path, monkeypatch):
     """The same draws for both rows cancel out: the interval of the difference has no width."""
     monkeypatch.setattr("rvtssm.evaluation.study_tables.study_png", lambda points: b"picture")

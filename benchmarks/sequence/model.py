@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock
 from rvtssm.ssm.layer import StepScale, TemporalLayer
+from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
@@ -51,7 +52,7 @@ class SequenceModel(nn.Module):
             p
             for layer in self.layers
             for name, p in layer.named_parameters()
-            if name.startswith("ssm.") and name not in ("ssm.C", "ssm.D")
+            if name.startswith("ssm.") and name not in ("ssm.C", "ssm.D") and not isinstance(layer.ssm, LSTM)
         ]
         ids = {id(p) for p in of_system}
         others = [p for p in self.parameters() if id(p) not in ids]

@@ -161,8 +161,9 @@ class PendulumModel(SequenceModel):
         self.encoder = FrameEncoder(dim)
         self.layers = nn.ModuleList([PostNormBlock(config, dim) for _ in range(depth)])
         self.mean, self.variance = (nn.Sequential(nn.Linear(dim, 30), nn.Tanh(), nn.Linear(30, 2)) for _ in range(2))
+        inside = {id(module) for layer in self.layers for module in layer.ssm.modules()}
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
+            if isinstance(module, nn.Linear | nn.Conv2d) and id(module) not in inside:
                 module.weight.data.copy_(truncated_normal(*module.weight.shape, std=module.weight[0].numel() ** -0.5))
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -175,10 +176,10 @@ class PendulumModel(SequenceModel):
         return mean
 
     def loss(self, x: Tensor, targets: Tensor, step_scale: StepScale = 1.0) -> Tensor:
-        """Return the negative logarithm of a Gaussian likelihood, whose variance is exp(s), above 1 it is 1 + s."""
+        """Return the negative logarithm of a Gaussian likelihood, whose variance is exp(s) for s < 0, else 1 + s."""
         features = self._features(x, step_scale)
         s = self.variance(features)
-        return F.gaussian_nll_loss(self.mean(features), targets, torch.where(s < 0, s.exp(), 1 + s))
+        return F.gaussian_nll_loss(self.mean(features), targets, torch.where(s < 0, s.clamp(max=0).exp(), 1 + s))
 
     def _features(self, x: Tensor, step_scale: StepScale) -> Tensor:
         features: Tensor = self.encoder(x.flatten(0, 1)).unflatten(0, x.shape[:2])

@@ -15,10 +15,12 @@ weights and pictures are kept below `--folder`.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,11 @@ from benchmarks.scan import machine
 from benchmarks.transfer.finetune import STARTS, finetune
 from benchmarks.transfer.footage import FOOTAGE, Footage, find_clone, simulate_footage, simulate_still
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
-from benchmarks.transfer.tables import tables
+from benchmarks.transfer.transfer_tables import tables
 from rvtssm.atomic_files import atomic_file
 from rvtssm.cli import compose
 from rvtssm.composition import quoted
-from rvtssm.datasets import custom, open_world
+from rvtssm.datasets import build_spec, custom
 from rvtssm.events.tree import find_event_files
 from rvtssm.inference.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
@@ -111,14 +113,15 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
 
         def generated() -> list[LabelledRecording]:
             raw = options.raw or generate_test(folder / "generated")
-            return read_split(raw, "test", open_world.SPEC, checkpoint)
+            return read_split(raw, "test", build_spec(compose(["experiment=street_tiny"]).dataset), checkpoint)
 
-        yield from scored("generated", "street_tiny", generated, checkpoint, reductions)
+        yield from scored("generated", "street_tiny", generated, checkpoint, reductions, data=options.raw)
     if "footage" in parts:
         for footage, clone in clones(options.footage):
             yield from of_footage(footage, clone, options, checkpoint, reductions)
     if "pedro" in parts and _is_there(options.pedro, "--pedro"):
-        yield from scored("pedro", "pedro", lambda: read_pedro(options.pedro, checkpoint), checkpoint, reductions, 0)
+        windows = partial(read_pedro, options.pedro, checkpoint)
+        yield from scored("pedro", "pedro", windows, checkpoint, reductions, 0, options.pedro)
     watched: list[tuple[str, str, Callable[[], Path]]] = []
     if "empty" in parts:
         watched += [("empty", f"still {name}", lambda name=name: simulate_still(folder, name)) for name in EMPTY]
@@ -129,6 +132,7 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
         for number in reductions:
             out = folder / "seen" / name / f"reduced_by_{number}"
             key = {"part": part, "source": name, "reduction": number}
+            key |= {"data": str(options.recordings)} if part == "recordings" else {}
             yield Job(key, lambda path=path, number=number, out=out: [watch(checkpoint, path(), number, out)])
 
 
@@ -170,7 +174,8 @@ def of_footage(
 
     def train(windows: int, start: str) -> Rows:
         where, unsure = tree()
-        own = folder / "finetune" / f"{footage.name}_{options.sensor}_{options.steps}_{sha256[:8]}"
+        words = hashlib.sha256(json.dumps(options.overrides).encode()).hexdigest()[:8]
+        own = folder / "finetune" / f"{footage.name}_{options.sensor}_{options.steps}_{sha256[:8]}_{words}"
         what = options.checkpoint, windows, start, options.steps, own, unsure, options.overrides
         return finetune(where, checkpoint, *what)
 
@@ -189,8 +194,9 @@ def scored(
     checkpoint: LoadedCheckpoint,
     reductions: Sequence[int],
     skip_us: int | None = None,
+    data: Path | None = None,
 ) -> Iterator[Job]:
-    """Yield the scores of labelled recordings at each reduction. They are read once."""
+    """Yield the scores of labelled recordings at each reduction. They are read once, from `data` if that is given."""
     read_already: list[list[LabelledRecording]] = []
 
     def make(reduction: int) -> Rows:
@@ -199,7 +205,8 @@ def scored(
         return score(checkpoint, read_already[0], reduction, skip_us=skip_us)
 
     for number in reductions:
-        yield Job({"part": part, "source": source, "reduction": number}, lambda number=number: make(number))
+        key = {"part": part, "source": source, "reduction": number} | ({"data": str(data)} if data else {})
+        yield Job(key, lambda number=number: make(number))
 
 
 def generate_test(raw: Path) -> Path:

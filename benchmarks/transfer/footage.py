@@ -87,10 +87,13 @@ def read_rectangles(path: Path) -> list[Box]:
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip():
             continue
-        values = [float(word) for word in line.replace(",", " ").split()]
-        if len(values) != 4:
-            raise ValueError(f"{path} has `{line}` in line {number}; `left,top,width,height` is needed, clone it again")
-        boxes.append((values[0], values[1], values[2], values[3]))
+        try:
+            left, top, width, height = map(float, line.replace(",", " ").split())
+        except ValueError:
+            raise ValueError(
+                f"{path} has `{line}` in line {number}; `left,top,width,height` is needed, clone it again"
+            ) from None
+        boxes.append((left, top, width, height))
     return boxes
 
 
@@ -111,7 +114,9 @@ def boxes_of_mask(mask: np.ndarray) -> tuple[list[Box], list[Box]]:
 
 
 def mot_rows(footage: Footage, clone: Path) -> list[MotRow]:
-    """Return the boxes of the pictures that are used. Raise ValueError if there are none, or as many are missing."""
+    """Return the boxes of the pictures that are used. Raise ValueError if there are no boxes, or fewer
+    labels than pictures.
+    """
     labels, num_pictures = clone / footage.labels, len(picture_files(clone / footage.pictures))
     numbers = range(footage.first_labelled, num_pictures + 1, footage.every)
     rows: list[MotRow] = []
@@ -185,12 +190,15 @@ def simulate_still(folder: Path, sensor: str, fps: float = 20.0) -> Path:
 
 
 def link_pictures(files: Sequence[Path], folder: Path) -> None:
-    """Fill `folder` with links to pictures, numbered in their order."""
+    """Fill `folder` with links to pictures, numbered in their order, and with no others."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, file in enumerate(files, start=1):
-        link = folder / f"{number:06d}{file.suffix}"
+    wanted = {folder / f"{number:06d}{file.suffix}": file.resolve() for number, file in enumerate(files, start=1)}
+    for link in folder.iterdir():
+        if link.is_symlink() and link.readlink() != wanted.get(link):
+            link.unlink()
+    for link, file in wanted.items():
         if not link.is_symlink():
-            link.symlink_to(file.resolve())
+            link.symlink_to(file)
 
 
 def _simulate(pictures: Path, fps: float, sensor: str, tree: Path, *words: str) -> None:

@@ -23,14 +23,15 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.frame_size import in_sensor_pixels, nearest_downsample
+from rvtssm.events.usual_sensors import usual_sensor
+from rvtssm.inference.frame_size import in_sensor_pixels, usual_downsample
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import detect, predict_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
 
-CONFIDENT = 0.5  # the least score of a box that somebody would believe
+CONFIDENT = 0.5  # the score from which a box counts as confident
 MATCHING = 0.5  # overlap of a box that is one of the labels
 COVERED = 0.5  # share of a box that lies in a region without labels
 WINDOWS_PER_CALL = 8  # that go through the detector together
@@ -107,7 +108,7 @@ def score(
     if len(rows) > 1:
         rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"]))
     size = {"reduction": reduction, "frame": [width // reduction, height // reduction]}
-    usual = {"is_usual": nearest_downsample(checkpoint.spec, height, width) == reduction}
+    usual = {"is_usual": usual_downsample(checkpoint.spec, height, width) == reduction}
     return [size | usual | row for row in rows]
 
 
@@ -152,16 +153,13 @@ def count_confident(frames: Iterable[Detections]) -> int:
 def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -> dict[str, Any]:
     """Return how many confident boxes a recording without labels gets, and write pictures of it to `out`.
 
-    Boxes per second are those of the windows, the last of which can be longer than the recording. A file that does not
-    say the size of its sensor is taken to be from that of the training.
+    Boxes per second are those of the windows, the last of which can be longer than the recording.
     """
     frames: list[Detections] = []
     settings = PostprocessConfig(max_detections=PredictConfig().postprocess.max_detections)
     config = PredictConfig(downsample=reduction, min_score=CONFIDENT, formats=["png"], postprocess=settings)
-    try:
-        open_recording(path).close()
-    except ValueError:
-        config = replace(config, height=checkpoint.spec.height, width=checkpoint.spec.width)
+    if usual := usual_sensor(path):
+        config = replace(config, height=usual[1][0], width=usual[1][1])
     found = predict_recording(
         checkpoint, str(path), out, config, on_frame=lambda frame, _: frames.append(frame), progress=False
     )
@@ -170,7 +168,7 @@ def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -
     return {
         "reduction": reduction,
         "frame": [found.frame_hw[1], found.frame_hw[0]],
-        "is_usual": nearest_downsample(checkpoint.spec, height, width) == reduction,
+        "is_usual": usual_downsample(checkpoint.spec, height, width) == reduction,
         "seconds": seconds,
         "confident": confident,
         "confident_per_s": confident / seconds,

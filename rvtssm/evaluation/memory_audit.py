@@ -10,7 +10,7 @@ from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, usual_downsample
 from rvtssm.inference.live import StreamDetector
 from rvtssm.inference.schedule import FixedRate
 from rvtssm.inference.stream import check_causal
@@ -67,7 +67,7 @@ def audit_detector(
     if not isinstance(checkpoint.detector, Detector):
         raise ValueError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
     check_causal(checkpoint.detector)
-    downsample = downsample or nearest_downsample(checkpoint.spec, *sensor_hw)
+    downsample = downsample or usual_downsample(checkpoint.spec, *sensor_hw)
     detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
     frames = _frames(checkpoint, events, sensor_hw, downsample)
     border = checkpoint.model_config.memory_chunk or _BORDER

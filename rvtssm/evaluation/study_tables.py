@@ -189,9 +189,10 @@ def study_markdown(scores: Sequence[Score]) -> str:
             rows += [[line.row, *(_cell(line, hz, number) for hz in rates)] for line in lines]
             parts += [title, "", *markdown_table(rows, "|---|"), ""]
         if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
-            hz = lines[0].scores[0].reference_hz
+            trained = {score.reference_hz for line in lines for score in line.scores}
+            rate = f"{trained.pop():g} Hz" if len(trained) == 1 else "the rate of each training"
             rows = [["model", *names], *([line.row, *(spread(line.on(name)) for name in names)] for line in lines)]
-            parts += [f"On objects that stand still, and by speed in frame widths per second, at {hz:g} Hz:", ""]
+            parts += [f"On objects that stand still, and by speed in frame widths per second, at {rate}:", ""]
             parts += [*markdown_table(rows, "|---|"), ""]
     return "\n".join([*parts, *markdown_table(_costs(scores), "|---|"), "", ""])
 

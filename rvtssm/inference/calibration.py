@@ -8,7 +8,7 @@ import numpy as np
 
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.inference.frame_size import nearest_downsample
+from rvtssm.inference.frame_size import usual_downsample
 from rvtssm.inference.sources import first_events
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 
@@ -54,7 +54,7 @@ class CalibrationFrames:
 
     def _opened(self, path: str, seconds: float) -> tuple[Events, tuple[int, int], int]:
         events, sensor_hw, _ = first_events(path, seconds, (self.spec.height, self.spec.width))
-        downsample = nearest_downsample(self.spec, *sensor_hw)
+        downsample = usual_downsample(self.spec, *sensor_hw)
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
             raise ValueError(

@@ -27,7 +27,7 @@ class PredictConfig:
 
     hz: float | None = None  # inference rate, null: the rate of training
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
+    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
     height: int | None = None  # of the sensor in pixels, for events that do not say it
     width: int | None = None  # of the sensor in pixels, for events that do not say it
     camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/cameras.md)
@@ -96,7 +96,7 @@ class LiveConfig:
     camera_settings: str | None = None  # YAML file: biases, region of interest (docs/cameras.md)
     hz: float | None = None  # highest rate, null: the rate of training; the rate is lower if the detector is slower
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the n that comes nearest the training frames
+    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
     height: int | None = None  # of the sensor in pixels, for a recording that does not say it
     width: int | None = None  # of the sensor in pixels, for a recording that does not say it
     duration_s: float | None = None  # null: until Ctrl-C, or until the camera is unplugged

@@ -16,7 +16,7 @@ from rvtssm.events.cells import frame_pixels
 from rvtssm.events.event_checks import check_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
-from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, usual_downsample
 from rvtssm.inference.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -66,7 +66,7 @@ class StreamDetector:
         """Take height and width in sensor pixels. The schedule defaults to the rate and window length of training.
 
         `start_us` is where the first window begins, by default at the first event of any camera. Frames keep one pixel
-        in downsample x downsample, by default the number that comes nearest the frames of training. Raise ValueError
+        in downsample x downsample, by default the largest that leaves frames as large as in training. Raise ValueError
         for weights that need later windows.
         """
         check_causal(checkpoint.detector)
@@ -74,7 +74,7 @@ class StreamDetector:
             raise ValueError(f"num_cameras={num_cameras} must be at least 1")
         start_us = None if start_us is None else int(start_us)
         self.windows = checkpoint.windows
-        self.downsample = downsample or nearest_downsample(checkpoint.spec, height, width)
+        self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)
         self.sensor_hw = (height, width)
         self.frame_hw = (height // self.downsample, width // self.downsample)
         if min(self.frame_hw) < 1:

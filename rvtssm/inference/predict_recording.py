@@ -20,7 +20,7 @@ from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.inference.detection_files import open_detection_files
 from rvtssm.inference.draw import SHOWN_US
-from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, in_sensor_pixels, usual_downsample
 from rvtssm.inference.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.rerun_view import RECORDING_FILE, open_rerun
@@ -230,7 +230,7 @@ class _Plan:
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
     recording, settings = source.recording, checkpoint.windows.for_rate(config.hz, config.window)
-    downsample = config.downsample or nearest_downsample(checkpoint.spec, recording.height, recording.width)
+    downsample = config.downsample or usual_downsample(checkpoint.spec, recording.height, recording.width)
     if min(recording.height, recording.width) < downsample:
         raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
     windows, num_windows = None, None

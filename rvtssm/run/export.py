@@ -25,7 +25,8 @@ def export(config: Config) -> None:
     """Write `out`, whose name decides the format, and say how much its results differ from those of PyTorch.
 
     Raise ValueError if they differ too much; `out` is then left as it was. In lower precision the difference is
-    measured on the calibration frames, if there are any, and the file says it.
+    measured on the calibration frames, if there are any, and the file says it. A `.safetensors` file holds weights and
+    no program, so nothing is run for it.
     """
     out, options = export_path(config), config.export
     if out.suffix == SAFETENSORS and options.precision != "int8":

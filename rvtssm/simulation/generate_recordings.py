@@ -70,7 +70,7 @@ def simulated_recording(
     """Return the events, in blocks, and the boxes of one recording, which depend on settings, split and index only.
 
     A box contains the whole object at exactly its time, clipped to the frame. The first label is at 100 ms or just
-    after. A world without any label, which `rvtssm preprocess` would refuse, is drawn again.
+    after. A world without any label, which `rvtssm preprocess` would refuse, is drawn again, up to _MOST_WORLDS times.
     """
     for attempt in range(_MOST_WORLDS):
         blocks, boxes = _drawn(config, dataset, is_moving=config.is_ego_moving(index), seed=(split, index, attempt))

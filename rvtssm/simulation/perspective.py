@@ -192,7 +192,7 @@ def paint_panels(
                     cover *= (1 - b) * ((1 - a) * flat[o + n00] + a * flat[o + n01]) + b * (
                         (1 - a) * flat[o + n10] + a * flat[o + n11]
                     )
-                cover = min(cover, 1.0) * strength  # the picture of a glow is brighter than 1, and as opaque as can be
+                cover = min(cover, 1.0) * strength  # a glow has values above 1, which is fully opaque
                 if is_silhouette:
                     canvas[row, column] += cover * (1 - canvas[row, column])
                 elif cover > 0:

@@ -150,6 +150,24 @@ def test_clones_are_found_by_either_name(clones, tmp_path):
     assert footage.find_clone(tmp_path, HIGHWAY) is None
 
 
+def test_links_are_those_of_the_pictures_that_are_given(tmp_path):
+    first, second = (
+        [tmp_path / name / f"{number}.jpg" for number in range(count)] for name, count in (("a", 3), ("b", 2))
+    )
+    links = tmp_path / "links"
+    for pictures in (first, second, second):
+        footage.link_pictures(pictures, links)
+        assert [link.readlink() for link in sorted(links.iterdir())] == pictures
+
+
+@pytest.mark.parametrize("line", ["1,2,3,x", "1,2,3", "1,2,3,4,5"])
+def test_a_rectangle_that_is_none_is_named(tmp_path, line):
+    path = tmp_path / "rectangles.txt"
+    path.write_text(f"1,2,3,4\n\n{line}\n")
+    with pytest.raises(ValueError, match=f"rectangles.txt has `{line}` in line 3"):
+        footage.read_rectangles(path)
+
+
 # scores
 
 
@@ -286,6 +304,7 @@ def test_a_training_has_the_model_of_the_weights(checkpoint):
     assert config.model == checkpoint.model_config and config.temporal == checkpoint.temporal_config
     assert config.windows.settings == checkpoint.windows
     assert (config.dataset.name, config.training.steps, config.optim.learning_rate) == ("custom", 3, 3e-4)
+    assert config.dataset.height is config.dataset.width is None  # the size of the footage
 
 
 @pytest.mark.parametrize("start", finetune.STARTS)

@@ -104,9 +104,9 @@ def test_packing_again_keeps_the_note_and_another_file_has_none(shipped, trained
     assert CheckpointMeta.from_dict(old).note is None
 
 
-@pytest.mark.parametrize("note", ["", 7, "two\nlines", "\x1b[31mred", "\u03b1", 61 * "a"])
+@pytest.mark.parametrize("note", ["", " ", 7, "two\nlines", "\x1b[31mred", "\u03b1", 61 * "a"])
 def test_a_note_is_one_line_that_can_be_shown(trained, note):
-    with pytest.raises(ValueError, match="is not a line of 1 to 60 letters of ASCII; shorten it"):
+    with pytest.raises(ValueError, match="is not one line; give 1 to 60 printable letters of ASCII"):
         CheckpointMeta.from_dict({**trained[1].to_dict(), "note": note})
 
 
@@ -121,6 +121,16 @@ def test_a_name_is_a_file_of_the_package(shipped):
         assert local_weights(other) == other
     assert names.card_of("street-tiny") == names.card_of(path) == "docs/weights_street.md"
     assert names.card_of("best.ckpt") is None
+
+
+def test_predict_needs_the_recording_only(shipped, capsys):
+    Path("a.csv").write_text("t,x,y,p\n" + "".join(f"{5 * k},{k % 100},{k % 77},{k % 2}\n" for k in range(20_000)))
+    assert cli.main(["predict", "recording=a.csv"]) == 0
+    said = words(capsys)
+    assert "a.csv does not say the size of its sensor; taken is 240 x 180 (DAVIS240)" in said and NOTE in said
+    assert Path("outputs/predict/a/video.mp4").stat().st_size
+    assert cli.main(["predict", "recording=a.csv", "predict.height=90", "predict.width=100"]) == 0
+    assert "taken is" not in words(capsys)
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

@@ -14,7 +14,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.inference import pictures
-from rvtssm.inference.frame_size import detector_for_frame, nearest_downsample
+from rvtssm.inference.frame_size import detector_for_frame, usual_downsample
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.pictures import PictureSettings, open_pictures
 from rvtssm.inference.predict_recording import predict_recording
@@ -274,8 +274,9 @@ def test_the_size_of_frames_follows_training():
     for key, value in checkpoint.detector.state_dict().items():
         assert torch.equal(other.state_dict()[key], value)
     halved = DatasetSpec("onempx", 720, 1280, ("car",), 100_000, 20, 60, 5, 0, downsample=2)
-    assert [nearest_downsample(halved, *hw) for hw in [(720, 1280), (240, 304), (480, 640)]] == [2, 1, 1]
-    assert [nearest_downsample(SPEC, *hw) for hw in [(HEIGHT, WIDTH), (96, 128), (20, 20)]] == [1, 2, 1]
+    assert [usual_downsample(halved, *hw) for hw in [(720, 1280), (240, 304), (480, 640)]] == [2, 1, 1]
+    assert [usual_downsample(SPEC, *hw) for hw in [(HEIGHT, WIDTH), (96, 128), (20, 20)]] == [1, 2, 1]
+    assert [usual_downsample(SPEC, *hw) for hw in [(86, 115), (92, 122), (140, 186)]] == [1, 2, 3]  # 1.8, 1.9 and 2.9
 
 
 def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypatch):

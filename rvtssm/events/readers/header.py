@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_HEADER_BYTES = 1 << 16
-_LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits (DAT)
+LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits (DAT)
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
 _SYSTEM_SIZES_HW = {
     **dict.fromkeys((0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x28, 0x29), (480, 640)),
@@ -16,6 +16,10 @@ _SYSTEM_SIZES_HW = {
 }
 _FIRST_SYSTEM_IN_ORDER = 0x37  # earlier cameras of Prophesee wrote the halves of EVT2.1 words in the other order
 _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
+
+
+class UnknownSensorSize(ValueError):
+    """Neither the file nor the caller says the size of the sensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +132,19 @@ def sensor_size(
 ) -> tuple[int, int]:
     """Return the height and width that the file or the caller gives, otherwise those of the camera in the header.
 
-    Raise ValueError if no size is known, if file and caller differ, or if a size is not possible.
+    Raise UnknownSensorSize if no size is known, ValueError if file and caller differ or a size is not possible.
     """
     height, width = asked
     if in_file is None and (height is None or width is None):
         in_file = of_camera
-    if in_file is not None and not all(1 <= side <= _LARGEST_SIDE for side in in_file):
+    if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
         raise ValueError(
             f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is not possible; "
             "its header is damaged, copy it again"
         )
-    if any(side is not None and not 1 <= side <= _LARGEST_SIDE for side in asked):
+    if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
         raise ValueError(
-            f"height={height} width={width} was requested for {path}; a sensor has 1 to {_LARGEST_SIDE} pixels a side"
+            f"height={height} width={width} was requested for {path}; a sensor has 1 to {LARGEST_SIDE} pixels a side"
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
@@ -150,7 +154,7 @@ def sensor_size(
             f"{height or 'any'}x{width or 'any'} was requested; choose the dataset or the size that fits"
         )
     if height is None or width is None:
-        raise ValueError(
+        raise UnknownSensorSize(
             f"{path} does not say the size of its sensor; give height and width, as in height=240 width=304"
         )
     return height, width

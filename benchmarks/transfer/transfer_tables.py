@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a table of scores, one of recordings without labels, and one of trainings; empty ones are not
-    there. A star marks the reduction that `rvtssm predict` takes by itself."""
+    """Return the lines of a table of scores, one of recordings without labels, and one of trainings. A table without
+    rows is left out. A star marks the reduction that `rvtssm predict` takes by itself."""
     scored = [row for row in rows if "class" in row and row["part"] != "finetune"]
     seen = [row for row in rows if "confident" in row]
     trained = [row for row in rows if row["part"] == "finetune"]

@@ -1,0 +1,38 @@
+"""The size of a sensor that a file does not say: that of the smallest usual sensor that contains all its events."""
+
+from contextlib import closing
+from pathlib import Path
+
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.header import LARGEST_SIDE, UnknownSensorSize
+
+USUAL_SENSORS_HW = {
+    "DAVIS240": (180, 240),
+    "the sensor of Gen1": (240, 304),
+    "DAVIS346": (260, 346),
+    "GenX320": (320, 320),
+    "VGA": (480, 640),
+    "720p": (720, 1280),
+}  # by their number of pixels
+
+
+def usual_sensor(path: Path | str) -> tuple[str, tuple[int, int]] | None:
+    """Return name, height and width of the sensor whose size is the likely one; None if the file says its own.
+
+    The file is read to its end. Raise UnknownSensorSize if no usual sensor is large enough or there are no events, and
+    ValueError if the file cannot be read.
+    """
+    try:
+        open_recording(path).close()
+        return None
+    except UnknownSensorSize as unknown:
+        error = unknown
+    height = width = 0
+    with closing(open_recording(path, LARGEST_SIDE, LARGEST_SIDE)) as recording:
+        for events in recording.iterate():
+            if len(events.t):
+                height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)
+    for name, (rows, columns) in USUAL_SENSORS_HW.items():
+        if 0 < height <= rows and width <= columns:
+            return name, (rows, columns)
+    raise error
