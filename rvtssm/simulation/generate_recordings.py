@@ -92,7 +92,9 @@ def _drawn(
     if spec is synthetic.SPEC:
         scene = build_scene(*size, duration_us, config.scene, scene_rng, is_moving)
     else:
-        scene = build_world(*size, duration_us, config.world, scene_rng, is_moving)
+        is_plain = split == "train" and config.world.plain_share and scene_rng.random() < config.world.plain_share
+        world = config.world.plain() if is_plain else config.world
+        scene = build_world(*size, duration_us, world, scene_rng, is_moving)
         left, top = (int(scene_rng.integers(f - s + 1)) for f, s in ((size[1], scene.width), (size[0], scene.height)))
     first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
     found = np.concatenate(

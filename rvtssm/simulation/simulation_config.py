@@ -1,7 +1,7 @@
 """The settings of simulated recordings. This file does not import what renders them."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
@@ -93,6 +93,7 @@ class WorldConfig:
     indoor_share: float = 0.3  # of the recordings: in a room, the others outdoors
     dark_share: float = 0.2  # of the recordings: at night or in a dim room
     crowd_share: float = 0.15  # of the recordings: with up to three times as many actors
+    plain_share: float = 0.0  # of the recordings for training: outdoors by day, without crowds, animals and clutter
     max_actors: int = 9  # people, vehicles and two-wheelers that are placed, at most
     max_animals: int = 2  # dogs, which have no label
     max_clutter: int = 8  # trees, flags, posts, signs, screens, water, furniture, at most
@@ -101,6 +102,10 @@ class WorldConfig:
     min_lines: int = 96  # of the sensor, which is drawn per recording; the frame shows the middle of a larger sensor
     max_lines: int = 720  # of the sensor; a smaller one than the frame leaves its border empty
     lens_blur: float = 1.0  # strongest blur by the lens, standard deviation in pixels; 0: none
+
+    def plain(self) -> "WorldConfig":
+        """Return the settings of an easy world, which a short training learns first."""
+        return replace(self, indoor_share=0.0, dark_share=0.0, crowd_share=0.0, max_animals=0, max_clutter=0)
 
 
 @dataclass
@@ -144,7 +149,7 @@ class SyntheticConfig:
         check_at_least("synthetic.scene", scene, 0, "min_actors")
         check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
         check_share("synthetic.scene", scene, "car_share", "stopping_share")
-        check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share")
+        check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share", "plain_share")
         check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
         check_at_least("synthetic.world", world, 4, "min_object_px")
         check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")

@@ -12,6 +12,7 @@ import pytest
 from rvtssm.datasets.open_world import SPEC
 from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import Events
+from rvtssm.simulation import generate_recordings
 from rvtssm.simulation.atlas import Atlas, rough
 from rvtssm.simulation.generate_recordings import generate_dataset, simulated_recording, with_events
 from rvtssm.simulation.people import STANDING, WALKING, build_animal, build_person
@@ -261,6 +262,28 @@ def test_a_world_without_labels_is_drawn_again():
         assert len(boxes) and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
     assert len(simulated_recording(nobody, "train", 0, "open_world")[1]) == 0
+
+
+def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
+    worlds = []
+
+    def build(*args):
+        worlds.append(args[3])
+        return build_world(*args)
+
+    monkeypatch.setattr(generate_recordings, "build_world", build)
+    whole = WorldConfig(max_actors=2)
+    for share, plain_trainings in ((0.0, {False}), (0.5, {False, True}), (1.0, {True})):
+        world = replace(whole, plain_share=share)
+        config = SyntheticConfig(duration_s=0.1, height=32, width=48, world=world)
+        for split, expected in (("train", plain_trainings), ("test", {False})):
+            worlds.clear()
+            for index in range(8):
+                simulated_recording(config, split, index, "open_world")
+            assert {each == world.plain() for each in worlds} == expected
+    easy = whole.plain()
+    assert easy.indoor_share == easy.dark_share == easy.crowd_share == easy.max_animals == easy.max_clutter == 0
+    assert easy.max_actors == whole.max_actors
 
 
 def test_an_impossible_world_is_refused():
