@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -241,6 +242,30 @@ def test_commands_take_urls_where_they_read(store_url, tmp_path, capsys):
         assert cli.main(command) == 2
         line = capsys.readouterr().err.strip()
         assert line.startswith(f"rvtssm {command[0]}: {store_url}/none/train does not exist") and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("predict", ["min_score=0"]),
+        ("live", ["postprocess.min_score=0"]),
+        ("audit", ["duration_s=1.2", "num_timed=1", "frequencies_hz=[20]", "finer=[1]"]),
+    ],
+)
+def test_a_detector_reads_a_recording_by_its_url(store_url, tmp_path, command, keys):
+    write_dat(tmp_path / "a_td.dat", random_events(20_000, span_us=1_300_000), HEIGHT, WIDTH)
+    upload(tmp_path / "a_td.dat", f"{store_url}/a_td.dat")
+    found = []
+    for number, folder in enumerate((str(tmp_path), store_url)):
+        out = tmp_path / f"out{number}"
+        words = [command, "checkpoint=street-tiny", f"recording={folder}/a_td.dat", f"out={out}", *keys]
+        assert cli.main(words) == 0
+        if command == "audit":
+            report = json.loads((out / "audit.json").read_text())
+            found.append({key: value for key, value in report.items() if key not in ("input", "cost")})
+        else:
+            found.append((out / "detections.jsonl").read_text())
+    assert found[0] == found[1] and found[0]
 
 
 @pytest.mark.parametrize(
