@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import average_precisions, precision_curves
@@ -90,7 +91,8 @@ def score(
 ) -> list[dict[str, Any]]:
     """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
 
-    Labels up to `skip_us` are not scored, by default as in the training.
+    A class also has its offset, and AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are
+    not scored, by default as in the training.
     """
     height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
     skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
@@ -98,22 +100,26 @@ def score(
     scored = [detected(checkpoint, recording, reduction) for recording in recordings]
     matches = match_detections(scored, spec)
     metrics, curves = average_precisions(matches, spec), precision_curves(matches, spec)
+    offset = offsets(scored, spec.num_classes)
+    moved = average_precisions(match_detections(without_offsets(scored, offset), spec), spec)
     counts = sum((each.num_truths[0] for each in matches), np.zeros(spec.num_classes, np.int64))
     rows: list[dict[str, Any]] = []
     for number, name in enumerate(spec.class_names):
         if counts[number]:
-            rows.append(_row(name, counts[number], curves[name].mean(), metrics[f"AP/{name}"]))
+            row = _row(name, counts[number], curves[name].mean(), metrics[f"AP/{name}"], moved[f"AP/{name}"])
+            rows.append(row | {"offset": offset[number].round(3).tolist()})
     if not rows:
         raise ValueError(f"none of the labels is scored: they are too early or too small for {spec.name}")
     if len(rows) > 1:
-        rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"]))
+        rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"], moved["AP"]))
     size = {"reduction": reduction, "frame": [width // reduction, height // reduction]}
     usual = {"is_usual": usual_downsample(checkpoint.spec, height, width) == reduction}
     return [size | usual | row for row in rows]
 
 
-def _row(class_name: str, num_labels: int, ap50: float, ap: float) -> dict[str, Any]:
-    return {"class": class_name, "labels": int(num_labels), "AP50": float(ap50), "AP": float(ap)}
+def _row(class_name: str, num_labels: int, ap50: float, ap: float, moved: float) -> dict[str, Any]:
+    scores = {"AP50": float(ap50), "AP": float(ap), "AP_without_offset": float(moved)}
+    return {"class": class_name, "labels": int(num_labels)} | scores
 
 
 def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reduction: int) -> ScoredRecording:

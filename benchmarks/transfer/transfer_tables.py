@@ -25,8 +25,9 @@ def tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _scores(rows: Sequence[Row]) -> list[str]:
-    head = ["source", "class", "labels", "reduction", "frame", "AP50", "AP"]
-    lines = [[row["source"], row["class"], str(row["labels"]), *_size(row), *_scored(row)] for row in rows]
+    head = ["source", "class", "labels", "reduction", "frame", "AP50", "AP", "AP without offset"]
+    scores = ("AP50", "AP", "AP_without_offset")
+    lines = [[row["source"], row["class"], str(row["labels"]), *_size(row), *_scored(row, scores)] for row in rows]
     return markdown_table([head, *lines], "|---|")
 
 
@@ -56,5 +57,5 @@ def _size(row: Row) -> list[str]:
     return [f"{row['reduction']}{'*' if row['is_usual'] else ''}", f"{width} x {height}"]
 
 
-def _scored(row: Row) -> list[str]:
-    return [percent(math.nan if row[name] is None else row[name]) for name in ("AP50", "AP")]
+def _scored(row: Row, names: Sequence[str] = ("AP50", "AP")) -> list[str]:
+    return [percent(math.nan if row[name] is None else row[name]) for name in names]

@@ -12,15 +12,17 @@ import pytest
 from benchmarks.transfer import __main__ as transfer
 from benchmarks.transfer import finetune, footage, scoring
 from benchmarks.transfer.footage import FOOTAGE, MOVING, MotRow, boxes_of_mask, mot_rows, unsure_boxes, write_mot
+from benchmarks.transfer.offsets import offsets, without_offsets
 from benchmarks.transfer.scoring import LabelledRecording, count_confident, read_split, score, without_regions
 from rvtssm import cli
 from rvtssm.datasets import custom
+from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.inference.inference_config import PredictConfig
 from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.records import Detections
+from rvtssm.records import Detections, Labels
 from rvtssm.simulation.video import open_video
 from rvtssm.simulation.video_labels import read_video_labels
 
@@ -245,6 +247,32 @@ def test_scores_are_those_of_the_evaluation(trees, checkpoint, moved, tmp_path, 
     metrics = json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]
     assert (row["AP"], row["AP50"]) == pytest.approx((metrics["AP"], metrics["AP50"])) and 0.1 < row["AP"] < 0.9
     assert (row["class"], row["labels"], row["frame"], row["is_usual"]) == ("person", NUM - 1, [64, 48], True)
+    assert row["AP_without_offset"] > row["AP"] and row["offset"][0] > 0  # boxes of `moved` lie too far to the right
+
+
+def test_a_habit_of_boxes_is_found_and_can_be_taken_away():
+    rng = np.random.default_rng(0)
+    t_us = np.repeat(np.arange(1, 21) * 50_000, 2)
+    truth = np.concatenate((rng.uniform(5, 40, (40, 2)), rng.uniform(10, 60, (40, 2))), axis=1).astype(np.float32)
+    labels = Labels(truth, np.tile(np.arange(2), 20), t_us, np.repeat(np.arange(20), 2), np.full(40, -1))
+    habit = np.array([[-0.1, 0.0, 0.05, 0.2], [0.0, -0.2, 0.0, 0.0]])  # in sides of the label
+    frames = []
+    for number, time in enumerate(np.unique(t_us)):
+        own = truth[2 * number : 2 * number + 2]
+        boxes = np.concatenate((own[:, :2], own[:, :2] + own[:, 2:]), axis=1) + habit * np.tile(own[:, 2:], 2)
+        far = np.array([[150, 150, 170, 170]])  # of no label
+        found = np.concatenate((boxes, far)).astype(np.float32)
+        frames.append(Detections(found, np.array([0.9, 0.8, 0.1], np.float32), np.array([0, 1, 0]), int(time)))
+    scored = [ScoredRecording("a", labels, frames)]
+    found = offsets(scored, 3)
+    larger = np.tile([[1.15, 1.2], [1.0, 1.2], [1.0, 1.0]], 2)  # a side of the box, in sides of the label
+    np.testing.assert_allclose(found, np.concatenate((habit, np.zeros((1, 4)))) / larger, atol=1e-5)
+    (moved,) = without_offsets(scored, found)
+    for frame, old in zip(moved.detections, frames, strict=True):
+        own = truth[t_us == frame.t_us]
+        np.testing.assert_allclose(frame.xyxy[:2], np.c_[own[:, :2], own[:, :2] + own[:, 2:]], atol=1e-3)
+        np.testing.assert_array_equal(frame.score, old.score)
+    assert not offsets([ScoredRecording("empty", labels, [])], 2).any()
 
 
 def test_regions_without_labels_change_the_score(trees, checkpoint, moved):
