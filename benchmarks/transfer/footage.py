@@ -114,8 +114,8 @@ def boxes_of_mask(mask: np.ndarray) -> tuple[list[Box], list[Box]]:
 
 
 def mot_rows(footage: Footage, clone: Path) -> list[MotRow]:
-    """Return the boxes of the pictures that are used. Raise ValueError if there are no boxes, or fewer
-    labels than pictures.
+    """Return the boxes of the pictures that are used. Raise ValueError without boxes, or with fewer labels than
+    pictures.
     """
     labels, num_pictures = clone / footage.labels, len(picture_files(clone / footage.pictures))
     numbers = range(footage.first_labelled, num_pictures + 1, footage.every)

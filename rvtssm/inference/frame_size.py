@@ -14,8 +14,8 @@ from rvtssm.records import DatasetSpec, Detections
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
     """Return the largest whole factor that leaves frames as large as those of training; the same sensor has its own.
 
-    On the footage of `benchmarks.transfer` weights score more in larger frames than in smaller ones: a highway gains
-    more than a crossing loses (docs/weights_street.md). Sides may be 5 % shorter.
+    On the footage of `benchmarks.transfer` weights have a higher AP in frames that are larger than those of training
+    than in smaller ones (docs/weights_street.md). Sides may be 5 % shorter.
     """
     if (height, width) == (spec.height, spec.width):
         return spec.downsample
