@@ -19,7 +19,7 @@ from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 # what decides how the numbers of a temporal layer are laid out and what they mean
-_LAYOUT = ("name", "half_state", "bidirectional", "s7_mode")
+_LAYOUT = ("name", "half_state", "bidirectional", "s7_mode", "s7_block")
 
 
 @dataclass(frozen=True)

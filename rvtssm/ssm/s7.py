@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.block import GatedBlock
-from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.block import GatedBlock, SSMBlock
+from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization, zoh_of_many_steps
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
@@ -42,8 +42,9 @@ class SelectiveSSM(TemporalLayer):
 
     The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper, and
     it can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which
-    is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about standard
-    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5.
+    is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about normal with
+    the standard deviation `s7_selectivity`, and the steps at zero input are log-uniform, as in S5. B, C, D and
+    `half_state` are as in S5. With `bilinear` a long step turns a state around, with `zoh` it erases it.
 
     The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
     """
@@ -61,7 +62,7 @@ class SelectiveSSM(TemporalLayer):
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
         self.D = nn.Parameter(normal(dim))
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
-        self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
+        self.to_step = _linear(_selection(len(lambda_), dim, config), step.expm1().log())
         self.discretization, self.half_state, self.scan = config.discretization, config.half_state, config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
@@ -90,7 +91,7 @@ class SelectiveSSM(TemporalLayer):
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])
                 rows, groups = rows[:, :, None], rows.shape[1]
-            decay, gain = DISCRETIZATIONS[self.discretization](system.lambda_, dt.unflatten(1, (groups, -1)), rows)
+            decay, gain = self._discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
             drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
             states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
@@ -102,6 +103,10 @@ class SelectiveSSM(TemporalLayer):
     def spectrum(self) -> Spectrum:
         dt = F.softplus(self.to_step.bias)
         return mode_spectrum(self._lambda, dt, note="at zero input, which sets the step of every mode; no mask")
+
+    @property
+    def _discretize(self) -> Discretization:
+        return zoh_of_many_steps if self.discretization == "zoh" else DISCRETIZATIONS[self.discretization]
 
     @property
     def _lambda(self) -> Tensor:
@@ -124,7 +129,7 @@ class Eq4SSM(TemporalLayer):
         size = dim if config.state_size is None else config.state_size
         decay = log_uniform_steps(size, config.dt_min, config.dt_max).exp().neg()
         w = ((-1 / decay.expm1() - _B) / _A).clamp_min(0).sqrt()
-        self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
+        self.to_w = _linear(_selection(size, dim, config), w)
         self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
         self.D = nn.Parameter(normal(dim))
@@ -176,12 +181,16 @@ class _RealS7(RealSharedStep):
         return dt, dt * step_scale
 
 
-class S7(GatedBlock):
-    """S7 as the detector uses it: the layer of `s7_mode` inside its block."""
+def build_s7(dim: int, config: TemporalConfig) -> GatedBlock | SSMBlock:
+    """Return S7 as the detector uses it: the layer of `s7_mode` inside the block of `s7_block`."""
+    layer = SelectiveSSM if config.s7_mode == "selective_dt" else Eq4SSM
+    block = GatedBlock if config.s7_block == "gated" else SSMBlock
+    return block(layer(dim, config), dim)
 
-    def __init__(self, dim: int, config: TemporalConfig) -> None:
-        layer = SelectiveSSM if config.s7_mode == "selective_dt" else Eq4SSM
-        super().__init__(layer(dim, config), dim)
+
+def _selection(size: int, dim: int, config: TemporalConfig) -> Tensor:
+    """Return the initial weights (size, dim) by which the recurrence follows the input."""
+    return config.s7_selectivity * truncated_normal(size, dim, std=dim**-0.5)
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -14,14 +14,14 @@ from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
 from rvtssm.ssm.s4d import S4D
 from rvtssm.ssm.s5 import S5
-from rvtssm.ssm.s7 import S7
+from rvtssm.ssm.s7 import build_s7
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
     "s4d": S4D,
     "s5": S5,
-    "s7": S7,
+    "s7": build_s7,
     "lstm": LSTM,
 }
 

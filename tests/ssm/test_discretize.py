@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
-from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1
+from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1, zoh_of_many_steps
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
@@ -58,6 +58,32 @@ def test_phi1_is_exact_to_rounding_with_its_gradient(dtype, magnitude):
 def test_expm1_keeps_small_numbers():
     z = torch.tensor([1e-12 + 1e-12j, -3e-9 + 2e-8j], dtype=torch.complex64)
     torch.testing.assert_close(expm1(z), z, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_zoh_of_many_steps_is_zoh_forward_and_backward(scale, dtype):
+    torch.manual_seed(0)
+    real = dtype.to_real()
+    lambda_ = LAMBDA.to(dtype).requires_grad_()
+    dt = (0.1 + torch.rand(3, 7, 5, len(LAMBDA), dtype=real)).requires_grad_()
+    scales = (scale * (1 + torch.rand(3, 7, 1, 1, dtype=real))).requires_grad_()
+    above = torch.randn(2, *dt.shape, dtype=dtype)
+    found, wanted = (
+        (*values, *torch.autograd.grad(values, (dt, scales, lambda_), tuple(above)))
+        for values in (method(lambda_, dt, scales) for method in (zoh_of_many_steps, DISCRETIZATIONS["zoh"]))
+    )
+    rounding = 30 * torch.finfo(dtype).eps
+    for one, other in zip(found[:-1], wanted[:-1], strict=True):
+        torch.testing.assert_close(one, other, rtol=rounding, atol=rounding * float(other.detach().abs().max()))
+    smallest = LAMBDA.abs() * 0.1 * scale  # |lambda step|
+    bound = rounding * (1 + 1 / smallest) * wanted[-1].abs()
+    assert bool(((found[-1] - wanted[-1]).abs() <= bound).all())
+
+
+def test_zoh_of_many_steps_can_be_differentiated_twice():
+    values = (LAMBDA.clone().requires_grad_(), DT.clone().requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda *inputs: zoh_of_many_steps(*inputs, 1.0), values)
 
 
 @pytest.mark.parametrize("name", DISCRETIZATIONS)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rvtssm.ssm.s7 import S7, Eq4SSM, SelectiveSSM
+from rvtssm.ssm.block import SSMBlock
+from rvtssm.ssm.s7 import Eq4SSM, SelectiveSSM, build_s7
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
@@ -17,7 +18,7 @@ def example(mode: str, **changes: object):
     """A layer without its block, an input (L, N, D) and a state, in float64."""
     torch.manual_seed(0)
     config = TemporalConfig(name="s7", s7_mode=mode, state_size=SIZE, dt_min=0.05, dt_max=0.5, **changes)
-    ssm = S7(DIM, config).ssm.double()
+    ssm = build_s7(DIM, config).ssm.double()
     return ssm, torch.randn(7, 2, DIM, dtype=torch.float64), torch.randn_like(ssm.init_state(2))
 
 
@@ -87,11 +88,37 @@ def test_eq4_has_no_step_to_rescale():
     assert layer(x, state, torch.ones(3, 2))[0].isfinite().all()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["selective_dt", "eq4"])
+def test_without_selectivity_no_input_changes_the_recurrence_at_the_start(mode):
+    ssm, x, state = example(mode, s7_selectivity=0.0)
+    zero = torch.zeros_like(state)
+    left = [ssm(k * x[:1], state)[1] - ssm(k * x[:1], zero)[1] for k in (0, 1)]
+    torch.testing.assert_close(left[0], left[1])
+
+
+def test_selectivity_scales_the_weights_by_which_the_step_follows_the_input():
+    (usual, *_), (small, *_) = (example("selective_dt", s7_selectivity=factor) for factor in (1.0, 0.1))
+    for (name, one), other in zip(usual.named_parameters(), small.parameters(), strict=True):
+        torch.testing.assert_close(other, one * (0.1 if name == "to_step.weight" else 1.0))
+
+
+@pytest.mark.parametrize("mode", ["selective_dt", "eq4"])
+def test_the_feed_forward_block_is_that_of_s5(mode):
+    config = TemporalConfig(name="s7", s7_mode=mode, s7_block="feed_forward")
+    layer = build_s7(DIM, config)
+    assert type(layer) is SSMBlock and type(layer.ssm) is (SelectiveSSM if mode == "selective_dt" else Eq4SSM)
+    with pytest.raises(ValueError, match=r"temporal\.s7_block='glu'"):
+        TemporalConfig(s7_block="glu")
+    with pytest.raises(ValueError, match=r"temporal\.s7_selectivity=-1"):
+        TemporalConfig(s7_selectivity=-1)
+
+
 @pytest.mark.parametrize(("mode", "half_state"), [("selective_dt", False), ("selective_dt", True), ("eq4", False)])
 def test_parameter_count(mode, half_state):
     """Selection costs W (P, H) and its bias beside the parameters of S5, the block a gate (H, H) and a norm."""
     dim = 16
-    layer = S7(dim, TemporalConfig(name="s7", s7_mode=mode, half_state=half_state))
+    layer = build_s7(dim, TemporalConfig(name="s7", s7_mode=mode, half_state=half_state))
     modes = dim // 2 if half_state else dim
     matrices = 2 * dim * modes * (1 if mode == "eq4" else 2)
     spectrum = 0 if mode == "eq4" else 2 * modes
