@@ -116,10 +116,7 @@ VARIANTS = {
     "s7, no oscillation at the start": Variant("s7", start={"imag": 0.0}),
     "s7, feed-forward block": Variant("s7", {"s7_block": "feed_forward"}),
     "s7, zoh, feed-forward block": Variant("s7", {"discretization": "zoh", "s7_block": "feed_forward"}),
-    "s7, zoh, selectivity 0.1": Variant("s7", {"discretization": "zoh", "s7_selectivity": 0.1}),
-    "s7, zoh, feed-forward block, selectivity 0.1": Variant(
-        "s7", {"discretization": "zoh", "s7_block": "feed_forward", "s7_selectivity": 0.1}
-    ),
+    "s7, zoh, selectivity 0.1": Variant("s7", {"discretization": "zoh"}, start={"to_step.weight": 0.1}),
     "s7, normalised drive": Variant("s7", normalises_drive=True),
     "s7, D = 0 at the start": Variant("s7", start={"D": 0.0}),
     "s7, half state": Variant("s7", {"half_state": True, "num_blocks": 6}),

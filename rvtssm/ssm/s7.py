@@ -42,9 +42,9 @@ class SelectiveSSM(TemporalLayer):
 
     The step is softplus(W u + b) * r, r the step scale. All of this is ours: it keeps the selection of the paper, and
     it can be rescaled, since the input only stretches time. lambda is complex with Re(lambda) = -exp(log_real), which
-    is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about normal with
-    the standard deviation `s7_selectivity`, and the steps at zero input are log-uniform, as in S5. B, C, D and
-    `half_state` are as in S5. With `bilinear` a long step turns a state around, with `zoh` it erases it.
+    is stable for all weights; f is not, since it is bounded by 1 for real w only. At the start W u is about standard
+    normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state` are as in S5. By a long step
+    an input erases the state under `zoh`; under `bilinear` it turns the state around.
 
     The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
     """
@@ -62,7 +62,7 @@ class SelectiveSSM(TemporalLayer):
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
         self.D = nn.Parameter(normal(dim))
         step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
-        self.to_step = _linear(_selection(len(lambda_), dim, config), step.expm1().log())
+        self.to_step = _linear(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
         self.discretization, self.half_state, self.scan = config.discretization, config.half_state, config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
@@ -129,7 +129,7 @@ class Eq4SSM(TemporalLayer):
         size = dim if config.state_size is None else config.state_size
         decay = log_uniform_steps(size, config.dt_min, config.dt_max).exp().neg()
         w = ((-1 / decay.expm1() - _B) / _A).clamp_min(0).sqrt()
-        self.to_w = _linear(_selection(size, dim, config), w)
+        self.to_w = _linear(truncated_normal(size, dim, std=dim**-0.5), w)
         self.B = nn.Parameter((-decay.expm1()[:, None] * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
         self.D = nn.Parameter(normal(dim))
@@ -186,11 +186,6 @@ def build_s7(dim: int, config: TemporalConfig) -> GatedBlock | SSMBlock:
     layer = SelectiveSSM if config.s7_mode == "selective_dt" else Eq4SSM
     block = GatedBlock if config.s7_block == "gated" else SSMBlock
     return block(layer(dim, config), dim)
-
-
-def _selection(size: int, dim: int, config: TemporalConfig) -> Tensor:
-    """Return the initial weights (size, dim) by which the recurrence follows the input."""
-    return config.s7_selectivity * truncated_normal(size, dim, std=dim**-0.5)
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -34,7 +34,6 @@ class TemporalConfig:
     bidirectional: bool = False  # s5, offline use: a second scan from the end of the chunk
     s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7
     s7_block: str = "gated"  # of the paper; or "feed_forward", the block that s5 has; see rvtssm.ssm.block
-    s7_selectivity: float = 1.0  # how much the recurrence follows the input at the start: factor of those weights
     dws_conv: bool = False  # lstm: a depthwise convolution shows each pixel the states around it, as in RVT
     dws_conv_only_hidden: bool = True  # lstm: convolve the hidden state only; False: the input as well
     dws_conv_kernel_size: int = 3  # lstm: pixels, odd
@@ -54,7 +53,6 @@ class TemporalConfig:
         check_choice("temporal.scan", self.scan, SCANS)
         check_choice("temporal.s7_mode", self.s7_mode, ("selective_dt", "eq4"))
         check_choice("temporal.s7_block", self.s7_block, ("gated", "feed_forward"))
-        check_at_least("temporal", self, 0, "s7_selectivity")
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
                 raise ValueError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")

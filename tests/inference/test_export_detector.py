@@ -50,7 +50,7 @@ def every_variant():
             yield {"name": name, "discretization": method}
     yield {"name": "s5", "half_state": True}
     yield {"name": "s7", "half_state": True}
-    yield {"name": "s7", "s7_block": "feed_forward", "s7_selectivity": 0.1, "discretization": "zoh"}
+    yield {"name": "s7", "s7_block": "feed_forward", "discretization": "zoh"}
     for name in ("s5", "s4d"):
         yield {"name": name, "bandlimit": 0.0}
         yield {"name": name, "bandlimit": 0.3, "bandlimit_at": "current_step", "discretization": "zoh"}

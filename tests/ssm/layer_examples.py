@@ -39,7 +39,7 @@ def _variants() -> dict[str, TemporalConfig]:
                     name=name, discretization=method, half_state=half_state, init=init, state_size=DIM
                 )
     variants["s7-zoh-feed-legs"] = TemporalConfig(
-        name="s7", discretization="zoh", s7_block="feed_forward", s7_selectivity=0.1, state_size=DIM
+        name="s7", discretization="zoh", s7_block="feed_forward", state_size=DIM
     )
     return variants
 

@@ -88,21 +88,6 @@ def test_eq4_has_no_step_to_rescale():
     assert layer(x, state, torch.ones(3, 2))[0].isfinite().all()
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("mode", ["selective_dt", "eq4"])
-def test_without_selectivity_no_input_changes_the_recurrence_at_the_start(mode):
-    ssm, x, state = example(mode, s7_selectivity=0.0)
-    zero = torch.zeros_like(state)
-    left = [ssm(k * x[:1], state)[1] - ssm(k * x[:1], zero)[1] for k in (0, 1)]
-    torch.testing.assert_close(left[0], left[1])
-
-
-def test_selectivity_scales_the_weights_by_which_the_step_follows_the_input():
-    (usual, *_), (small, *_) = (example("selective_dt", s7_selectivity=factor) for factor in (1.0, 0.1))
-    for (name, one), other in zip(usual.named_parameters(), small.parameters(), strict=True):
-        torch.testing.assert_close(other, one * (0.1 if name == "to_step.weight" else 1.0))
-
-
 @pytest.mark.parametrize("mode", ["selective_dt", "eq4"])
 def test_the_feed_forward_block_is_that_of_s5(mode):
     config = TemporalConfig(name="s7", s7_mode=mode, s7_block="feed_forward")
@@ -110,8 +95,6 @@ def test_the_feed_forward_block_is_that_of_s5(mode):
     assert type(layer) is SSMBlock and type(layer.ssm) is (SelectiveSSM if mode == "selective_dt" else Eq4SSM)
     with pytest.raises(ValueError, match=r"temporal\.s7_block='glu'"):
         TemporalConfig(s7_block="glu")
-    with pytest.raises(ValueError, match=r"temporal\.s7_selectivity=-1"):
-        TemporalConfig(s7_selectivity=-1)
 
 
 @pytest.mark.parametrize(("mode", "half_state"), [("selective_dt", False), ("selective_dt", True), ("eq4", False)])
