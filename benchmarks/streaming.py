@@ -1,7 +1,7 @@
 """How long one step of a detector takes while it streams, the rate it sustains, and whether its memory stays as it is.
 
     python -m benchmarks.streaming --json FILE [--only steps,rates,memory] [--threads T] [--models DIR]
-        [--sizes tiny,small,base] [--layers s5,s7,lstm] [--forms eager,...]
+        [--sizes tiny,small,base] [--layers s5,s7,s7-gated,lstm] [--forms eager,...]
 
 Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5, S7 and the LSTM of the same width, on
 CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
@@ -61,7 +61,12 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
-LAYERS = ("s5", "s7", "lstm")
+LAYERS = {
+    "s5": TemporalConfig(),
+    "s7": TemporalConfig(name="s7", discretization="zoh", s7_block="feed_forward"),  # as in configs/temporal/s7.yaml
+    "s7-gated": TemporalConfig(name="s7"),
+    "lstm": TemporalConfig(name="lstm"),
+}
 # the forms that are files: how the name ends, the precision of the export and that of the products besides
 FILES = {
     "compiled": (".aot.pt2", "float32", "float32"),
@@ -102,7 +107,7 @@ def build_checkpoint(size: str, layer: str, spec: DatasetSpec = SPEC) -> LoadedC
     """Return new random weights, because the cost of a step does not depend on them."""
     torch.manual_seed(0)
     windows = WindowSettings(50_000, None, "exact", 10, 10)
-    meta = CheckpointMeta(spec, SIZES[size], TemporalConfig(name=layer), windows)
+    meta = CheckpointMeta(spec, SIZES[size], LAYERS[layer], windows)
     return LoadedCheckpoint(**{f.name: getattr(meta, f.name) for f in fields(meta)}, detector=meta.build().eval())
 
 

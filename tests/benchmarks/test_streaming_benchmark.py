@@ -146,7 +146,7 @@ def test_a_cuda_graph_takes_the_same_steps():
         (["--threads", "0"], "--threads 0"),
         (["--sizes", "huge"], "--sizes huge: choose from toy"),
         (["--only", "speed"], "--only speed: choose from steps, rates, memory"),
-        (["--layers", "s6"], "--layers s6: choose from s5, s7, lstm"),
+        (["--layers", "s6"], "--layers s6: choose from s5, s7, s7-gated, lstm"),
         (
             ["--forms", "eager,engine"],
             "--forms engine: choose from eager, eager bf16, compiled, onnxruntime,",

@@ -232,6 +232,19 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name):
         assert_near(found[0], wanted[0], 1e-5)
 
 
+def test_held_steps_that_follow_the_input_are_one_graph_with_their_gradient():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = build_temporal_layer(TemporalConfig(name="s7", discretization="zoh"), 8), torch.randn(3, 4, 8)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    gradients = []
+    for each in (compiled, layer):
+        y, _ = each(x, layer.init_state(4), 0.5)
+        gradients.append(torch.autograd.grad(y.square().sum(), tuple(layer.parameters())))
+    for found, wanted in zip(*gradients, strict=True):
+        assert_near(found, wanted, 1e-5)
+
+
 @every_layer
 def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
     torch._dynamo.reset()
