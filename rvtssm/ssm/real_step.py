@@ -93,11 +93,10 @@ class RealStep(TemporalLayer):
             half = step / 2
             inverse = Pair(1 - half * lambda_.re, -half * lambda_.im).inverse()
             return Pair(1 + half * lambda_.re, half * lambda_.im).times(inverse), inverse.scaled(step)
-        size = torch.exp(lambda_.re * step)
-        decay = Pair(size * torch.cos(lambda_.im * step), size * torch.sin(lambda_.im * step))
+        decay, gain = _held(lambda_, step)
         if self.discretization == "dirac":
             return decay, Pair(torch.ones_like(decay.re), torch.zeros_like(decay.re))
-        return decay, _held(lambda_, step if self.discretization == "zoh" else dt)
+        return decay, gain if self.discretization == "zoh" else _held(lambda_, dt)[1]
 
 
 class RealSharedStep(RealStep):
@@ -127,10 +126,14 @@ def check_modes(lambda_: Tensor) -> None:
         raise ValueError("a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true")
 
 
-def _held(lambda_: Pair, step: Tensor) -> Pair:
-    """Return (exp(lambda step) - 1) / lambda, without cancellation: expm1(a) = 2 sinh(a / 2) exp(a / 2)."""
-    real, imag = lambda_.re * step, lambda_.im * step
-    grown = 2 * torch.sinh(real / 2) * torch.exp(real / 2)
-    half_sine = torch.sin(imag / 2)
-    risen = Pair(grown * torch.cos(imag) - 2 * half_sine * half_sine, torch.exp(real) * torch.sin(imag))
-    return risen.times(lambda_.inverse())
+def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:
+    """Return exp(lambda step) and (exp(lambda step) - 1) / lambda, by few functions of each step.
+
+    Without cancellation: expm1(a) = 2 sinh(a / 2) exp(a / 2), and cos(b) - 1 = -2 sin(b / 2)^2.
+    """
+    root, turn = lambda_.re * step / 2, lambda_.im * step / 2
+    grown = 2 * torch.sinh(root) * torch.exp(root)
+    size, sine = 1 + grown, torch.sin(turn)
+    fallen, risen = 2 * sine * sine, size * (2 * sine * torch.cos(turn))
+    decay = Pair(size - size * fallen, risen)
+    return decay, Pair(grown - size * fallen, risen).times(lambda_.inverse())
