@@ -13,8 +13,11 @@ import pytest
 import torch
 
 from benchmarks import streaming
+from benchmarks.training import step
+from rvtssm.composition import compose
 from rvtssm.models.model_config import ModelConfig
 
+GATED = ("temporal.discretization=bilinear", "temporal.s7_block=gated")
 TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)  # few parts are exported faster
 
 
@@ -29,6 +32,12 @@ def toy(monkeypatch):
 
 
 built = streaming.build_checkpoint
+
+
+@pytest.mark.parametrize("layers", [streaming.LAYERS, step.LAYERS], ids=["streaming", "training"])
+def test_s7_of_the_benchmarks_is_that_of_the_configuration(layers):
+    assert layers["s7"] == compose(["temporal=s7"]).temporal
+    assert layers["s7-gated"] == compose(["temporal=s7", *GATED]).temporal
 
 
 def measured(steps):
