@@ -23,8 +23,8 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.scan import keep_freed_memory, machine
-from rvtssm.atomic_files import atomic_file
 from rvtssm.models import attention
+from rvtssm.system.atomic_files import atomic_file
 
 SHAPES = ((640, 64), (160, 128), (40, 256), (10, 512))  # groups, channels, for 10 frames
 TOKENS, HEAD_DIM, ROUNDS = 80, 32, 7

@@ -20,16 +20,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scan import machine
-from rvtssm.atomic_files import atomic_file
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.generate import generate
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.bootstrap import resample
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import RecordingMatches, average_precisions
-from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
-from rvtssm.run.generate import generate
+from rvtssm.streaming.stream import stream
+from rvtssm.system.atomic_files import atomic_file
 
 SEED = 1_000  # far from the seeds of trainings
 NUM_SPLITS = 100

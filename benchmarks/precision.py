@@ -21,15 +21,15 @@ from rich.table import Table
 
 from benchmarks.drift import drift_bar, measure_drift
 from benchmarks.scan import machine, print_bars
-from rvtssm.atomic_files import atomic_file
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.evaluate import evaluate
+from rvtssm.commands.weights import read_weights
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PRECISIONS
-from rvtssm.run.evaluate import evaluate
-from rvtssm.run.weights import read_weights
+from rvtssm.system.atomic_files import atomic_file
 
 HZ = (20, 100, 200)
 

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scan import machine
-from rvtssm.atomic_files import atomic_file
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.evaluate import evaluate
+from rvtssm.commands.generate import generate
+from rvtssm.commands.label import label
+from rvtssm.commands.train import train
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.evaluation.result import markdown_table, percent
 from rvtssm.events.labels import Boxes, annotated, read_boxes, write_boxes
-from rvtssm.run.evaluate import evaluate
-from rvtssm.run.generate import generate
-from rvtssm.run.label import label
-from rvtssm.run.train import train
+from rvtssm.system.atomic_files import atomic_file
 from rvtssm.training.checkpoints import best_checkpoint
 
 RECIPE = (

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from benchmarks.drift import drift_bar, measure_drift
 from benchmarks.scan import machine, print_bars
-from rvtssm.atomic_files import atomic_file
-from rvtssm.inference.calibration import CalibrationFrames
-from rvtssm.inference.exported import read_exported
+from rvtssm.export.calibration import CalibrationFrames
+from rvtssm.export.exported import read_exported
+from rvtssm.system.atomic_files import atomic_file
 
 ROUNDS, WARM_UP = 25, 3
 

@@ -52,10 +52,10 @@ from torch import Tensor, nn
 
 from benchmarks.measuring import resident, take_turns, times_faster, wait
 from benchmarks.textbook import TextbookS5
-from rvtssm.atomic_files import atomic_file
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.atomic_files import atomic_file
 
 Stage = tuple[int, int]  # sequences, features
 STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))

@@ -46,18 +46,18 @@ from torch import Tensor
 from benchmarks.events.histogram import traffic
 from benchmarks.measuring import resident, take_turns, times_faster
 from benchmarks.scan import machine
-from rvtssm.atomic_files import atomic_file
 from rvtssm.datasets import DATASETS
-from rvtssm.inference.export_detector import export_detector
-from rvtssm.inference.exported import read_exported
-from rvtssm.inference.live import StreamDetector
-from rvtssm.inference.schedule import FixedRate
+from rvtssm.export.export_detector import export_detector
+from rvtssm.export.exported import read_exported
+from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
-from rvtssm.models.step import DetectorStep
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.schedule import FixedRate
+from rvtssm.system.atomic_files import atomic_file
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES

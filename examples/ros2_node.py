@@ -16,7 +16,7 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 import rvtssm
 from rvtssm.events.readers.event_messages import MessageDecoder
-from rvtssm.inference.predictor import FrameResult, LiveStream
+from rvtssm.prediction.predictor import FrameResult, LiveStream
 
 
 class EventDetector(Node):

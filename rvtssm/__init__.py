@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rvtssm.events.readers import open_recording as open
-    from rvtssm.inference.predictor import Prediction, Predictor, load
+    from rvtssm.prediction.predictor import Prediction, Predictor, load
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ __all__ = ["Events", "Prediction", "Predictor", "__version__", "load", "open"]
 _HOMES = {
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.events.readers", "open_recording"),
-    **{name: ("rvtssm.inference.predictor", name) for name in ("Prediction", "Predictor", "load")},
+    **{name: ("rvtssm.prediction.predictor", name) for name in ("Prediction", "Predictor", "load")},
 }
 
 

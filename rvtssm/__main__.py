@@ -2,7 +2,7 @@
 
 import sys
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,14 +14,14 @@ from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingCo
 from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.inference.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
-from rvtssm.limits import check_at_least, check_choice, check_positive
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
+from rvtssm.prediction.inference_config import TRACKERS, ExportConfig, LabelConfig, LiveConfig, PredictConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.records import STILL_US
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.limits import check_at_least, check_choice, check_positive
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 

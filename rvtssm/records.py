@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rvtssm.limits import check_choice
+from rvtssm.system.limits import check_choice
 
 if TYPE_CHECKING:
     import torch

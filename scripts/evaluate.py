@@ -6,7 +6,7 @@ python scripts/evaluate.py checkpoint=... dataset.raw_dir=data/gen1 evaluation.f
 
 import sys
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rvtssm.commands.config_keys import Key, keys_of, purpose
+from rvtssm.commands.verbs import SAFE_FORMATS, VERBS
 from rvtssm.config import Config
-from rvtssm.config_keys import Key, keys_of, purpose
-from rvtssm.verbs import SAFE_FORMATS, VERBS
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {

@@ -12,4 +12,4 @@ install=(outputs/lowest/bin/python -m uv pip install --python outputs/lowest/bin
 "${install[@]}" pytest hypothesis scipy packaging  # the newest ones that go with these
 outputs/lowest/bin/python -m pip list
 OMP_NUM_THREADS=1 outputs/lowest/bin/python -m pytest tests/ssm tests/models tests/evaluation tests/preparation \
-    tests/inference/test_export_detector.py tests/inference/test_predictor.py
+    tests/export/test_export_detector.py tests/prediction/test_predictor.py

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 
 CALLS = ("fsync", "mkdir", "rename", "replace")  # of `os`; pathlib uses them, too
 BOUND_S = 300.0

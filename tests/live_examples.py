@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._inductor.config
 
-from rvtssm import cli
+from rvtssm.commands import cli
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings

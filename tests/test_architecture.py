@@ -19,37 +19,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# small files that every room may use
-FOUNDATION = {
-    "limits",
-    "progress",
-    "provenance",
-    "atomic_files",
-    "file_errors",
-    "free_memory",
-    "output_folder",
-    "watchdog",
-    "workers",
-    "environment",
-    "extras",
-    "config_keys",
-    "plugins",
-    "cache",
-    "remote",
-}
 ROOMS = {
     *("records", "boxes", "events", "simulation", "preparation", "inspection", "ssm", "datasets", "models"),
-    *("training", "evaluation", "inference", "serve"),
+    *("drawing", "streaming", "prediction", "serve", "export", "training", "evaluation", "reports"),
 }
+GROUND = {"system", "remote"}  # files, processes and object stores, which every room may use
 MAY_IMPORT = {
-    "__init__": {"records", "events.readers", "inference.predictor"},
-    "__main__": {"cli"},
-    **{name: set() for name in FOUNDATION},
-    "output_folder": {"atomic_files"},
-    "remote": {"atomic_files", "cache", "extras"},
-    "progress": {"workers"},
-    "workers": {"watchdog", "extras"},
-    **{name: set(FOUNDATION) for name in ROOMS},
+    "__init__": {"records", "events.readers", "prediction.predictor"},
+    "__main__": {"commands"},
+    "system": set(),
+    "remote": {"system"},
+    **{name: set(GROUND) for name in ROOMS},
 }
 for room, others in {
     "boxes": {"records"},
@@ -59,25 +39,26 @@ for room, others in {
     "inspection": {"records", "events", "preparation.store"},
     "datasets": {"records", "boxes", "events", "preparation.store"},
     "models": {"records", "boxes", "ssm"},
-    "inference": {"records", "boxes", "events", "models"},
-    "serve": {"records", "events", "models", "inference"},
-    "evaluation": {"records", "boxes", "events", "ssm", "models", "inference"},
-    "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "inference.draw"},
+    "drawing": {"records", "boxes", "events", "streaming.sources", "prediction.inference_config"},
+    "streaming": {"records", "events", "models", "prediction.frame_size"},
+    "prediction": {"records", "boxes", "events", "models", "drawing", "streaming", "export"},
+    "serve": {"records", "events", "models", "drawing", "streaming"},
+    "export": {"records", "events", "models", "streaming", "prediction.frame_size"},
+    "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "drawing"},
+    "reports": {"evaluation", "ssm.spectrum", "prediction.inference_config"},
+    "evaluation": {"records", "boxes", "events", "ssm", "datasets", "models", "streaming", "drawing"}
+    | {"prediction", "export", "training.launch", "config"}
+    | {"commands.announcement", "commands.run_files", "commands.weights"},
 }.items():
     MAY_IMPORT[room] |= others
 MAY_IMPORT |= {
-    "config": FOUNDATION | ROOMS,  # and of those only the config classes and their checks
-    "run": FOUNDATION | ROOMS | {"config"},
-    "verbs": {"config_keys"},
-    "composition": {"config", "plugins"},
-    "sweeps": {"composition", "config", "run", "extras"},
-    "cli": {"composition", "config", "run", "sweeps", "verbs", "command_help"},
-    "command_help": {"config", "config_keys", "verbs"},
+    "config": GROUND | ROOMS,  # and of those only the config classes and their checks
+    "commands": GROUND | ROOMS | {"config"},
 }
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = (*sorted(FOUNDATION), "records", "events", "simulation", "preparation", "inspection")
-WITHOUT_HYDRA = ("boxes", "ssm", "datasets", "models", "evaluation", "inference", "serve", "training", "run")
+WITHOUT_TORCH = (*sorted(GROUND), "records", "events", "simulation", "preparation", "inspection")
+WITHOUT_HYDRA = tuple(sorted(ROOMS - set(WITHOUT_TORCH)))
 MAY_NOT_IMPORT = {
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH},
     **{room: {"hydra", "omegaconf"} for room in WITHOUT_HYDRA},
@@ -183,7 +164,7 @@ def test_a_room_imports_only_what_its_row_allows(path: Path):
 
 def test_the_config_takes_from_the_rooms_their_config_classes_and_tables_only():
     names = [name for name in read(PACKAGE / "config.py").imports if name.startswith("rvtssm.")]
-    names = [name for name in names if not name.startswith("rvtssm.limits.")]
+    names = [name for name in names if not name.startswith("rvtssm.system.limits.")]
     assert names
     assert all(name.endswith("Config") or name.rpartition(".")[2].isupper() for name in names), names
 

@@ -27,7 +27,7 @@ from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
-from rvtssm.workers import Processes, WorkerDied
+from rvtssm.system.workers import Processes, WorkerDied
 
 EVENTS = random_events(300)
 FRAME = (2, 3, 4)
@@ -167,7 +167,7 @@ def endless(tmp_path) -> Path:
 
 READ = """
 import sys
-from rvtssm import watchdog
+from rvtssm.system import watchdog
 from rvtssm.preparation.store import open_sequence
 watchdog.LIMIT_S = 1.0
 open_sequence(sys.argv[1])
@@ -196,7 +196,8 @@ def test_the_parent_of_a_stopped_worker_knows_why(endless):
 LOAD = """
 import sys
 from torch.utils.data import DataLoader
-from rvtssm import cli, watchdog
+from rvtssm.commands import cli
+from rvtssm.system import watchdog
 from rvtssm.preparation.store import open_sequence
 watchdog.LIMIT_S = 1.0
 loader = DataLoader(sys.argv[1:], num_workers=1, collate_fn=lambda paths: open_sequence(paths[0]))
@@ -226,7 +227,7 @@ def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
 
 PARENT = """
 import sys
-from rvtssm.workers import Processes
+from rvtssm.system.workers import Processes
 workers = Processes(1)
 workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
 workers.wait()
@@ -252,7 +253,7 @@ def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
 def test_a_slow_but_idle_read_is_not_stopped():
     code = """
 import time
-from rvtssm import watchdog
+from rvtssm.system import watchdog
 watchdog.LIMIT_S = 0.5
 with watchdog.watched("slow.h5"):
     time.sleep(2.5)
@@ -263,7 +264,7 @@ with watchdog.watched("slow.h5"):
 def test_signals_of_the_program_stay_its_own():
     code = """
 import os, signal
-from rvtssm import watchdog
+from rvtssm.system import watchdog
 seen = []
 for number in (signal.SIGALRM, watchdog._STOP_SIGNAL):
     signal.signal(number, lambda *_: seen.append(_[0]))

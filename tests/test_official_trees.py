@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rvtssm import cli
+from rvtssm.commands import cli
 
 TOY = (
     "model=tiny",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm import cli
+from rvtssm.commands import cli
+from rvtssm.commands.config_keys import keys_of
+from rvtssm.commands.sweeps import compose_study
+from rvtssm.commands.verbs import VERBS
 from rvtssm.config import Config
-from rvtssm.config_keys import keys_of
-from rvtssm.sweeps import compose_study
-from rvtssm.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "data_prep/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -107,7 +107,7 @@ def test_links_are_those_of_the_site(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
 def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
-    """They run in tests/test_end_to_end.py; after a change, scripts/notebook_pages.py writes the page again."""
+    """They run in tests/commands/test_end_to_end.py; scripts/notebook_pages.py writes the page again after a change."""
     cells, page = NOTEBOOKS["cells"](notebook), notebook.with_suffix(".md").read_text()
     assert NOTEBOOKS["programs"](page) == [cell.text for cell in cells if not cell.is_prose]
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []

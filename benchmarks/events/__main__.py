@@ -18,8 +18,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rvtssm.atomic_files import atomic_file
-from rvtssm.workers import num_usable_cores
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.workers import num_usable_cores
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
 PACKAGES = ("numpy", "numba", "h5py", "hdf5plugin", "zstandard", "torch")

@@ -26,9 +26,9 @@ from rich.console import Console
 from benchmarks.events.__main__ import facts, table
 from benchmarks.events.encoders import WRITERS, readout
 from benchmarks.events.preparation import RVT_PACKING
-from rvtssm.atomic_files import atomic_file
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.records import Events
+from rvtssm.system.atomic_files import atomic_file
 
 FORMATS = ("dat", "evt2", "evt21", "evt3", "ecf", "rvt")
 LIMIT_MB = 1000

@@ -42,7 +42,7 @@ from rvtssm.preparation.store import open_sequence
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
-from rvtssm.workers import Processes
+from rvtssm.system.workers import Processes
 
 SENSORS = {"gen1": (240, 304, 1, 3.0), "onempx": (720, 1280, 2, 0.6)}  # height, width, downsample, seconds simulated
 RATES = (5.5, 10.0)  # million events per second

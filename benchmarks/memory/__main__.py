@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.memory.study import GROUPS_S, VARIANTS, Variant, train_and_score
 from benchmarks.sequence.study import spread
-from rvtssm.atomic_files import atomic_file
+from rvtssm.system.atomic_files import atomic_file
 
 Row = dict[str, Any]
 _HEADER = """# Which layers remember objects that stand still

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
-from rvtssm import cli
-from rvtssm.atomic_files import atomic_file
-from rvtssm.sweeps import compose_study
+from rvtssm.commands import cli
+from rvtssm.commands.sweeps import compose_study
+from rvtssm.system.atomic_files import atomic_file
 
 
 def main(arguments: list[str] | None = None) -> int:

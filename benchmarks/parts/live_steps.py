@@ -13,13 +13,13 @@ import yaml
 
 from benchmarks.events.__main__ import cpu_extensions
 from rvtssm.evaluation.study_config import StudyConfig
-from rvtssm.evaluation.study_tables import score_from_json
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
-from rvtssm.inference.live import StreamDetector
 from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint
+from rvtssm.reports.study_tables import score_from_json
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.system.workers import num_usable_cores
 from rvtssm.training.checkpoints import best_checkpoint
-from rvtssm.workers import num_usable_cores
 
 LIVE_STEPS = 60  # 3 s of a recording
 TURNS = 3

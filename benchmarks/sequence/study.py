@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.sequence.model import SequenceModel, count_parameters
-from rvtssm.atomic_files import atomic_file
 from rvtssm.ssm.layer import StepScale
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.system.atomic_files import atomic_file
 
 _TEST_BATCH = 100  # sequences
 

@@ -47,9 +47,9 @@ from benchmarks.training.step import (
     peak_bytes,
     take_turns,
 )
-from rvtssm.atomic_files import atomic_file
-from rvtssm.composition import compose
+from rvtssm.commands.composition import compose
 from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.system.atomic_files import atomic_file
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that

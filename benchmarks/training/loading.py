@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.step import Shape, build_training
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.generate import generate
+from rvtssm.commands.preprocess import preprocess
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.run.generate import generate
-from rvtssm.run.preprocess import preprocess
 
 RECORDINGS, SECONDS = 4, 3
 

@@ -31,15 +31,15 @@ from benchmarks.transfer.finetune import STARTS, finetune
 from benchmarks.transfer.footage import FOOTAGE, Footage, find_clone, simulate_footage, simulate_still
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
 from benchmarks.transfer.transfer_tables import tables
-from rvtssm.atomic_files import atomic_file
-from rvtssm.cli import compose
-from rvtssm.composition import quoted
+from rvtssm.commands.cli import compose
+from rvtssm.commands.composition import quoted
+from rvtssm.commands.generate import generate
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.tree import find_event_files
-from rvtssm.inference.exported import read_weights_file
+from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
-from rvtssm.run.generate import generate
+from rvtssm.system.atomic_files import atomic_file
 
 PARTS = ("generated", "footage", "pedro", "empty", "recordings")
 EMPTY = ("davis346", "gen1", "imx636")  # cameras before the empty scene

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score
-from rvtssm.cli import compose
-from rvtssm.composition import quoted
+from rvtssm.commands.cli import compose
+from rvtssm.commands.composition import quoted
+from rvtssm.commands.train import train
 from rvtssm.config import Config
 from rvtssm.datasets import custom
 from rvtssm.events.labels import Boxes, read_boxes, write_boxes
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
-from rvtssm.run.train import train
 
 TRAINING_SHARE = 0.6  # of the time of a recording between its first and its last label
 GAP_US = 500_000  # between the last label for training and the first that is scored, which would be nearly the same

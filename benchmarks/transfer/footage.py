@@ -12,10 +12,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from rvtssm.cli import compose
-from rvtssm.composition import quoted
-from rvtssm.inference.draw import write_png
-from rvtssm.run.simulate import simulate
+from rvtssm.commands.cli import compose
+from rvtssm.commands.composition import quoted
+from rvtssm.commands.simulate import simulate
+from rvtssm.drawing.draw import write_png
 from rvtssm.simulation.video import picture_files
 
 MOVING = 255  # the value of moving objects in the masks of CDnet; 170 is their blurred edge

@@ -25,11 +25,11 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.usual_sensors import usual_sensor
-from rvtssm.inference.frame_size import in_sensor_pixels, usual_downsample
-from rvtssm.inference.inference_config import PredictConfig
-from rvtssm.inference.predict_recording import detect, predict_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.prediction.frame_size import in_sensor_pixels, usual_downsample
+from rvtssm.prediction.inference_config import PredictConfig
+from rvtssm.prediction.predict_recording import detect, predict_recording
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
 
 CONFIDENT = 0.5  # the score from which a box counts as confident

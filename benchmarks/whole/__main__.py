@@ -37,7 +37,7 @@ from benchmarks import streaming
 from benchmarks.scan import machine, print_bars
 from benchmarks.whole.detectors import measure_limits, measure_live_steps, measure_passes, met_bars
 from benchmarks.whole.growth import measure_growth
-from rvtssm.atomic_files import atomic_file
+from rvtssm.system.atomic_files import atomic_file
 
 LENGTHS = {"forward": 21, "training": 10}
 _TABLE_WIDTH = 160

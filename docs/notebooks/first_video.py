@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 import rvtssm
-from rvtssm import cli
+from rvtssm.commands import cli
 
 demo = Path("outputs/demo")
 weights, file = demo / "checkpoints/best.ckpt", sorted((demo / "raw/test").glob("*.dat"))[0]

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 import rvtssm
-from rvtssm import cli
+from rvtssm.commands import cli
 
 demo = Path("outputs/demo")
 file = sorted((demo / "raw/test").glob("*.dat"))[0]

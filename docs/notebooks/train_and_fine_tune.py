@@ -11,7 +11,7 @@ import yaml
 from matplotlib.figure import Figure
 
 import rvtssm
-from rvtssm import cli
+from rvtssm.commands import cli
 
 demo, out = Path("outputs/demo"), Path("outputs/notebooks/train_and_fine_tune")
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, open_world, synthetic
-from rvtssm.limits import check_at_least, check_choice
 from rvtssm.records import DatasetSpec
+from rvtssm.system.limits import check_at_least, check_choice
 
 DATASETS: dict[str, DatasetSpec] = {
     "gen1": gen1.SPEC,

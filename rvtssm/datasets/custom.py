@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from rvtssm.events.label_files import LABEL_READERS
-from rvtssm.file_errors import file_errors
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.remote.mirror import local_path, uploaded_file, whole
+from rvtssm.system.file_errors import file_errors
 
 FILE = "dataset.yaml"
 SPEC = DatasetSpec(  # values for keys that the file leaves out

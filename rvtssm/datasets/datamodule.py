@@ -19,10 +19,10 @@ from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingCo
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
-from rvtssm.free_memory import check_memory
-from rvtssm.limits import check_choice
 from rvtssm.records import SequenceBatch, WindowSettings
-from rvtssm.workers import end_with_parent
+from rvtssm.system.free_memory import check_memory
+from rvtssm.system.limits import check_choice
+from rvtssm.system.workers import end_with_parent
 
 # Ctrl-C, the end of a preemptible machine, the end of a job's time
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_at_least, check_choice, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_share
 
 RATE_WINDOWS = ("shrink", "slide", "random")
 

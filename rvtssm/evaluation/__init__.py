@@ -1,4 +1,4 @@
 """Numbers from detections: which boxes count, average precision, the table over inference rates, the report.
 
-Nothing here runs a model; streaming recordings through one is `rvtssm.inference.stream`.
+Nothing here runs a model; streaming recordings through one is `rvtssm.streaming.stream`.
 """

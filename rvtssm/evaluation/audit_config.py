@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rvtssm.limits import check_positive
+from rvtssm.system.limits import check_positive
 
 
 @dataclass

@@ -12,7 +12,7 @@ from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import RecordingMatches, average_precisions, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
-from rvtssm.inference.inference_config import SHOWN_SCORE
+from rvtssm.prediction.inference_config import SHOWN_SCORE
 from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
 MIN_IOU = 0.5

@@ -10,15 +10,15 @@ from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.inference.frame_size import detector_for_frame, usual_downsample
-from rvtssm.inference.live import StreamDetector
-from rvtssm.inference.schedule import FixedRate
-from rvtssm.inference.stream import check_causal
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.progress import progress_bar
+from rvtssm.prediction.frame_size import detector_for_frame, usual_downsample
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.schedule import FixedRate
+from rvtssm.streaming.stream import check_causal
+from rvtssm.system.progress import progress_bar
 
 _BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
 

@@ -24,8 +24,8 @@ from rvtssm.events.representations import (
 )
 from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
-from rvtssm.free_memory import check_memory
 from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.system.free_memory import check_memory
 
 Ints = npt.NDArray[np.int64]
 _FIRST_ROOM = 1 << 16  # events a new counter has room for

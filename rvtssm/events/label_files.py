@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
-from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import whole
+from rvtssm.system.file_errors import file_errors
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time in a line that was cut

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.atomic_files import atomic_file
-from rvtssm.file_errors import file_errors
 from rvtssm.records import DatasetSpec, Labels, Windows
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.file_errors import file_errors
 
 BOX_DTYPE = np.dtype(
     [

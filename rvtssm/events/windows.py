@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.limits import check_at_least
 from rvtssm.records import Windows, WindowSettings
+from rvtssm.system.limits import check_at_least
 
 LATE_US = 10_000  # of a live stream; events that are later than this behind others mean that the clock has jumped
 LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long

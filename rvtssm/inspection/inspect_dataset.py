@@ -16,9 +16,9 @@ from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
-from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import whole
+from rvtssm.system.progress import progress_bar
 
 SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")

@@ -19,17 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rvtssm.atomic_files import atomic_file
-from rvtssm.file_errors import file_errors
-from rvtssm.limits import check_note
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.provenance import written_by
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import without_values
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.limits import check_note
+from rvtssm.system.provenance import written_by
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rvtssm.extras import check_extra
-from rvtssm.file_errors import file_errors
 from rvtssm.models.named_weights import named_weights
+from rvtssm.system.extras import check_extra
+from rvtssm.system.file_errors import file_errors
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
 _PREFIX = re.compile("hf:/{1,2}")  # pathlib makes one slash of two

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from rvtssm.limits import check_choice
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.system.limits import check_choice
 
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # the last one is that of ARM
 

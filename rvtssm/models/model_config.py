@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.limits import check_at_least, check_choice, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_share
 
 PRECISIONS = ("float32", "bf16")  # outside of training
 SCORES = ("objectness_times_class", "class_only")

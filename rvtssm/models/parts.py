@@ -1,6 +1,5 @@
 """The backbones, necks and heads that a detector can have; these tables are where a new one is added."""
 
-from rvtssm.limits import check_choice
 from rvtssm.models.contracts import Backbone, Head, Neck
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
@@ -9,6 +8,7 @@ from rvtssm.models.rvt_backbone import RvtBackbone
 from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.limits import check_choice
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}

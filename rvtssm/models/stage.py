@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rvtssm.limits import check_choice
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.system.limits import check_choice
 
 
 class Downsample(nn.Module):

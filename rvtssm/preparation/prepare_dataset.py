@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from rvtssm.atomic_files import remove_abandoned
 from rvtssm.events.readers.index import index_folder
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.preparation import sections
@@ -30,10 +29,11 @@ from rvtssm.preparation.prepare_recording import (
     prepare_recording,
 )
 from rvtssm.preparation.sections import Job, SectionedRecording
-from rvtssm.progress import progress_bar
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.remote.mirror import is_mirrored, local_path
-from rvtssm.workers import (
+from rvtssm.system.atomic_files import remove_abandoned
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.workers import (
     DaskCluster,
     Done,
     Processes,

@@ -27,14 +27,14 @@ import numpy.typing as npt
 from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
 from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.events.tree import RVT_FOLDER
-from rvtssm.file_errors import file_errors
-from rvtssm.free_memory import check_memory
 from rvtssm.preparation.compress import decompress_into
 from rvtssm.preparation.text_lengths import check_lengths
 from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
-from rvtssm.watchdog import watched
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.free_memory import check_memory
+from rvtssm.system.watchdog import watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16

@@ -17,10 +17,10 @@ from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_rec
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
-from rvtssm.progress import run_all
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.remote.mirror import local_path
-from rvtssm.workers import Task
+from rvtssm.system.progress import run_all
+from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
 _NO_DIGEST = "no digest"  # not a fault

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from rvtssm.atomic_files import named_if_full
-from rvtssm.cache import cache_folder
 from rvtssm.remote.object_store import RemoteFile, describe, read_range
+from rvtssm.system.atomic_files import named_if_full
+from rvtssm.system.cache import cache_folder
 
 _BLOCK = 1 << 18  # bytes
 _MOST_BLOCKS = 32  # in one request

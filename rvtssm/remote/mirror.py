@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from rvtssm.atomic_files import atomic_file, named_if_full, staging_folder
 from rvtssm.remote.copies import Copy, held, mirror_folder, place, remove, url_of
 from rvtssm.remote.object_store import is_url, list_files, parts_of, upload
+from rvtssm.system.atomic_files import atomic_file, named_if_full, staging_folder
 
 _REQUESTS = 16  # at once, where many files are opened
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rvtssm.extras import check_extra
+from rvtssm.system.extras import check_extra
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before the second attempt, the third, ...
 _TIMEOUT_S = 20.0  # of one attempt to connect, and of silence during a transfer

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.limits import check_at_least, check_positive
+from rvtssm.system.limits import check_at_least, check_positive
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_HZ, MAX_HZ = 5, 200  # of the slider

@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.requests import ClientDisconnect
 
-from rvtssm.inference.draw import CLASS_COLORS
+from rvtssm.drawing.draw import CLASS_COLORS
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.serve.serve_config import LOOPBACK, MAX_HZ, MIN_HZ, ServeConfig
 from rvtssm.serve.session import Opening, Session

@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.readers import open_recording
-from rvtssm.file_errors import FILE_ERRORS
-from rvtssm.inference.event_camera import open_camera
-from rvtssm.inference.live import StreamDetector
-from rvtssm.inference.live_run import LiveResult, LiveRun
-from rvtssm.inference.replay import Replay
-from rvtssm.inference.schedule import FixedRate
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections, Events
 from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ
+from rvtssm.streaming.event_camera import open_camera
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.live_run import LiveResult, LiveRun
+from rvtssm.streaming.replay import Replay
+from rvtssm.streaming.schedule import FixedRate
+from rvtssm.system.file_errors import FILE_ERRORS
 
 _PICTURE_S = 0.04  # between pictures
 _SHOWN_US = 40_000  # of events in a picture

@@ -9,11 +9,11 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rvtssm.cache import cache_folder
 from rvtssm.events.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
-from rvtssm.watchdog import is_running
+from rvtssm.system.cache import cache_folder
+from rvtssm.system.watchdog import is_running
 
 _CHECK_S = 120.0
 _MOST_NAME = 80  # letters

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets import open_world, synthetic
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.progress import run_all
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.scene import Scene, build_scene
 from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
 from rvtssm.simulation.world import World
 from rvtssm.simulation.world_building import build_world
-from rvtssm.workers import WorkerDied
+from rvtssm.system.atomic_files import atomic_file, remove_abandoned
+from rvtssm.system.progress import run_all
+from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPES = {"synthetic": 1, "open_world": 4}  # raise one if a change makes the same settings give other recordings

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets.synthetic import SPEC
-from rvtssm.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 
 FIRST_LABEL_US = 100_000
 

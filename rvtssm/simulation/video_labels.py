@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
-from rvtssm.file_errors import file_errors
 from rvtssm.simulation.video import VideoSource
+from rvtssm.system.file_errors import file_errors
 
 _MOST_CLASSES = 1 << 16
 _LARGEST_JUMP = 2.0  # of a track between two labels, in sizes of its box; more is another object

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.limits import check_choice
+from rvtssm.system.limits import check_choice
 
 Modes = tuple[np.ndarray, np.ndarray]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.limits import check_at_least, check_choice
+from rvtssm.system.limits import check_at_least, check_choice
 
 SCANS = ("auto", "triton", "loop")
 

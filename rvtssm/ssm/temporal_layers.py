@@ -7,7 +7,6 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from rvtssm.limits import check_choice
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
@@ -16,6 +15,7 @@ from rvtssm.ssm.s4d import S4D
 from rvtssm.ssm.s5 import S5
 from rvtssm.ssm.s7 import build_s7
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.limits import check_choice
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,

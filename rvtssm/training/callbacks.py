@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from rvtssm.inference.draw import draw_frame, shown_events
+from rvtssm.drawing.draw import draw_frame, shown_events
 from rvtssm.models.detector import parameters_by_room
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.training.loggers import show_image, shows_images

@@ -16,9 +16,9 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from rvtssm.atomic_files import atomic_file, remove_abandoned
 from rvtssm.datasets.datamodule import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file
+from rvtssm.system.atomic_files import atomic_file, remove_abandoned
 
 log = logging.getLogger(__name__)
 

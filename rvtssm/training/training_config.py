@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rvtssm.limits import check_at_least, check_choice, check_positive
+from rvtssm.system.limits import check_at_least, check_choice, check_positive
 
 # Weights stay in full precision, since there are no complex numbers of 16 bits.
 PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import streaming
 from benchmarks.training import step
-from rvtssm.composition import compose
+from rvtssm.commands.composition import compose
 from rvtssm.models.model_config import ModelConfig
 
 GATED = ("temporal.discretization=bilinear", "temporal.s7_block=gated")

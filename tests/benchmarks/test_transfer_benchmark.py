@@ -14,14 +14,14 @@ from benchmarks.transfer import finetune, footage, scoring
 from benchmarks.transfer.footage import FOOTAGE, MOVING, MotRow, boxes_of_mask, mot_rows, unsure_boxes, write_mot
 from benchmarks.transfer.offsets import offsets, without_offsets
 from benchmarks.transfer.scoring import LabelledRecording, count_confident, read_split, score, without_regions
-from rvtssm import cli
+from rvtssm.commands import cli
 from rvtssm.datasets import custom
 from rvtssm.evaluation.coco import ScoredRecording
-from rvtssm.inference.inference_config import PredictConfig
-from rvtssm.inference.predict_recording import predict_recording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.prediction.inference_config import PredictConfig
+from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections, Labels
 from rvtssm.simulation.video import open_video
 from rvtssm.simulation.video_labels import read_video_labels

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from rvtssm import datasets
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.preprocess import preprocess
 from rvtssm.config import configs_dir
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -23,7 +24,6 @@ from rvtssm.events.tree import find_recordings
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import Events, WindowSettings
-from rvtssm.run.preprocess import preprocess
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
 HEIGHT, WIDTH = 60, 80

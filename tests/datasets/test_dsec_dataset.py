@@ -15,13 +15,13 @@ from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.inference.stream import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.streaming.stream import stream
 
 # as in dsec-det, config/train_val_test_split.yaml
 PUBLISHED = {

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm import cli
+from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.audit_config import AuditConfig
-from rvtssm.evaluation.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
 from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.readers.dat import write_dat
@@ -21,6 +20,7 @@ from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
+from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -27,10 +27,10 @@ from rosbags import rosbag1, rosbag2
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 from rvtssm.events.readers import open_recording
-from rvtssm.inference.sources import find_sources, opened_source
 from rvtssm.records import Events
+from rvtssm.streaming.sources import find_sources, opened_source
 
 EVENTS = random_events(700, seed=1, span_us=300_000, start_us=1_650_000_000_000_000)
 SHORT = random_events(700, seed=1, span_us=300_000)  # the clock of a camera, which words can represent
@@ -216,6 +216,6 @@ def test_a_cell_of_another_type_is_an_error(tmp_path, change):
 
 def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):
     path = write_events(tmp_path / "bag", SHORT, "mcap")
-    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None if name == "rosbags" else find_spec(name))
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rosbags" else find_spec(name))
     with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
         open_recording(path)

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm import watchdog
+from rvtssm.system import watchdog
 from tests.fuzz.mutants import mutate
 from tests.fuzz.targets import STREAM, TARGETS, valid_file
 

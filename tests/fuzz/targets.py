@@ -25,8 +25,8 @@ from rvtssm.events.labels import clean_boxes, unusable_boxes, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
-from rvtssm.inference.export_detector import METADATA_KEY
-from rvtssm.inference.exported import read_exported
+from rvtssm.export.export_detector import METADATA_KEY
+from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.preparation.compress import FrameCompressor

@@ -15,7 +15,7 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_even
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat

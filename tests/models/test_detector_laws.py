@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
-from rvtssm.models.step import DetectorStep
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)

@@ -9,11 +9,11 @@ import torch
 from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
 
+from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.detector import build_detector, count_parameters
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.ssm2d import SSM2D, RealSSM2D
-from rvtssm.models.step import DetectorStep
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)

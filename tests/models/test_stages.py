@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.step import DetectorStep
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm import cli
+from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS

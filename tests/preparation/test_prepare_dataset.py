@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
 
+from rvtssm.commands.preprocess import _print_summary
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
@@ -27,8 +28,7 @@ from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.store import SequenceWriter, open_sequence
 from rvtssm.records import WindowSettings
-from rvtssm.run.preprocess import _print_summary
-from rvtssm.workers import Done
+from rvtssm.system.workers import Done
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
 WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
@@ -460,7 +460,7 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
     assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    monkeypatch.setattr("rvtssm.workers._CLUSTER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("rvtssm.system.workers._CLUSTER_TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match="no dask scheduler answers"):
         prepare(tmp_path, scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
 from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.labels import read_boxes, write_boxes

@@ -12,8 +12,7 @@ import pytest
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_hdf5
 
-from rvtssm import cli
-from rvtssm.cache import cache_folder
+from rvtssm.commands import cli
 from rvtssm.datasets import DatasetConfig, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
@@ -30,7 +29,8 @@ from rvtssm.preparation.verification import verify_dataset
 from rvtssm.records import Labels, Windows, WindowSettings
 from rvtssm.remote import copies, object_store
 from rvtssm.remote.object_store import list_files, read_range, upload
-from rvtssm.workers import DaskCluster
+from rvtssm.system.cache import cache_folder
+from rvtssm.system.workers import DaskCluster
 
 SETTINGS = WindowSettings(50_000)
 CONFIG = PreprocessConfig(splits=("train",), workers=1)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rvtssm.cache import cache_folder
 from rvtssm.remote import copies, mirror, object_store
 from rvtssm.remote.object_store import RemoteFile
+from rvtssm.system.cache import cache_folder
 
 BLOCK = 4096
 CONTENT = np.random.default_rng(0).bytes(50 * BLOCK + 100)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import s3fs
 
-from rvtssm import extras
 from rvtssm.remote import object_store
 from rvtssm.remote.object_store import describe, list_files, parts_of, read_range, upload
+from rvtssm.system import extras
 
 
 class Flaky:

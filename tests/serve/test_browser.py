@@ -14,9 +14,9 @@ import time
 import pytest
 import uvicorn
 
-from rvtssm.cache import cache_folder
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
+from rvtssm.system.cache import cache_folder
 
 CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""
 FLAGS = (

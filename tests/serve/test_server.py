@@ -16,13 +16,13 @@ from fake_camera import FakeDevice, packets_of
 from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from rvtssm import cli
-from rvtssm.cache import cache_folder
+from rvtssm.commands import cli
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.index import index_path
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 from rvtssm.serve.session import Opening, Session
+from rvtssm.system.cache import cache_folder
 
 HEIGHT, WIDTH = 48, 64
 LOCAL, SESSION = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/session"
@@ -372,8 +372,8 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
 
     monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
     monkeypatch.setattr("uvicorn.Server.run", run)
-    monkeypatch.setattr("rvtssm.run.serve.weights_path", lambda config: "best.ckpt")
-    monkeypatch.setattr("rvtssm.run.serve.read_weights_file", lambda *_: weights("float32"))
+    monkeypatch.setattr("rvtssm.commands.serve.weights_path", lambda config: "best.ckpt")
+    monkeypatch.setattr("rvtssm.commands.serve.read_weights_file", lambda *_: weights("float32"))
     try:
         socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError:
@@ -398,6 +398,6 @@ def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, cap
     ):
         assert cli.main(["serve", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr("rvtssm.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
     assert "pip install -e '.[web]'" in " ".join(capsys.readouterr().err.split())

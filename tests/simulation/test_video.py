@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from rvtssm import cli
+from rvtssm.commands import cli
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording

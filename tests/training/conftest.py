@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rvtssm.cli import compose
+from rvtssm.commands.cli import compose
+from rvtssm.commands.generate import generate
+from rvtssm.commands.preprocess import preprocess
 from rvtssm.config import Config
-from rvtssm.run.generate import generate
-from rvtssm.run.preprocess import preprocess
 from tests.training.watched import train_as_rank
 
 OVERRIDES = (

@@ -21,10 +21,10 @@ from typing import TextIO
 import pytest
 import torch
 
+from rvtssm.commands.evaluate import evaluate
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.remote.object_store import upload
-from rvtssm.run.evaluate import evaluate
-from rvtssm.run.train import train
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from tests.training.conftest import BATCH, BOUND_S, shares
 from tests.training.watched import train_as_rank, train_as_script

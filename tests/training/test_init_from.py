@@ -8,9 +8,9 @@ import shutil
 import pytest
 import torch
 
+from rvtssm.commands.train import train
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run.train import train
 from rvtssm.training.checkpoints import last_checkpoint
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_does_not_start_from_other_weights(toy_config, tmp_pa
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.run.train.SequenceDataModule", lambda *arguments: pytest.fail("data were touched"))
+    monkeypatch.setattr("rvtssm.commands.train.SequenceDataModule", lambda *arguments: pytest.fail("data were touched"))
     with pytest.raises(ValueError, match=r"training\.init_from: there is no checkpoint at .*missing\.ckpt"):
         train(toy_config(tmp_path, f"training.init_from={tmp_path / 'missing.ckpt'}"))
 

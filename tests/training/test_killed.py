@@ -13,9 +13,9 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.cli import main
+from rvtssm.commands import train as verb
+from rvtssm.commands.cli import main
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run import train as verb
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 

@@ -19,8 +19,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
 
 from rvtssm.config import Config
+from rvtssm.evaluation.batch_workers import join_ranks
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run.batch_workers import join_ranks
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import build_trainer
 from rvtssm.training.launch import check_processes
@@ -87,7 +87,9 @@ def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(start
 
 @pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "0"}])
 def test_an_evaluation_takes_its_place_from_srun_but_not_from_a_script_of_sbatch(started_by, monkeypatch, step):
-    monkeypatch.setattr("rvtssm.run.batch_workers.Ranks", lambda found: (found.world_size(), found.global_rank()))
+    monkeypatch.setattr(
+        "rvtssm.evaluation.batch_workers.Ranks", lambda found: (found.world_size(), found.global_rank())
+    )
     started_by(**{name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}, **step)
     assert join_ranks(Config()) == ((4, 1) if step else None)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
@@ -17,7 +18,6 @@ from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
-from rvtssm.run.train import train
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import fit
@@ -391,7 +391,7 @@ def test_gradients_are_clipped_by_value(toy_config, tmp_path, monkeypatch, clip_
         trainer.callbacks.insert(0, gradients)
         return trainer
 
-    monkeypatch.setattr("rvtssm.run.train.build_trainer", with_gradients)
+    monkeypatch.setattr("rvtssm.commands.train.build_trainer", with_gradients)
     train(toy_config(tmp_path, "training.steps=2", f"optim.clip_value={clip_value}"))
     assert len(gradients.largest) == 2
     if clip_value:

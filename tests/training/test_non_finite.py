@@ -10,10 +10,10 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.cli import main
+from rvtssm.commands import train as verb
+from rvtssm.commands.cli import main
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run import train as verb
-from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.non_finite import replay
@@ -54,7 +54,7 @@ def poisoned(monkeypatch, toy_config):
             trainer.callbacks.insert(0, Poison(what))
             return trainer
 
-        monkeypatch.setattr("rvtssm.run.train.build_trainer", with_poison)
+        monkeypatch.setattr("rvtssm.commands.train.build_trainer", with_poison)
         with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
             train(toy_config(out, *SETTINGS, *overrides))
         assert not list(out.glob(".non_finite*"))

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rvtssm.commands.train import train
 from rvtssm.datasets.datamodule import ResumableLoader
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run.train import train
 from rvtssm.training import pace as pace_module
 from rvtssm.training.callbacks import left_text, pace_text
 from rvtssm.training.checkpoints import last_checkpoint

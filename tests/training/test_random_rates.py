@@ -6,8 +6,8 @@ import lightning as L
 import pytest
 import torch
 
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.run.train import train
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 
@@ -39,7 +39,7 @@ def test_a_run_at_random_rates_resumes_exactly(toy_config, tmp_path, monkeypatch
         return trainer
 
     with monkeypatch.context() as patch:
-        patch.setattr("rvtssm.run.train.build_trainer", mortal)
+        patch.setattr("rvtssm.commands.train.build_trainer", mortal)
         with pytest.raises(MemoryError):
             train(toy_config(tmp_path / "cut", *SETTINGS))
     assert load_file(last_checkpoint(tmp_path / "cut"))["global_step"] == 6

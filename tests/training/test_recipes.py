@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rvtssm.cli import compose
+from rvtssm.commands.checks import check
+from rvtssm.commands.cli import compose
 from rvtssm.config import Config, configs_dir
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.inference.stream import stream
 from rvtssm.models.checkpoint import CheckpointMeta
-from rvtssm.run.checks import check
+from rvtssm.streaming.stream import stream
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import build_optimizer
 

@@ -15,10 +15,10 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.atomic_files import atomic_file
-from rvtssm.cli import main
+from rvtssm.commands.cli import main
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
-from rvtssm.run.train import train
+from rvtssm.system.atomic_files import atomic_file
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
 from rvtssm.training.fit import find_resume
@@ -66,7 +66,7 @@ def interrupted(monkeypatch, toy_config):
             return trainer
 
         with monkeypatch.context() as patch:
-            patch.setattr("rvtssm.run.train.build_trainer", with_interruption)
+            patch.setattr("rvtssm.commands.train.build_trainer", with_interruption)
             with pytest.raises(error):
                 train(toy_config(out, *SETTINGS, *overrides))
 
@@ -341,7 +341,7 @@ def test_the_last_checkpoint_is_written_when_it_is_time(interrupted, toy_config,
         trainer.callbacks.insert(0, Waiting())
         return trainer
 
-    monkeypatch.setattr("rvtssm.run.train.build_trainer", slow)
+    monkeypatch.setattr("rvtssm.commands.train.build_trainer", slow)
     train(toy_config(tmp_path, *SETTINGS, "training.checkpoint_minutes=10"))
     assert sorted(set(written)) == [2, 4, 6, 8, 9]
     assert_same_run(tmp_path, whole, logged)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.run.train import train
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
@@ -327,7 +327,7 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, m
         "training.channels_last=true",
         "training.fused=false",
     )
-    monkeypatch.setattr("rvtssm.run.train.speed_up", partial(speed_up, backend="eager"))
+    monkeypatch.setattr("rvtssm.commands.train.speed_up", partial(speed_up, backend="eager"))
     torch._dynamo.reset()
     plain, fast = tmp_path / "plain", tmp_path / "fast"
     train(toy_config(plain, "training.steps=2"))

@@ -16,11 +16,11 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rvtssm.cli import compose
-from rvtssm.inference.draw import draw_frame
+from rvtssm.commands.cli import compose
+from rvtssm.commands.train import train
+from rvtssm.drawing.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.records import WindowSettings
-from rvtssm.run.train import train
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS

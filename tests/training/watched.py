@@ -13,9 +13,9 @@ from pathlib import Path
 import lightning as L
 import torch
 
-from rvtssm.cli import main
+from rvtssm.commands import train as verb
+from rvtssm.commands.cli import main
 from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.run import train as verb
 from rvtssm.training import fit
 
 

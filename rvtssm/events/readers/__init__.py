@@ -30,8 +30,8 @@ from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
-from rvtssm.file_errors import file_errors
 from rvtssm.remote.mirror import local_path, whole
+from rvtssm.system.file_errors import file_errors
 
 __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
 

@@ -21,8 +21,8 @@ from rvtssm.events.readers.event_messages import (
 )
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import MAX_EVENTS_PER_UNIT, POSITION, EventBuffer, Recording, State
-from rvtssm.extras import check_extra
-from rvtssm.file_errors import file_errors
+from rvtssm.system.extras import check_extra
+from rvtssm.system.file_errors import file_errors
 
 ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
 BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.atomic_files import atomic_file
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.recording import (
@@ -25,6 +24,7 @@ from rvtssm.events.readers.recording import (
     State,
 )
 from rvtssm.records import Events
+from rvtssm.system.atomic_files import atomic_file
 
 _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])

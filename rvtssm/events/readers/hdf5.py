@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
 from rvtssm.events.readers.recording import Recording
-from rvtssm.file_errors import file_errors
 from rvtssm.remote.mirror import PartialFile
-from rvtssm.watchdog import watched
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.watchdog import watched
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_PACKED = 1 << 16  # no known file unpacks one stored byte to more bytes than this

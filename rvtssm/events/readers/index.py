@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.atomic_files import atomic_file
-from rvtssm.cache import cache_folder
 from rvtssm.remote.mirror import is_mirrored
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.cache import cache_folder
 
 _MAGIC = b"rvtssm index 1\n"  # raise the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings of the same size and age

@@ -1,0 +1,197 @@
+"""The command line: a verb and overrides `key=value`. Hydra composes the configuration, a file per verb does the work.
+
+Exit codes: 0 if all is done, 2 if the user has to change something (one line says what), 130 after an interruption.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import os
+import re
+import sys
+from dataclasses import fields
+from typing import Any
+
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rvtssm import __version__
+from rvtssm.commands.composition import compose, quoted
+from rvtssm.commands.console import console, say, say_error
+from rvtssm.commands.verbs import VERBS, known_verb, usage
+
+# `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
+PATH_KEYS = {
+    *("recording", "out", "checkpoint", "resume", "training.init_from"),
+    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
+}
+# Options that Hydra itself reads, with the number of values that follow.
+_HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
+# Files of verbs whose name another file has.
+FILES = {"inspect": "inspect_data", "live": "live_camera"}
+# Lines of Hydra's and OmegaConf's messages that only help their own developers.
+_HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb and return the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    arguments, of_hydra = _without_hydra_options(arguments)
+    flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-")]
+    words = [a for a in arguments if not a.startswith("-")]
+    if "--version" in flags:
+        say(__version__)
+        return 0
+    if not words:
+        say(usage())
+        return 0 if "--help" in flags else 2
+    verb, *overrides = words
+    try:
+        return _run(verb, overrides, flags, of_hydra)
+    except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        say_error(f"rvtssm {verb}: {_one_line(error, verb)}")
+        return 2
+    except (MemoryError, RecursionError) as error:
+        what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
+        say_error(f"rvtssm {verb}: {what} ({_one_line(error, verb)}); give it less at once")
+        return 2
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        reason = error.__cause__ or error  # which says how it ended
+        if "exit code 2." not in str(reason):  # else it has said why
+            say_error(f"rvtssm {verb}: {_one_line(reason, verb)}")
+        return 2
+    except KeyboardInterrupt:
+        again = {"train": "; resume=auto continues the run"}
+        again |= dict.fromkeys(("evaluate", "study", "label"), "; the same command continues the work")
+        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
+        return 130
+
+
+def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without the options of Hydra, and those options with their values."""
+    ours: list[str] = []
+    of_hydra: list[str] = []
+    left = 0  # values of an option that are still to come
+    for argument in arguments:
+        takes = _HYDRA_OPTIONS.get(argument.partition("=")[0])
+        is_of_hydra = left > 0 or takes is not None
+        (of_hydra if is_of_hydra else ours).append(argument)
+        left = max(left - 1, 0) if takes is None else takes * ("=" not in argument)
+    return ours, of_hydra
+
+
+def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str]) -> int:
+    """Run a verb and return the exit code; raise ValueError if the verb or a flag does not exist."""
+    known = known_verb(verb)
+    for flag in flags:
+        if flag not in ("--json", "--config", "--help"):
+            raise ValueError(f"there is no option {flag}; values are given as key=value")
+        if flag == "--json" and not known.has_json:
+            raise ValueError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
+    module = f"rvtssm.commands.{FILES.get(verb, verb)}"
+    if verb == "doctor" and "--help" not in flags:
+        return importlib.import_module(module).doctor()
+    from rvtssm.commands.help import completion_script, verb_help
+
+    if "--help" in flags:
+        topics = [word for word in overrides if "=" not in word]
+        if verb == "inspect" and topics and (os.sep in topics[0] or os.path.exists(topics[0])):
+            topics = topics[1:]
+        say(verb_help(verb, topics))
+        return 0
+    if verb == "completion":
+        say(completion_script(overrides[0] if overrides else ""))
+        return 0
+    path = None
+    if verb == "inspect" and overrides and ("=" not in overrides[0] or os.path.exists(overrides[0])):
+        path = overrides.pop(0)  # `rvtssm inspect PATH` means recording=PATH
+    overrides = [_quoted_path(_in_section(override, known.own)) for override in overrides]
+    if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
+        overrides = ["experiment=demo", *overrides]
+    from rvtssm.commands.inputs import check_inputs
+
+    if of_hydra:
+        if verb == "study":
+            raise ValueError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
+        if flags:
+            raise ValueError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
+        if path:
+            raise ValueError(f"{path}: with {of_hydra[0]}, write recording={path}")
+        from rvtssm.commands.sweeps import run_with_hydra
+
+        run_with_hydra(verb, module, overrides, of_hydra)
+        return 0
+    more: dict[str, Any] = {"as_json": True} if "--json" in flags else {}
+    if verb == "study":
+        from rvtssm.commands.sweeps import compose_study
+
+        config, more["points"] = compose_study(overrides)
+    else:
+        config = compose(overrides)
+    config.recording = path or config.recording
+    if "--config" in flags:
+        shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
+        console.print(OmegaConf.to_yaml(shown))
+        return 0
+    check_inputs(verb, config)
+    result = getattr(importlib.import_module(module), verb)(config, **more)
+    return result if isinstance(result, int) else 0
+
+
+def _in_section(override: str, sections: tuple[str, ...]) -> str:
+    """Return the override, with a section of the verb in front if its key exists only there."""
+    from rvtssm.config import CHOICES, Config
+
+    if override.startswith(("+", "~")):
+        raise ValueError(f"{override!r}: every key exists already; write key=value")
+    key, config = override.partition("=")[0], Config()
+    is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
+    has_its_own = key == "precision" and ("training" in sections or "export" in sections)
+    if is_of_all and not has_its_own:
+        return override
+    if key in CHOICES and CHOICES[key][0].split(".")[0] in sections:  # the name of a table's entry, for a whole part
+        return override
+    found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
+    return f"{found[0]}.{override}" if found else override
+
+
+def _quoted_path(override: str) -> str:
+    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas, `=` and `${` have no meaning in it."""
+    key, _, value = override.partition("=")
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if key not in PATH_KEYS or is_quoted or value in ("", "null"):
+        return override
+    return f"{key}={quoted(value)}"
+
+
+def _one_line(error: BaseException, verb: str) -> str:
+    """Return the message of an error of a verb on one line, without what only developers of Hydra need."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is not of the form key=value"
+    if isinstance(error, HydraException) and error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines()]
+    message = " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))
+    key = getattr(error, "full_key", None)  # OmegaConf's errors carry the key as an attribute
+    if not key:
+        return message
+    if "is not a ListConfig" in message:
+        return f"{key}: give a list, as in {key}=[{getattr(error, 'value', None) or '...'}]"
+    if not re.search("Key '.*' not in ", message):
+        return f"{key}: {message}"
+    from rvtssm.commands.help import hint
+
+    return f"{key}: {message}; {hint(key, verb)}"

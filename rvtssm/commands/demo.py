@@ -1,0 +1,113 @@
+"""`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rvtssm.commands.console import console, say
+from rvtssm.commands.demo_report import DemoResult, demo_page
+from rvtssm.commands.evaluate import evaluate
+from rvtssm.commands.generate import generate
+from rvtssm.commands.inputs import check_demo
+from rvtssm.commands.preprocess import preprocess
+from rvtssm.commands.train import train
+from rvtssm.config import Config
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.evaluation.protocol import has_stood_still
+from rvtssm.evaluation.result import EvaluationReport, to_json
+from rvtssm.models.checkpoint import load_file, read_checkpoint
+from rvtssm.models.detector import count_parameters
+from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
+from rvtssm.system.output_folder import result_set
+from rvtssm.training.checkpoints import last_checkpoint
+
+_FILES = ("report.html", "metrics.json")
+STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
+
+
+def demo(config: Config) -> None:
+    """Generate, preprocess, train, evaluate at every rate and predict in `out`; steps that are complete are skipped.
+
+    Write `report.html`, which has video and pictures inside, and `metrics.json` to `out`.
+    """
+    check_demo(config)
+    out = Path(config.out or "outputs/demo")
+    dataset = replace(
+        config.dataset,
+        raw_dir=config.dataset.raw_dir or str(out / "raw"),
+        prepared_dir=config.dataset.prepared_dir or str(out / "prepared"),
+    )
+    with result_set(out, "demo", _FILES) as staged:
+        _all_steps(replace(config, out=str(out), dataset=dataset, resume="auto"), out, staged)
+    say(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
+
+
+def _all_steps(config: Config, out: Path, staged: Path) -> None:
+    _announce("generate")
+    generate(config)
+    _announce("preprocess")
+    if preprocess(config):
+        raise ValueError(f"some recordings in {config.dataset.raw_dir} could not be prepared; see the lines above")
+    _announce("train")
+    config = replace(config, checkpoint=str(train(config)))
+    _announce("evaluate")
+    reports = _evaluate(config, out / "evaluation")
+    _announce("predict")
+    summary = _predict(config, out / "prediction")
+    metrics = _metrics(config, reports, load_file(last_checkpoint(out))["train_seconds"])
+    (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
+    weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
+    result = DemoResult(reports, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
+    (staged / "report.html").write_bytes(demo_page(result).encode())
+
+
+def _evaluate(config: Config, out: Path) -> dict[str, EvaluationReport]:
+    """Evaluate with both kinds of windows if they differ, the configured kind first.
+
+    They differ if there are several rates and a frame depends on its window.
+    """
+    options = config.evaluation
+    windows = [options.window]
+    if len(options.frequencies_hz or []) > 1 and config.windows.representation != "surfaces":
+        windows.append("slide" if options.window == "shrink" else "shrink")
+    found = {}
+    for window in windows:
+        scored = replace(options, window=window, ablate_memory=options.ablate_memory and window == windows[0])
+        (found[window],) = evaluate(replace(config, out=str(out / window), evaluation=scored))
+    return found
+
+
+def _announce(step: str) -> None:
+    console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
+
+
+def _predict(config: Config, out: Path) -> PredictionSummary:
+    """Predict on the test recording with most boxes that stand still, and draw its ground truth."""
+    checkpoint = read_checkpoint(str(config.checkpoint))
+    sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
+    chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
+    summary = predict_recording(checkpoint, chosen.source.path, out, config.predict, ground_truth=chosen.labels)
+    for sentence in summary.sentences():
+        say(sentence)
+    return summary
+
+
+def _metrics(config: Config, reports: Mapping[str, EvaluationReport], train_seconds: float) -> dict[str, Any]:
+    """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
+    by_window = {window: to_json(report) for window, report in reports.items()}
+    plain = by_window[config.evaluation.window]
+    reference = plain["rates"][f"{plain['reference_hz']:g}"]
+    return {
+        "ap": reference["AP"],
+        "ap50": reference["AP50"],
+        "rates": plain["rates"],
+        "performance_drop": plain["performance_drop"],
+        "still_objects": plain["still_objects"],
+        "by_window": {
+            window: {name: found[name] for name in ("rates", "performance_drop")} for window, found in by_window.items()
+        },
+        "train_seconds": round(train_seconds, 1),
+        "num_parameters": count_parameters(read_checkpoint(str(config.checkpoint)).detector)["total"],
+    }

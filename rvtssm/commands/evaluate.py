@@ -1,0 +1,124 @@
+"""`rvtssm evaluate`: measures average precision at any rate; every recording is streamed from its start."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rvtssm.commands.console import console, say
+from rvtssm.commands.inputs import folders, writable
+from rvtssm.commands.run_files import run_files
+from rvtssm.commands.train import describe
+from rvtssm.commands.weights import read_weights, weights_sha256
+from rvtssm.config import Config
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
+from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
+from rvtssm.evaluation.rates import measure
+from rvtssm.evaluation.result import EvaluationReport, citation
+from rvtssm.evaluation.split_plan import SplitPlan
+from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.hub import local_weights
+from rvtssm.prediction.frame_size import detector_for_frame
+from rvtssm.records import DatasetSpec
+from rvtssm.reports.comparison import COMPARISON_FILES, write_comparison
+from rvtssm.reports.report import REPORT_FILES, console_table, write_report
+from rvtssm.system.output_folder import locked, result_set
+
+
+def evaluate(config: Config) -> list[EvaluationReport]:
+    """Measure average precision at each rate, and write `evaluation.*` and `report.html` to `out`.
+
+    Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all. If an evaluation
+    was interrupted and is called again with the same settings, it continues. Of processes that a launcher has started,
+    the first one writes and returns the reports, and the others return none.
+    """
+    ranks = join_ranks(config)
+    if ranks is None:
+        return _evaluate(config, None)
+    with ranks:
+        if ranks.rank == 0:
+            return _evaluate(config, ranks)
+        ranks.serve()
+        return []
+
+
+def check_rates(config: Config) -> None:
+    """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
+    meta = describe(config, SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings))
+    checkpoint = meta.with_detector(meta.build())
+    SplitPlan(config, checkpoint, _data_for(config, checkpoint)).plan_rates()
+
+
+def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
+    out = writable(Path(config.out or "outputs/evaluate"))
+    if config.evaluation.checkpoints is None:
+        report = _evaluate_one(config, out, ranks)
+        _say_results({str(config.checkpoint): report})
+        return [report]
+    if not config.evaluation.checkpoints or config.checkpoint:
+        raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
+    if missing := [path for path in config.evaluation.checkpoints if not Path(local_weights(path)).is_file()]:
+        raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
+    for path in config.evaluation.checkpoints:  # raises before hours of work if one of them cannot be evaluated
+        one = replace(config, checkpoint=path)
+        _data_for(one, read_weights(one))
+    reports = {}
+    with result_set(out, "comparison", COMPARISON_FILES) as staged, run_files(out, "evaluate", config):
+        for number, path in enumerate(config.evaluation.checkpoints, start=1):
+            reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number), ranks)
+        write_comparison(reports, staged)
+    say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
+    _say_results(reports)
+    return list(reports.values())
+
+
+def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
+    with locked(out):
+        with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
+            report = _measure(config, kept_folder(out), ranks)
+            write_report(report, staged)
+        remove_kept(out)
+    console.print(console_table(report))  # after writing, since a closed terminal raises an error
+    say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
+    return report
+
+
+def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
+    """Print a line to cite, and with streaming the best rate."""
+    for path, report in reports.items():
+        say(f"to cite: {citation(report)}")
+        if best := report.settings.get("best rate"):
+            say(best if len(reports) == 1 else f"{path}: {best}")
+
+
+def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationReport:
+    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
+    checkpoint = read_weights(config)
+    data = _data_for(config, checkpoint)
+    with open_workers(config, checkpoint, ranks) as workers:
+        weights = weights_sha256(str(config.checkpoint), config.precision, checkpoint)
+        return measure(SplitRuns(config, checkpoint, data, weights, workers, kept))
+
+
+def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
+    """Return the configured data; settings that are not given are those of the training."""
+    spec = checkpoint.spec
+    dataset = config.dataset
+    if not dataset.name:
+        dataset = replace(dataset, name=spec.name, height=spec.height, width=spec.width)
+    if not any(folders(config).values()):
+        dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
+    data = SequenceDataModule(dataset, data=config.data)
+    if _frames(data.spec) != _frames(spec):
+        raise ValueError(
+            f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
+            "evaluate on the dataset of the weights"
+        )
+    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
+    return data
+
+
+def _frames(spec: DatasetSpec) -> str:
+    """Describe what must be equal for a model and its data."""
+    return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"

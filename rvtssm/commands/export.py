@@ -1,0 +1,80 @@
+"""`rvtssm export`: writes a detector as one file for other programs, and compares it with the original."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rvtssm.commands.console import say
+from rvtssm.commands.inputs import calibration_path, export_path, writable
+from rvtssm.commands.weights import read_weights
+from rvtssm.config import Config
+from rvtssm.export.calibration import CalibrationFrames
+from rvtssm.export.export_detector import FORMATS, check_export, describe, export_detector, move_file
+from rvtssm.export.exported import largest_difference, read_exported
+from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, write_checkpoint
+from rvtssm.models.detector import Detector
+from rvtssm.streaming.sources import find_sources
+from rvtssm.system.atomic_files import staging_folder
+
+_LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
+
+
+def export(config: Config) -> None:
+    """Write `out`, whose name decides the format, and say how much its results differ from those of PyTorch.
+
+    Raise ValueError if they differ too much; `out` is then left as it was. In lower precision the difference is
+    measured on the calibration frames, if there are any, and the file says it. A `.safetensors` file holds weights and
+    no program, so nothing is run for it.
+    """
+    out, options = export_path(config), config.export
+    if out.suffix == SAFETENSORS and options.precision != "int8":
+        _export_weights(_noted(read_weights(config), options.note), writable(out.parent) / out.name, options.precision)
+        return
+    check_export(out, options.precision)  # raises ValueError before the work, which takes long
+    where = calibration_path(config)
+    paths = tuple(find_sources(where).values()) if where else ()
+    checkpoint = _noted(read_weights(config), options.note)
+    with staging_folder(writable(out.parent), "export") as folder:
+        staged = folder / out.name
+        spec, windows = checkpoint.spec, checkpoint.windows
+        frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
+        frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
+        if frames:
+            frames.check()  # before the work as well
+        description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
+        exported = read_exported(staged, trust=True)
+        seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
+        boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
+        largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf
+        if not (boxes <= largest and scores <= largest):  # also if one is NaN
+            raise ValueError(
+                f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
+                f"{options.check_steps} steps; it was not kept, choose another format or precision"
+            )
+        if options.precision != "float32":
+            measured = {"precision": options.precision, "steps": options.check_steps, "boxes": boxes, "scores": scores}
+            describe(staged, description | {"measured": measured})
+        move_file(staged, out)
+    (height, width), files = description["frame_hw"], [out]
+    if out.suffix == FORMATS["openvino"]:
+        files.append(out.with_suffix(".bin"))
+    size = sum(file.stat().st_size for file in files) / 1e6
+    say(
+        f"wrote {' and '.join(map(str, files))}: {size:.1f} MB, frames of {width} x {height}, any batch and step "
+        f"scale; over {options.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} "
+        f"of the largest, scores by {scores:.1e}"
+    )
+
+
+def _noted(checkpoint: LoadedCheckpoint, note: str | None) -> LoadedCheckpoint:
+    return replace(checkpoint, note=note or checkpoint.note)
+
+
+def _export_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> None:
+    """Write the weights and their description; it names no folders, because such a file goes to other machines."""
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError("this model is an exported file; give the checkpoint it is from")
+    write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
+    say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

@@ -1,0 +1,38 @@
+"""`rvtssm generate`: writes the recordings of a simulated dataset."""
+
+from dataclasses import replace
+
+from rvtssm.commands.announcement import announce
+from rvtssm.commands.console import say
+from rvtssm.commands.inputs import needed
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.simulation.generate_recordings import SIMULATED, generate_dataset
+from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.system.output_folder import locked
+
+
+def generate(config: Config) -> None:
+    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`."""
+    spec = build_spec(config.dataset)
+    if spec.name not in SIMULATED:
+        names = " or ".join(f"dataset={name}" for name in SIMULATED)
+        raise ValueError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
+    folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
+    sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
+    if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
+        raise ValueError(
+            f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
+            "and dataset.width, which every verb reads"
+        )
+    wanted = config.synthetic
+    announce(
+        "generate",
+        recordings=f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test} of {wanted.duration_s:g} s",
+        sensor=f"{spec.width} x {spec.height}",
+        labels=f"every {wanted.label_interval_us / 1000:g} ms",
+        output=folder,
+    )
+    with locked(folder):
+        generate_dataset(replace(config.synthetic, height=spec.height, width=spec.width), folder, spec.name)
+    say(f"recordings are in {folder}")

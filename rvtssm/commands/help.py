@@ -1,0 +1,143 @@
+"""The keys of a verb, for `rvtssm VERB --help`, for mistyped keys, and as scripts that complete them in a shell."""
+
+from pathlib import Path
+
+from rvtssm.commands.config_keys import Key, keys_of, purpose, similar
+from rvtssm.commands.verbs import VERBS, known_verb
+from rvtssm.config import CHOICES, Config, configs_dir
+
+# group -> section
+_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
+
+
+def verb_help(name: str, topics: list[str]) -> str:
+    """Return the text of `rvtssm VERB --help`, or of `rvtssm VERB TOPIC --help`, whose topics are sections and keys.
+
+    Raise ValueError for a verb or topic that does not exist.
+    """
+    verb, config = known_verb(name), Config()
+    if topics:
+        return "\n\n".join(_topic(topic, name) for topic in topics)
+    parts = [f"rvtssm {name}: {verb.meaning}", f"Example: rvtssm {name} {verb.example}".rstrip()]
+    if verb.own:
+        own = [key for section in verb.own for key in keys_of(getattr(config, section))]
+        parts.append(_table(f"Keys of {' and '.join(verb.own)}, which need no prefix here", own))
+    if verb.keys:
+        parts.append(_table("Other keys", [key for key in keys_of(config) if key.name in (*verb.keys, "plugins")]))
+    if verb.sections:
+        parts.append("\n".join(["Named files of settings", *(f"  {line}" for line in _choices(verb.reads))]))
+        title = f"Other sections; `rvtssm {name} {verb.sections[-1]} --help` describes the keys of one"
+        parts.append(_rows(title, [(section, purpose(getattr(config, section))) for section in verb.sections]))
+    return "\n\n".join(parts)
+
+
+def hint(key: str, verb: str) -> str:
+    """Return what to do about a key that does not exist: the similar keys of the verb, or else of all sections."""
+    names = _names(verb)
+    found = similar(key, names) or similar(key, [known.name for known in keys_of(Config())])
+    return f"did you mean {' or '.join(found)}?" if found else f"`rvtssm {verb} --help` describes its keys"
+
+
+def completion_script(shell: str) -> str:
+    """Return a script that completes verbs and keys; the shell reads it when it starts. ValueError for other shells."""
+    if shell not in _SHELLS:
+        raise ValueError(f"there is no completion for {shell!r}; choose from {', '.join(_SHELLS)}")
+    case, line, script = _SHELLS[shell]
+    words = {name: [f"{word}=" for word in _words(name)] for name in VERBS} | {"completion": list(_SHELLS)}
+    cases = case.join(line.format(verb=name, words=" ".join(found)) for name, found in words.items() if found)
+    return script.replace("VERBS", " ".join(VERBS)).replace("CASES", cases)
+
+
+def _names(verb: str) -> list[str]:
+    """Return the sections and the full names of the keys that a verb reads."""
+    known, config = VERBS[verb], Config()
+    of_sections = [key.name for name in known.reads for key in keys_of(getattr(config, name), f"{name}.")]
+    return [*known.keys, *known.reads, "experiment", "plugins", *of_sections]
+
+
+def _words(verb: str) -> list[str]:
+    """Return what can stand before `=`: keys, with and without the prefix of own sections, and groups of files."""
+    known, config = VERBS[verb], Config()
+    short = [key.name for name in known.own for key in keys_of(getattr(config, name))]
+    groups = [group for group, section in _GROUPS.items() if section in known.reads]
+    return sorted({*_names(verb), *short, *groups} - {*known.reads} | {*groups}) if known.reads else []
+
+
+def _topic(topic: str, verb: str) -> str:
+    config = Config()
+    section = getattr(config, topic, None)
+    if hasattr(section, "__dataclass_fields__"):
+        return _table(f"{topic}: {purpose(section)}", list(keys_of(section, f"{topic}.")))
+    ends = [f"{section}.{topic}" for section in VERBS[verb].own] + [topic]
+    if found := [key for key in keys_of(config) if key.name in ends]:
+        return _table(topic, found[:1])
+    raise ValueError(f"there is no section or key {topic!r}; {hint(topic, verb)}")
+
+
+def _choices(sections: tuple[str, ...]) -> list[str]:
+    """Return for every group that concerns the sections what can be chosen."""
+    lines = []
+    for group, section in [*_GROUPS.items(), ("experiment", "training")]:
+        if section in sections:
+            files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
+            lines.append(f"{group}={'|'.join(files or CHOICES[group][1])}")
+    return lines
+
+
+def _table(title: str, keys: list[Key]) -> str:
+    return _rows(title, [(f"{key.name}={key.default}", key.meaning) for key in keys])
+
+
+def _rows(title: str, rows: list[tuple[str, str]]) -> str:
+    width = max(len(left) for left, _ in rows) + 2
+    return "\n".join([title, *(f"  {left:<{width}}{right}".rstrip() for left, right in rows)])
+
+
+# The shells, each with what separates two cases, one case, and the script. Where no word fits, files are completed.
+_SHELLS = {
+    "bash": (
+        "\n    ",
+        '{verb}) words="{words}" ;;',
+        """_rvtssm() {
+  local word="${COMP_WORDS[COMP_CWORD]}" words=
+  COMPREPLY=()
+  if ((COMP_CWORD > 2)) && [[ "$word" == = || "${COMP_WORDS[COMP_CWORD - 1]}" == = ]]; then
+    return # a value: bash completes files
+  fi
+  if ((COMP_CWORD == 1)); then
+    words="VERBS"
+  else
+    compopt -o nospace
+    case "${COMP_WORDS[1]}" in
+    CASES
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _rvtssm rvtssm""",
+    ),
+    "zsh": (
+        "\n    ",
+        "{verb}) compadd -S '' -- {words} ;;",
+        """#compdef rvtssm
+_rvtssm() {
+  if ((CURRENT == 2)); then
+    compadd -- VERBS
+  elif [[ "$PREFIX" == *=* ]]; then
+    compset -P '*='
+    _files
+  else
+    case "$words[2]" in
+    CASES
+    esac
+  fi
+}
+compdef _rvtssm rvtssm""",
+    ),
+    "fish": (
+        "\n",
+        "complete -c rvtssm -n '__fish_seen_subcommand_from {verb}' -a '{words}'",
+        """complete -c rvtssm -n __fish_use_subcommand -f -a 'VERBS'
+CASES""",
+    ),
+}

@@ -1,0 +1,75 @@
+"""`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
+
+import json
+
+import torch
+from rich.table import Table
+
+from rvtssm.commands.console import console
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import count_parameters
+from rvtssm.models.file_digest import check_digest
+from rvtssm.models.hub import local_weights
+
+
+def info(config: Config, as_json: bool = False) -> dict[str, int]:
+    """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
+    described = _read(config) if config.checkpoint else _configured(config)
+    spec, model, temporal = described.spec, described.model_config, described.temporal_config
+    with torch.device("meta"):
+        detector = described.build()
+    counts, facts = count_parameters(detector), detector.backbone.facts()
+    has_digest = check_digest(local_weights(config.checkpoint)) if config.checkpoint else None
+    if as_json:
+        values = {
+            "model": model.size,
+            "backbone": model.backbone,
+            "neck": model.neck,
+            "head": model.head,
+            "temporal": temporal.name,
+            "dataset": spec.name,
+            "classes": list(spec.class_names),
+            "stride_us": described.windows.stride_us,
+            "parameters": counts,
+            "frame_hw": [spec.frame_height, spec.frame_width],
+            "padded_hw": list(detector.backbone.padded_hw),
+            "has_digest": has_digest,
+            "note": described.note,
+            **facts,
+        }
+        console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
+        return counts
+    title = f"{model.size} {temporal.name} on {spec.name}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("room")
+    table.add_column("parameters", justify="right")
+    for room, count in counts.items():
+        if room == "total":
+            table.add_section()
+        table.add_row(room, f"{count / 1e6:.6f} M")
+    console.print(table)
+    console.print(
+        f"frames {spec.frame_width} x {spec.frame_height}, padded to "
+        f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
+        f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
+        f"neck {model.neck}, head {model.head}; "
+        f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}"
+        + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
+        + (f"; {described.note}" if described.note else ""),
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+    return counts
+
+
+def _read(config: Config) -> LoadedCheckpoint:
+    from rvtssm.commands.weights import read_weights  # imports what runs exported files
+
+    return read_weights(config)
+
+
+def _configured(config: Config) -> CheckpointMeta:
+    return CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)

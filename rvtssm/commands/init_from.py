@@ -1,0 +1,63 @@
+"""Fills a detector with the weights that `training.init_from` names, and says which tensors were used."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from rich.table import Table
+
+from rvtssm.commands.console import console
+from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.detector import Detector
+from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
+from rvtssm.system.output_folder import result_set
+
+OUTCOMES = ("taken", "resized", "left")
+
+
+def read_start(path: str) -> TransferSource:
+    """Return the weights in `path`; raise ValueError if there are none."""
+    try:
+        return read_source(path)
+    except ValueError as error:
+        raise ValueError(f"training.init_from: {error}") from None
+
+
+def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
+    """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
+
+    With `out` None nothing is shown or written. Raise ValueError if none of the weights fits.
+    """
+    try:
+        report = transfer(source, detector, meta)
+    except ValueError as error:
+        raise ValueError(f"training.init_from={path}: {error}") from None
+    if out is None:
+        return
+    console.print(_table(path, report))
+    with (
+        result_set(out, "init_from", ["init_from.csv"]) as staged,
+        open(staged / "init_from.csv", "w", newline="") as text,
+    ):
+        writer = csv.writer(text)
+        writer.writerow(("tensor", "part", "outcome", "reason"))
+        writer.writerows(astuple(row) for row in report)
+
+
+def _table(path: str, report: Sequence[Transferred]) -> Table:
+    """Count tensors by part of the detector and outcome, and give the reasons why some were not taken unchanged."""
+    table = Table(title=f"weights of {path}", title_justify="left")
+    table.add_column("part", no_wrap=True)
+    for outcome in OUTCOMES:
+        table.add_column(outcome, justify="right")
+    table.add_column("why not taken")
+    parts: dict[str, list[Transferred]] = defaultdict(list)
+    for row in report:
+        parts[row.part].append(row)
+    for part, rows in parts.items():
+        counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
+        reasons = dict.fromkeys(f"{row.outcome}: {row.reason}" for row in rows if row.outcome != "taken")
+        table.add_row(part, *counts, "\n".join(reasons))
+    return table

@@ -1,0 +1,147 @@
+"""`rvtssm inspect PATH`: what a recording, a prepared file or a dataset contains, as text, picture and JSON."""
+
+import glob
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from rich.filesize import decimal
+from rich.table import Table
+
+from rvtssm.commands.console import console, say, say_error
+from rvtssm.commands.inputs import needed
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec, custom
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.bags import is_bag, split_topic
+from rvtssm.inspection.inspect_dataset import (
+    SIZES,
+    TreeInspection,
+    inspect_prepared,
+    inspect_raw,
+    is_prepared,
+    is_sequence,
+)
+from rvtssm.inspection.inspect_recording import RecordingInspection, inspect_recording
+from rvtssm.inspection.picture import recording_png, tree_png
+from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import local_path
+from rvtssm.system.output_folder import result_set
+
+_MOST_HOT_PIXELS = 5  # that the table names
+
+
+def inspect(config: Config, as_json: bool = False) -> int:
+    """Describe `recording`; return 2 if a file of a dataset cannot be read.
+
+    A picture is written as well; with `as_json` only if `out` is given.
+    """
+    where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
+    path, _ = split_topic(local_path(where))
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
+    spec = _spec(config, path)
+    found: RecordingInspection | TreeInspection
+    is_folder = path.is_dir() and not is_bag(path)
+    if is_folder and not is_prepared(path):
+        if spec is None:
+            raise ValueError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
+        found = inspect_raw(path, spec, progress=True)
+    elif is_folder or is_sequence(path):
+        found = inspect_prepared(path, spec, progress=is_folder)
+    else:
+        sensor = spec or config.dataset
+        recording = open_recording(where, sensor.height, sensor.width)
+        found = inspect_recording(recording, has_checksum=as_json)
+    if as_json:
+        say(json.dumps(found.to_json(), indent=1))
+    elif isinstance(found, RecordingInspection):
+        console.print(_recording_table(found))
+    else:
+        _print_tree(found)
+    if config.out or not as_json:
+        _write_picture(found, Path(config.out or "outputs/inspect"), f"{path.resolve().name}.png", as_json)
+    errors = found.errors if isinstance(found, TreeInspection) else []
+    for name, message in errors:
+        say_error(f"{name}: {message}")
+    return 2 if errors else 0
+
+
+def _spec(config: Config, path: Path) -> DatasetSpec | None:
+    dataset = replace(config.dataset, raw_dir=str(path)) if path.is_dir() else config.dataset
+    if not dataset.name and (path / custom.FILE).is_file():
+        dataset = replace(dataset, name=custom.SPEC.name)
+    return build_spec(dataset) if dataset.name else None
+
+
+def _recording_table(found: RecordingInspection) -> Table:
+    table = _two_columns(found.name)
+    hot, faults = found.hot_pixels, found.faults
+    table.add_row("format", f"{found.format}, {decimal(found.num_bytes)}")
+    table.add_row("sensor", f"{found.width} x {found.height}")
+    table.add_row("time", f"{found.t_first_us} to {found.t_last_us} us, {found.duration_us / 1e6:.6f} s")
+    table.add_row("events", f"{found.num_events}, {found.num_bytes / found.num_events:.2f} bytes each")
+    bins = f"busiest {found.bin_us / 1000:g} ms"
+    table.add_row("rate", f"{found.mean_rate / 1e6:.3f} million per second, {found.peak_rate / 1e6:.3f} in the {bins}")
+    table.add_row("polarity", f"{100 * found.num_on / found.num_events:.1f} % brighter")
+    table.add_row("longest gap", f"{found.longest_gap_us} us, it starts at {found.longest_gap_at_us} us")
+    table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
+    table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
+    table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
+    share = 100 * hot[:, 2].sum() / found.num_events
+    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
+    table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
+    return table
+
+
+def _print_tree(found: TreeInspection) -> None:
+    table = _two_columns(f"{found.name}: {found.kind} {found.dataset}")
+    for name, value in found.settings.items():
+        table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    if found.settings:
+        console.print(table)
+    table = Table(title=f"{found.name}: {found.kind} {found.dataset}", title_justify="left")
+    table.add_column("", style="bold")
+    columns = []
+    for split in found.splits:
+        totals = found.totals(split)
+        seconds = totals["duration_us"] / 1e6
+        table.add_column(split or "file", justify="right")
+        columns.append(
+            {
+                "recordings": totals["recordings"],
+                "size": decimal(totals["num_bytes"]),
+                "minutes": f"{seconds / 60:.2f}",
+                "events": totals["num_events"],
+                "million events per second": f"{totals['num_events'] / max(seconds, 1e-6) / 1e6:.3f}",
+                "windows": totals["num_windows"],
+                "events repaired": totals["repaired"],
+                "label times": totals["num_label_times"],
+            }
+        )
+    for name in columns[0]:
+        if name != "windows" or any(column[name] for column in columns):  # raw recordings have no windows
+            table.add_row(name, *(str(column[name]) for column in columns))
+    console.print(table)
+    table = Table(title="boxes by area (COCO)", title_justify="left")
+    for name in ("split", "class", *SIZES):
+        table.add_column(name, justify="right" if name in SIZES else "left")
+    for split in found.splits:
+        for name, row in zip(found.class_names, found.labels(split).tolist(), strict=True):
+            table.add_row(split or "file", name, *map(str, row))
+    console.print(table)
+
+
+def _two_columns(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _write_picture(found: RecordingInspection | TreeInspection, out: Path, name: str, is_quiet: bool) -> None:
+    data = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+    with result_set(out, name, [glob.escape(name)]) as staged:
+        (staged / name).write_bytes(data)
+    if not is_quiet:
+        say(f"picture: {out / name}")

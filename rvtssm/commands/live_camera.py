@@ -1,0 +1,166 @@
+"""`rvtssm live`: boxes while a camera sends events, or while a recording is played at its own pace."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rvtssm.commands.announcement import announce
+from rvtssm.commands.console import changing_line, say, say_error
+from rvtssm.commands.inputs import with_default_weights
+from rvtssm.commands.weights import read_weights, say_note
+from rvtssm.config import Config
+from rvtssm.events.readers import open_recording
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.prediction.detection_bag import check_rosbags
+from rvtssm.prediction.detection_files import detection_objects, open_detection_files
+from rvtssm.prediction.inference_config import DETECTION_FILES, LiveConfig
+from rvtssm.streaming.event_camera import Camera, open_camera
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.live_run import LiveResult, LiveRun
+from rvtssm.streaming.replay import Replay
+from rvtssm.streaming.schedule import FixedRate
+from rvtssm.streaming.sources import ended_by_signals
+from rvtssm.system.output_folder import result_set
+
+_SHOWN_EVERY_S = 0.5
+
+
+@dataclass
+class _Totals:
+    """The record `live.json`."""
+
+    source: str = ""
+    hz: float = 0.0  # the highest rate, at which no window is passed over
+    num_events: int = 0
+    num_windows: int = 0  # computed
+    num_passed: int = 0  # windows that were passed over because the detector was slower
+    num_detections: int = 0
+    num_restarts: int = 0  # jumps of the clock
+    num_lost_packets: int = 0  # of the camera, which no memory was left for
+    longest_wait_ms: float = 0.0  # of a window for its computation
+    longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes
+    broke_off: str = ""
+
+
+def live(config: Config, as_json: bool = False) -> int:
+    """Write the boxes to `out` until the camera is unplugged or the user ends it; return 2 if the camera broke off.
+
+    With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
+    and if events cannot be used. The boxes before are written.
+    """
+    if "mcap" in config.live.formats:
+        check_rosbags()
+    config = with_default_weights(config)
+    checkpoint, settings = read_weights(config), config.live
+    windows = checkpoint.windows.for_rate(settings.hz, settings.window)
+    out = Path(config.out or "outputs/live")
+    with (
+        _opened(settings, config.recording) as source,
+        result_set(out, "live", [*DETECTION_FILES.values(), "live.json"]) as staged,
+    ):
+        if not as_json:
+            announce(
+                "detect",
+                weights=config.checkpoint,
+                source=source.name,
+                stride=f"{windows.stride_us / 1000:g} ms",
+                device=checkpoint.detector.device,
+                precision=config.precision,
+                output=out,
+            )
+            say_note(config.checkpoint, checkpoint)
+
+        def build() -> StreamDetector:
+            return StreamDetector(
+                checkpoint,
+                source.height,
+                source.width,
+                schedule=FixedRate(windows.hz, windows.length_us),
+                downsample=settings.downsample,
+                config=settings.postprocess,
+            )
+
+        totals = _run(LiveRun(source, build), checkpoint, settings, staged, as_json)
+        totals.hz = windows.hz
+        (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
+    if not as_json:
+        passed = f", {totals.num_passed} passed over" if totals.num_passed else ""
+        say(
+            f"{totals.source}: {totals.num_events} events, {totals.num_windows} windows{passed}, "
+            f"{totals.num_detections} boxes; longest lag {totals.longest_lag_ms:.1f} ms; in {out}"
+        )
+    if totals.broke_off:
+        say_error(f"{totals.broke_off}; what was found before is kept")
+    return 2 if totals.broke_off else 0
+
+
+@contextmanager
+def _opened(settings: LiveConfig, recording: str | None) -> Iterator[Camera | Replay]:
+    """Open the camera, or the recording that is played in its place. A first Ctrl-C ends its events."""
+    if recording is None:
+        serial = "" if settings.camera == "auto" else settings.camera
+        with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
+            yield camera
+        return
+    opened = open_recording(recording, settings.height, settings.width)
+    try:
+        with ended_by_signals(Replay(opened, opened.name)) as replay:
+            yield replay
+    finally:
+        opened.close()
+
+
+def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folder: Path, as_json: bool) -> _Totals:
+    """Run until the source ends, write and show what is found, and return the totals."""
+    source, totals, names = run.source, _Totals(run.source.name), checkpoint.spec.class_names
+    began_s = shown_s = source.clock()
+    until_s = began_s + (settings.duration_s or math.inf)
+    with (
+        open_detection_files(folder, settings.formats, names, checkpoint.spec.disk_class_ids) as append,
+        changing_line() as show,
+    ):
+        while not source.is_ended and source.clock() < until_s:
+            try:
+                result = run.step()
+            except ValueError as error:
+                totals.broke_off = str(error)
+                break
+            if result is None:
+                continue
+            (found,) = result.window.detections
+            append(found)
+            totals.num_detections += len(found)
+            totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
+            totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
+            if as_json:
+                try:
+                    say(_line(result, names))
+                except SystemExit:  # what rich raises if the reader of a pipe has ended
+                    totals.broke_off = "the program that reads the lines has ended"
+                    break
+            elif source.clock() - shown_s > _SHOWN_EVERY_S:
+                shown_s = source.clock()
+                show(
+                    f"{shown_s - began_s:.0f} s, {len(found)} boxes, lag {1000 * result.lag_s:.0f} ms, "
+                    f"step {1000 * result.window.seconds:.0f} ms, {run.num_passed} windows passed over"
+                )
+    totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
+    totals.broke_off = totals.broke_off or source.broke_off
+    totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
+    return totals
+
+
+def _line(result: LiveResult, class_names: tuple[str, ...]) -> str:
+    """Return a window as a line of JSON."""
+    window, (found,) = result.window, result.window.detections
+    content = {
+        "start_us": window.start_us,
+        "t_us": window.end_us,
+        "lag_ms": round(1000 * result.lag_s, 2),
+        "num_passed": window.num_passed,
+        "detections": detection_objects(found, class_names),
+    }
+    return json.dumps(content)

@@ -1,0 +1,164 @@
+"""`rvtssm predict`: boxes and pictures of recordings, folders of them, DSEC sequences, or a stream of events."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rvtssm.commands.announcement import announce
+from rvtssm.commands.console import say, say_error
+from rvtssm.commands.inputs import events_path, with_default_weights
+from rvtssm.commands.weights import read_weights, say_note
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec, dsec
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.protocol import scoring_rules
+from rvtssm.evaluation.result import percent
+from rvtssm.events.usual_sensors import usual_sensor
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.prediction.inference_config import PredictConfig
+from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
+from rvtssm.records import DatasetSpec, Detections
+from rvtssm.streaming.sources import DSEC_TRACKS, find_sources
+from rvtssm.system.output_folder import result_set
+
+
+def predict(config: Config) -> int:
+    """Write boxes and pictures of everything that `recording` names.
+
+    Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
+    Return 2 if one of several recordings cannot be read, or if a stream breaks off.
+    """
+    config = with_default_weights(config)
+    checkpoint = read_weights(config)
+    _check_classes(config, checkpoint)
+    where = events_path(config)
+    sources = find_sources(where)
+    name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
+    out = Path(config.out or f"outputs/predict/{name}")
+    announce(
+        "predict",
+        weights=config.checkpoint,
+        source=where,
+        stride=f"{1000 / (config.predict.hz or checkpoint.windows.hz):g} ms",
+        recordings=len(sources),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+        output=out,
+    )
+    say_note(config.checkpoint, checkpoint)
+    with result_set(out, "scores", ["scores.json"]) as staged:
+        return _predict_all(config, checkpoint, sources, out, staged)
+
+
+def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str, str], out: Path, staged: Path) -> int:
+    """Predict all sources, write `scores.json` to `staged`, and return the exit code."""
+    scored: list[ScoredRecording] = []
+    wanted: dict[str, np.ndarray] = {}
+    num_failed = num_unseen = 0
+    is_cut_off = False
+    for name, path in sources.items():
+        try:
+            folder = out if len(sources) == 1 else out / name
+            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
+        except (ValueError, OSError) as error:
+            if len(sources) == 1:
+                raise
+            num_failed += 1
+            say_error(f"{name}: {' '.join(str(error).split())}")
+            continue
+        if found is not None:
+            scored.append(found)
+            num_unseen += unseen
+        for sentence in [*summary.sentences(), f"in {folder}"]:
+            say(sentence)
+        if summary.broke_off:
+            say_error(f"{summary.broke_off}; what was found before is kept")
+            is_cut_off = True
+    if num_failed == len(sources):  # what `out` holds from an earlier prediction stays
+        raise ValueError(f"none of the {num_failed} recordings could be predicted")
+    if scored:
+        (staged / "scores.json").write_text(_scores(scored, wanted, num_unseen, checkpoint.spec, out))
+    if num_failed:
+        say(f"{num_failed} of {len(sources)} recordings could not be predicted")
+    return 2 if num_failed or is_cut_off else 0
+
+
+def _predict_one(
+    config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
+) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
+    """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
+    are to be found, and the number of label times without a window: those before the first or after the last event.
+    """
+    options = _with_sensor(config.predict, path)
+    tracks = Path(path) / DSEC_TRACKS
+    has_labels = tracks.is_file()
+    if has_labels:
+        labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
+        has_labels = len(labels) > 0
+    if not has_labels:
+        return predict_recording(checkpoint, path, out, options), None, np.empty(0, bool), 0
+    at_labels, times_us = [], set(labels.t_us.tolist())
+
+    def keep(frame: Detections, start_us: int) -> None:
+        if frame.t_us in times_us:
+            at_labels.append(frame)
+
+    summary = predict_recording(
+        checkpoint, path, out, options, ground_truth=labels[is_wanted], ends_us=labels.t_us, on_frame=keep
+    )
+    seen = {frame.t_us for frame in at_labels}
+    is_seen = np.isin(labels.t_us, list(seen))
+    return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
+
+
+def _with_sensor(options: PredictConfig, path: str) -> PredictConfig:
+    """Return the options with a usual size of the sensor for a file that does not say its own, and say which."""
+    if options.height is not None or options.width is not None or not Path(path).is_file():
+        return options
+    if (usual := usual_sensor(path)) is None:
+        return options
+    name, (height, width) = usual
+    say(
+        f"{path} does not say the size of its sensor; taken is {width} x {height} ({name}), the smallest usual one "
+        "that contains its events; predict.height= and predict.width= choose another"
+    )
+    return replace(options, height=height, width=width)
+
+
+def _scores(
+    recordings: list[ScoredRecording],
+    wanted: dict[str, np.ndarray],
+    num_unseen: int,
+    trained: DatasetSpec,
+    out: Path,
+) -> str:
+    """Print and return as JSON the average precision over all sequences, and how their classes map to the model's."""
+    spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
+    metrics = evaluate_detections(recordings, spec, only=wanted)
+    mapping = dsec.mapping_in_words(spec.class_names)
+    content = {
+        "recordings": [recording.name for recording in recordings],
+        "classes": mapping,
+        "scored": scoring_rules(spec),
+        "label_times_without_events": num_unseen,
+        "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+    }
+    say(
+        f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "
+        f"{mapping}; in {out / 'scores.json'}"
+    )
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
+    """Raise ValueError if the configuration names a dataset whose classes are not those of the weights."""
+    if not config.dataset.name:
+        return
+    asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
+    if asked != known:
+        raise ValueError(
+            f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
+            "leave out dataset to predict the classes of the weights"
+        )

@@ -1,0 +1,69 @@
+"""`rvtssm preprocess`: turns raw recordings into histograms on disk."""
+
+from rvtssm.commands.announcement import announce
+from rvtssm.commands.console import say, say_error
+from rvtssm.commands.inputs import needed
+from rvtssm.config import Config
+from rvtssm.datasets import build_spec, custom
+from rvtssm.events.tree import find_recordings
+from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
+from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import absolute_path, local_path
+from rvtssm.system.output_folder import locked
+
+
+def preprocess(config: Config) -> int:
+    """Prepare all recordings of `dataset.raw_dir`; return 2 if one of them cannot be prepared."""
+    spec = build_spec(config.dataset)
+    raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
+    prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    if absolute_path(raw_dir) == absolute_path(prepared_dir):
+        raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
+    announce(
+        "preprocess",
+        source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",
+        stride=f"{config.windows.stride_ms:g} ms",
+        recordings=sum(len(find_recordings(raw_dir, split, spec)) for split in config.preprocess.splits),
+        labels=config.preprocess.labels,
+        output=prepared_dir,
+    )
+    with locked(local_path(prepared_dir)):
+        summary = _prepare(config, spec, raw_dir, prepared_dir)
+    _print_summary(summary, prepared_dir)
+    is_useless = summary.dropped and not (summary.written or summary.skipped)
+    if is_useless and not summary.failed:
+        raise ValueError(
+            f"no recording of {raw_dir} has a usable box: classes {_numbered(spec)}, sensor {spec.width}x"
+            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
+            "prepares without them"
+        )
+    return 2 if summary.failed else 0
+
+
+def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
+    is_described = spec.name == custom.SPEC.name
+    if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
+        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
+    if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
+        custom.copy_description(raw_dir, prepared_dir)
+    return summary
+
+
+def _numbered(spec: DatasetSpec) -> str:
+    return ", ".join(f"{number} {name}" for number, name in zip(spec.disk_class_ids, spec.class_names, strict=True))
+
+
+def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
+    for name, message in summary.failed:
+        say_error(f"{name}: {message}")
+    for name, message in summary.dropped:
+        say(f"{name}: left out, {message}", style="yellow")
+    for name, count in summary.repaired.items():
+        say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+    for name, counts in summary.unusable_boxes.items():
+        say(f"{name}: boxes left out: {counts}", style="yellow")
+    say(
+        f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
+        f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"
+    )

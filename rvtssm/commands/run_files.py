@@ -1,0 +1,95 @@
+"""What a run folder says of its run, so that it can be cited and repeated: settings, changes, environment."""
+
+import contextlib
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rvtssm.config import Config
+from rvtssm.system.output_folder import result_set
+from rvtssm.system.provenance import written_by
+
+RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
+
+
+@contextlib.contextmanager
+def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
+    """Write RUN_FILES when the block ends: all settings, those that are not the defaults, where and by what it was run.
+
+    If the folder has such files of another verb or of someone else, they go to a folder below it with the verb's name.
+    Raise ValueError at the start if files of the same verb were changed since.
+    """
+    if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
+        folder = folder / verb
+    contents = (
+        yaml.safe_dump(_plain(asdict(config)), sort_keys=False),
+        yaml.safe_dump(overrides(config), sort_keys=False),
+        json.dumps(environment(verb), indent=2) + "\n",
+    )
+    with result_set(folder, "run", RUN_FILES) as staged:
+        yield
+        for name, text in zip(RUN_FILES, contents, strict=True):
+            (staged / name).write_text(text)
+
+
+def overrides(config: Config) -> list[str]:
+    """Return the settings that are not the defaults, as words `key=value` in JSON, which every verb reads."""
+    default = flat(asdict(Config()))
+    return [f"{key}={json.dumps(value)}" for key, value in flat(asdict(config)).items() if value != default.get(key)]
+
+
+def environment(verb: str) -> dict[str, Any]:
+    """Return where and by what a verb is run, as plain values."""
+    return {
+        "verb": verb,
+        "command": shlex.join(sys.argv),
+        **written_by(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _verb_of(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found.get("verb") if isinstance(found, dict) else None
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dicts; keys are joined by dots."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= flat(value, f"{prefix}{name}.")
+        else:
+            leaves[prefix + name] = value
+    return leaves
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with lists in place of tuples, which YAML does not have."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

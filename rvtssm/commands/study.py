@@ -1,0 +1,225 @@
+"""`rvtssm study`: trains every point of a grid that is not trained, scores each at every rate, writes the tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rvtssm.commands.checks import check
+from rvtssm.commands.console import console, say
+from rvtssm.commands.evaluate import check_rates, evaluate
+from rvtssm.commands.generate import generate
+from rvtssm.commands.inputs import check_training, makes_recordings, writable
+from rvtssm.commands.preprocess import preprocess
+from rvtssm.commands.run_files import overrides, run_files
+from rvtssm.commands.train import train
+from rvtssm.config import Config
+from rvtssm.evaluation.study_config import StudyConfig
+from rvtssm.models.checkpoint import load_file, read_checkpoint, weights_digest
+from rvtssm.models.detector import count_parameters
+from rvtssm.prediction.track_objects import check_installed
+from rvtssm.reports.study_tables import STUDY_FILES, Score, score_from_json, score_to_json, to_score, write_study
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.output_folder import check_replaceable, locked, result_set
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+
+_OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
+_SEED = "seed"  # what rows are the mean over
+# of the settings that decide the weights, those that `train` may not compare with the run it goes on from
+_NOT_COMPARED_BY_TRAIN = ("dataset.", "training.validate_every=")
+_READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precision")
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One training in one condition."""
+
+    row: str
+    seed: str
+    condition: str
+    folder: Path  # of the training
+    config: Config
+    words: list[str]  # its settings as they were asked for
+
+    @property
+    def out(self) -> Path:
+        """Where its evaluation is written."""
+        return self.folder / (_file_name(self.condition) or "evaluation")
+
+
+def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
+    """Train and evaluate all points in `out` and write `study.*`, also after every training; skip what is complete.
+
+    `points` have the values of a point by key, and its configuration. Points that differ only in how they are evaluated
+    share a training. Trainings go seed by seed. Rows are points without their seed.
+    """
+    out = writable(Path(config.out or "outputs/study"))
+    makes_own = makes_recordings(config)
+    if makes_own:
+        _check_shared_recordings(config, points)
+    cells = [_to_cell(values, each, out) for values, each in points]
+    if makes_own:
+        cells = [replace(cell, config=_with_own_recordings(cell.config, out)) for cell in cells]
+        config = _with_own_recordings(config, out)
+    _check(cells)
+    by_training: dict[Path, list[_Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: list(dict.fromkeys(each.seed for each in cells)).index(cell.seed)):
+        by_training.setdefault(cell.folder, []).append(cell)
+    with locked(out):
+        check_replaceable(out, "study", STUDY_FILES)
+        with run_files(out, "study", config):
+            pass
+        scores: dict[int, Score] = {}
+        if makes_own and not all(_is_complete(cell) for cell in cells):
+            generate(config)
+            if preprocess(config):
+                raise ValueError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
+        _check_rates(cells)
+        for number, of_training in enumerate(by_training.values(), start=1):
+            console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
+            try:
+                found = _scores(of_training, int(cells[0].seed))
+            except ValueError as error:
+                raise ValueError(f"{of_training[0].folder.name}: {error}") from error
+            scores |= {cells.index(cell): score for cell, score in zip(of_training, found, strict=True)}
+            with result_set(out, "study", STUDY_FILES) as staged:
+                write_study([scores[place] for place in sorted(scores)], _settings(config), staged)
+    say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
+
+
+def _with_own_recordings(config: Config, out: Path) -> Config:
+    dataset = replace(config.dataset, raw_dir=str(out / "raw"), prepared_dir=str(out / "prepared"))
+    return replace(config, dataset=dataset)
+
+
+def _to_cell(values: Mapping[str, str], config: Config, out: Path) -> _Cell:
+    trained = {key: value for key, value in values.items() if key.split(".")[0] not in _OF_EVALUATION}
+    scored = {key.removeprefix("evaluation."): value for key, value in values.items() if key not in trained}
+    varied = {key: value for key, value in trained.items() if key != _SEED}
+    folder = out / _file_name(_words(dict(sorted(trained.items()))) or "point")
+    row = next(iter(varied.values())) if len(varied) == 1 else _words(varied).removeprefix("variant=")
+    settings = replace(config, out=None, study=StudyConfig(), checkpoint=None, resume=None)
+    return _Cell(row or "as configured", str(config.seed), _words(scored), folder, settings, overrides(settings))
+
+
+def _words(values: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def _file_name(words: str) -> str:
+    return words.replace("/", "_")
+
+
+def _check(cells: Sequence[_Cell]) -> None:
+    """Raise ValueError for what would fail after hours."""
+    by_folder: dict[Path, _Cell] = {}
+    for cell in cells:
+        if (other := by_folder.setdefault(cell.out, cell)) is not cell:
+            raise ValueError(f"two points of the study have the folder {other.out}; name each value once")
+        check_training(cell.config)
+        check(cell.config)
+        if cell.config.evaluation.track:
+            check_installed(f"evaluation.track={cell.config.evaluation.track}")
+        for path in cell.folder.glob("*/score.json"):
+            _check_same_training(cell, json.loads(path.read_text())["point"])
+
+
+def _check_rates(cells: Sequence[_Cell]) -> None:
+    """Raise ValueError if labels do not allow the rates of a cell that is not complete, before anything is trained."""
+    by_settings: dict[str, _Cell] = {}
+    for cell in cells:
+        if not _is_complete(cell):
+            sections = cell.config.dataset, cell.config.windows, cell.config.evaluation
+            by_settings.setdefault(json.dumps([asdict(section) for section in sections]), cell)
+    for cell in by_settings.values():
+        try:
+            check_rates(cell.config)
+        except ValueError as error:
+            raise ValueError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
+
+
+def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
+    """Raise ValueError if scores in the folder of a training are of other settings that `train` does not compare."""
+    found, now = ({word for word in words if word.startswith(_NOT_COMPARED_BY_TRAIN)} for words in (kept, cell.words))
+    if found != now:
+        differences = [" ".join(sorted(words)) or "the defaults" for words in (found - now, now - found)]
+        raise ValueError(
+            f"{cell.folder.name} was trained with other settings ({differences[0]}, now {differences[1]}); "
+            "go on with the same ones, or start a new study in another folder"
+        )
+
+
+def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
+    """Raise ValueError if the recordings that a study makes, one set of them, would not be those of all points."""
+    for values, each in points:
+        sections = ["dataset", "synthetic"]
+        if each.dataset.source != "raw":
+            sections += ["windows", "preprocess"]
+        wanted = replace(each, dataset=replace(each.dataset, source=config.dataset.source))
+        differ = [name for name in sections if getattr(wanted, name) != getattr(config, name)]
+        if differ:
+            raise ValueError(
+                f"{_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
+                "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
+                + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw")
+            )
+
+
+def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
+    """Return the scores of one training in its conditions; train and evaluate what is missing.
+
+    All evaluations of a study draw the same recordings in their bootstraps, so that they can be compared.
+    """
+    if not all(_is_complete(cell) for cell in cells):
+        first = cells[0]
+        train(replace(first.config, out=str(first.folder), resume="auto"))
+    best = best_checkpoint(cells[0].folder)
+    detector = read_checkpoint(best).detector
+    weights = weights_digest(detector.state_dict())
+    cost = count_parameters(detector)["total"], round(load_file(last_checkpoint(best.parents[1]))["train_seconds"], 1)
+    scores = []
+    for cell in cells:
+        settings = {"bootstrap seed": bootstrap_seed, **_read_by_evaluation(cell.config)}
+        kept = _kept(cell)
+        if kept is None or kept["settings"] != settings or kept["score"]["weights"] != weights:
+            asked = replace(cell.config, out=str(cell.out), checkpoint=str(best), seed=bootstrap_seed)
+            (report,) = evaluate(asked)
+            score = to_score(cell.row, cell.seed, cell.condition, report, cost)
+            kept = {"settings": settings, "score": score_to_json(score, has_replicates=True)}
+        named = {"row": cell.row, "seed": cell.seed, "condition": cell.condition}
+        scores.append(score_from_json(kept["score"] | named))
+        kept["point"] = cell.words
+        with atomic_file(_file_of(cell)) as staged:
+            staged.write_text(json.dumps(kept) + "\n")
+    return scores
+
+
+def _is_complete(cell: _Cell) -> bool:
+    """Return whether a cell was trained and scored with the same settings."""
+    kept = _kept(cell)
+    return kept is not None and kept["point"] == cell.words and last_checkpoint(cell.folder).is_file()
+
+
+def _read_by_evaluation(config: Config) -> dict[str, Any]:
+    return json.loads(json.dumps({name: asdict(config)[name] for name in _READ_BY_EVALUATION}))
+
+
+def _kept(cell: _Cell) -> dict[str, Any] | None:
+    path = _file_of(cell)
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _file_of(cell: _Cell) -> Path:
+    return cell.out / "score.json"
+
+
+def _settings(config: Config) -> dict[str, str]:
+    """Return what the tables say of the study."""
+    return {
+        "axes": " ".join(config.study.axes) or "none",
+        **({"variants": "; ".join(config.study.variants)} if config.study.variants else {}),
+        "settings": " ".join(overrides(replace(config, out=None, study=StudyConfig()))),
+        "numbers": "AP in percent; mean and standard deviation over seeds; drop: AP at the rate of training minus the "
+        "mean of the other rates",
+    }

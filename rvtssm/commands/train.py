@@ -1,0 +1,162 @@
+"""`rvtssm train`: trains a detector on raw or prepared recordings; writes its best and last checkpoint and logs."""
+
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from rvtssm.commands.announcement import announce, with_labels
+from rvtssm.commands.checks import check
+from rvtssm.commands.console import say
+from rvtssm.commands.init_from import fill_from, read_start
+from rvtssm.commands.inputs import check_training, folders
+from rvtssm.commands.run_files import flat, run_files
+from rvtssm.config import Config
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.detector import count_parameters
+from rvtssm.records import WindowSettings
+from rvtssm.remote.mirror import absolute_path
+from rvtssm.system.output_folder import locked
+from rvtssm.training.checkpoints import best_checkpoint
+from rvtssm.training.fit import build_trainer, find_resume
+from rvtssm.training.module import DetectionModule, ModuleSettings
+from rvtssm.training.optim import learning_rate_rule
+from rvtssm.training.pace import pace_of
+from rvtssm.training.speed import check_compiler, choose_precision, speed_up
+
+
+def train(config: Config) -> Path:
+    """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
+    out = Path(config.out or "outputs/train")
+    chosen = choose_precision(config.training.precision, config.training.accelerator)
+    is_chosen = chosen != config.training.precision
+    config = replace(config, training=replace(config.training, precision=chosen))
+    check_training(config)
+    check(config)  # like all that can fail without data, before any data are read
+    trainer = build_trainer(config.training, out, config.optim.clip_value)
+    if is_chosen and trainer.is_global_zero:
+        say(f"training.precision=auto: {chosen}, by what this machine computes fastest")
+    with locked(out) if trainer.is_global_zero else nullcontext():  # the first process of a run locks for all
+        return _train(config, out, trainer)
+
+
+def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
+    resume = find_resume(config.resume, out)
+    start = config.training.init_from if resume is None else None  # a resumed run has its weights already
+    source = read_start(start) if start else None
+    if config.training.compile:
+        check_compiler(trainer.strategy.root_device.type)
+    windows = config.windows.settings
+    has_pseudo_labels = config.training.pseudo_weight > 0
+    data = SequenceDataModule(
+        config.dataset, config.sampling, config.augment, config.data, config.seed, windows, has_pseudo_labels
+    )
+    if start and source:  # raises if the weights do not fit, before data are read
+        expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
+        fill_from(start, source, expected.build(), expected, None)
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    meta = describe(config, data)
+    detector = meta.build()
+    if resume is None:
+        detector.backbone.load_pretrained()
+    if start and source:
+        fill_from(start, source, detector, meta, out if trainer.is_global_zero else None)
+    if config.training.precision == "64-true":
+        detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
+    settings = ModuleSettings(
+        spec=data.spec,
+        optim=config.optim,
+        num_steps=config.training.steps,
+        batch_size=config.sampling.batch_size
+        * config.training.devices
+        * config.training.num_nodes
+        * config.training.accumulate,
+        trained_stride_us=meta.windows.stride_us,
+        memory_chunk=config.model.memory_chunk,
+        postprocess=config.postprocess,
+        freeze_batchnorm=config.training.freeze_batchnorm,
+        fused=config.training.fused,
+        pseudo_weight=config.training.pseudo_weight,
+    )
+    val_labels = [sequence.labels for sequence in data.sequences("val")]
+    defaults = _comparable({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
+    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
+    speed_up(
+        detector,
+        trainer.strategy.root_device,
+        recompute_strides=config.training.recompute_strides,
+        channels_last=config.training.channels_last,
+        compile_parts=config.training.compile,
+    )
+    if config.optim.scale_with_batch and trainer.is_global_zero:
+        say(learning_rate_rule(config.optim, settings.batch_size))
+    if trainer.is_global_zero:
+        announce(
+            "train",
+            source=f"{data.source} {data.spec.name}",
+            stride=f"{meta.windows.stride_us / 1000:g} ms",
+            recordings=f"{with_labels(data.sequences('train'))} (validation: {with_labels(data.sequences('val'))})",
+            steps=f"{config.training.steps} of {settings.batch_size} x {config.sampling.chunk_length} windows",
+            resumed_from=resume,
+            device=f"{trainer.strategy.root_device}{f' x {trainer.world_size}' if trainer.world_size > 1 else ''}",
+            precision=config.training.precision,
+            output=out,
+        )
+        with run_files(out, "train", config):
+            pass
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+    except SystemExit as ended:
+        if ended.code:  # Lightning turns an interruption into this
+            raise KeyboardInterrupt from None
+        raise
+    best = best_checkpoint(out)
+    if trainer.is_global_zero:
+        waited = pace_of(trainer).mean_data_wait
+        say(
+            f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
+            f"in {module.train_seconds:.0f} s in {config.training.precision}"
+            f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
+            f"weights: {best}, logs: {out}"
+        )
+    return best
+
+
+def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
+    """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
+    where = {key: path and absolute_path(path) for key, path in folders(config).items()}
+    return CheckpointMeta(data.spec, config.model, config.temporal, data.settings, **where)
+
+
+def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
+    """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
+    described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
+    return _comparable({**_deciding_sections(config), **described})
+
+
+def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
+    training = (
+        "steps",
+        "init_from",
+        "accumulate",
+        "devices",
+        "num_nodes",
+        "precision",
+        "sync_batchnorm",
+        "freeze_batchnorm",
+        "pseudo_weight",
+    )
+    sections = {name: asdict(getattr(config, name)) for name in ("model", "temporal", "sampling", "augment", "optim")}
+    sections["training"] = {name: getattr(config.training, name) for name in training}
+    del sections["temporal"]["scan"]  # which code runs the recurrence
+    return sections
+
+
+def _comparable(sections: dict[str, Any]) -> dict[str, str | int | float | None]:
+    """Return all values by key; lists become text."""
+    return {
+        key: str(list(value)) if isinstance(value, (list, tuple)) else value for key, value in flat(sections).items()
+    }

@@ -1,0 +1,161 @@
+"""The verbs of the command line: what each one does, an example, and which keys it reads."""
+
+from dataclasses import dataclass
+
+from rvtssm.commands.config_keys import similar
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What help, completion and the command line know of a verb. Sections and keys are those of `config.Config`."""
+
+    meaning: str
+    example: str  # what stands behind the verb
+    own: tuple[str, ...] = ()  # sections whose keys need no prefix: `train steps=9` means `train training.steps=9`
+    sections: tuple[str, ...] = ()  # other sections that the verb reads
+    keys: tuple[str, ...] = ()  # keys outside of the sections
+    has_json: bool = False
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All sections that the verb reads."""
+        return (*self.own, *self.sections)
+
+
+SAFE_FORMATS = (
+    "Files from strangers: .safetensors, .ckpt, .onnx and .xml are read as data. .pt2 and .aot.pt2 are programs,\n"
+    "which can run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
+)
+_WEIGHTS = ("checkpoint", "precision", "trust")
+_TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
+VERBS = {
+    "demo": Verb(
+        "generate data, train a detector, evaluate it at several rates, draw a video; out=DIR",
+        "out=outputs/demo",
+        ("windows",),
+        ("synthetic", "preprocess", "training", *_TRAINED, "evaluation", "predict"),
+        ("out", "seed", "precision"),
+    ),
+    "generate": Verb(
+        "write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
+        "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
+        ("synthetic",),
+        ("dataset",),
+    ),
+    "simulate": Verb(
+        "turn a video into events, its labels into boxes; video=FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
+        "video=street.mp4 labels=gt.txt classes=[person] out=data/street sensor=davis346",
+        ("simulate",),
+        ("synthetic",),
+        ("out", "seed"),
+    ),
+    "preprocess": Verb(
+        "turn raw recordings into histograms; dataset=NAME dataset.raw_dir=DIR dataset.prepared_dir=DIR",
+        "dataset=gen1 dataset.raw_dir=data/gen1 dataset.prepared_dir=data/gen1_prepared stride_ms=50",
+        ("preprocess", "windows"),
+        ("dataset",),
+    ),
+    "train": Verb(
+        "train a detector; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR out=DIR [resume=auto]",
+        "experiment=gen1_s5_base dataset.prepared_dir=data/gen1_prepared out=runs/gen1 steps=400000 resume=auto",
+        ("training", "windows"),
+        _TRAINED,
+        ("out", "resume", "seed"),
+    ),
+    "evaluate": Verb(
+        "measure average precision at any rates; checkpoint=FILE evaluation.frequencies_hz=[20,200]",
+        "checkpoint=best.ckpt frequencies_hz=[20,40,200] out=results",
+        ("evaluation",),
+        ("dataset", "data", "postprocess"),
+        (*_WEIGHTS, "out", "seed"),
+    ),
+    "study": Verb(
+        "train and evaluate every point of a grid, with tables of means and intervals; key=value,value ... out=DIR",
+        "experiment=demo temporal=s7,lstm seed=0,1,2 window=slide,shrink frequencies_hz=[20,200] out=study",
+        ("evaluation", "windows"),
+        ("study", "synthetic", "preprocess", "training", *_TRAINED),
+        ("out", "seed", "precision"),
+    ),
+    "predict": Verb(
+        "find and draw objects; [checkpoint=FILE] recording=FILE (or a folder, -, tcp://HOST:PORT, camera:)",
+        "checkpoint=best.ckpt recording=drive.raw hz=100 out=boxes",
+        ("predict",),
+        ("dataset",),
+        (*_WEIGHTS, "recording", "out"),
+    ),
+    "label": Verb(
+        "make labels for recordings or times without; checkpoint=FILE dataset=NAME dataset.raw_dir=DIR out=DIR",
+        "checkpoint=best.ckpt dataset=gen1 dataset.raw_dir=data/gen1 out=data/gen1_labelled",
+        ("label",),
+        ("dataset",),
+        (*_WEIGHTS, "out"),
+    ),
+    "live": Verb(
+        "find objects while a camera sends events; [checkpoint=FILE] [camera=SERIAL] [recording=FILE] [--json]",
+        "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
+        ("live",),
+        (),
+        (*_WEIGHTS, "recording", "out"),
+        has_json=True,
+    ),
+    "serve": Verb(
+        "show a web page on which recordings and cameras play with their boxes; [checkpoint=FILE] [recording=FOLDER]",
+        "checkpoint=best.ckpt recording=data/drives port=8000",
+        ("serve",),
+        (),
+        ("checkpoint", "trust", "recording"),
+    ),
+    "export": Verb(
+        "write a detector as a file for other programs; checkpoint=FILE out=model.onnx [precision=int8 calibrate=DIR]",
+        "checkpoint=best.ckpt out=model.onnx",
+        ("export",),
+        (),
+        ("checkpoint", "trust", "out"),
+    ),
+    "audit": Verb(
+        "measure what memory and time step of a detector do; checkpoint=FILE [recording=FILE] out=DIR [--json]",
+        "checkpoint=best.ckpt recording=drive.raw out=audit",
+        ("audit",),
+        ("dataset",),
+        (*_WEIGHTS, "recording", "out", "seed"),
+        has_json=True,
+    ),
+    "verify": Verb(
+        "check a dataset completely; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR",
+        "dataset=gen1 dataset.raw_dir=data/gen1 dataset.prepared_dir=data/gen1_prepared",
+        ("preprocess", "windows"),
+        ("dataset",),
+    ),
+    "inspect": Verb(
+        "describe a recording or a dataset; PATH [dataset=NAME] [out=DIR] [--json]",
+        "drive.raw height=720 width=1280 out=inspection",
+        ("dataset",),
+        (),
+        ("recording", "out"),
+        has_json=True,
+    ),
+    "info": Verb(
+        "count the parameters of a model; model=base dataset=gen1 temporal=s5 [--json]",
+        "model=base dataset=gen1 temporal=s5",
+        ("windows",),
+        ("dataset", "model", "temporal"),
+        _WEIGHTS,
+        has_json=True,
+    ),
+    "doctor": Verb("say what works in this installation", ""),
+    "completion": Verb("print a script that completes verbs and keys in a shell; bash, zsh or fish", "bash"),
+}
+
+
+def usage() -> str:
+    """Return the text of --help: every verb with what it needs."""
+    lines = ["rvtssm VERB [key=value ...]    --config prints the keys that a verb reads, --help describes them", ""]
+    return "\n".join(lines + [f"  {name:<11}{verb.meaning}" for name, verb in VERBS.items()] + ["", SAFE_FORMATS])
+
+
+def known_verb(name: str) -> Verb:
+    """Return the verb of this name. Raise ValueError, which names similar ones, if there is none."""
+    if name not in VERBS:
+        meant = "".join(f"; did you mean {found}?" for found in similar(name, VERBS)[:1])
+        raise ValueError(f"there is no verb {name!r}; choose from {', '.join(VERBS)}{meant}")
+    return VERBS[name]

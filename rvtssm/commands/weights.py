@@ -1,0 +1,33 @@
+"""Reads the weights that `checkpoint=FILE` names, and says what everyone who uses them should know."""
+
+import hashlib
+from pathlib import Path
+
+from rvtssm.commands.console import say
+from rvtssm.commands.inputs import weights_path
+from rvtssm.config import Config
+from rvtssm.export.exported import is_exported, read_weights_file
+from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.hub import local_weights
+from rvtssm.models.named_weights import card_of
+
+
+def read_weights(config: Config) -> LoadedCheckpoint:
+    """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
+    return read_weights_file(weights_path(config), config.precision, config.trust)
+
+
+def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:
+    """Print the note of weights that were read from `path`, and where their model card is. Most weights have none."""
+    if checkpoint.note:
+        card = card_of(str(path))
+        say(f"{path}: {checkpoint.note}" + (f"; its model card is {card}" if card else ""))
+
+
+def weights_sha256(path: str, precision: str, checkpoint: LoadedCheckpoint) -> str:
+    """Return the SHA-256 of the weights of `checkpoint`, which was read from `path` in a precision."""
+    if is_exported(path):
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()  # of the file, which holds more than weights
+    # in bf16 the detector has rounded weights
+    kept = checkpoint if precision == "float32" else read_checkpoint(local_weights(path))
+    return weights_digest(kept.detector.state_dict())

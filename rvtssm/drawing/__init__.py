@@ -1,0 +1,1 @@
+"""Events and boxes as pictures, videos and in a viewer."""

@@ -1,0 +1,102 @@
+"""Animations for pages, GIF and WebP, of at most a given size: few colours, few pictures a second, few pixels."""
+
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from rvtssm.drawing import draw
+from rvtssm.system.atomic_files import atomic_file
+
+_MOST_PICTURES = 160  # in memory; a longer recording shows every second one, or fewer
+_MOST_WIDTH = 640  # pixels
+_MOST_FPS = 10.0
+_WEBP_QUALITY = 70
+_EVENT_LEVELS, _LINE_LEVELS = 10, 3  # from the background on to the colours of events and of boxes
+
+
+@contextmanager
+def open_animation(path: Path, fps: float, most_bytes: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends RGB pictures (h, w, 3) uint8, shown at `fps`, to a `.gif` or `.webp`.
+
+    The animation plays at the speed of the pictures. It leaves out pictures, evenly, until it has at most `most_bytes`.
+    The file appears after a block without error. Raise ValueError for an animation without pictures, or if not even one
+    picture fits.
+    """
+    is_gif = path.suffix == ".gif"
+    period = max(1, round(fps / _MOST_FPS))  # of the pictures given, for one that is kept
+    kept: list[Image.Image] = []
+    num_seen = 0
+
+    def write(picture: np.ndarray) -> None:
+        nonlocal num_seen, period, kept
+        if num_seen % period == 0:
+            kept.append(_reduced(picture, is_gif))
+            if len(kept) > _MOST_PICTURES:
+                kept, period = kept[::2], 2 * period
+        num_seen += 1
+
+    yield write
+    if not kept:
+        raise ValueError(f"{path}: an animation needs at least one picture")
+    while len(data := _encoded(kept, is_gif, 1000 * period / fps)) > most_bytes:
+        if len(kept) == 1:
+            raise ValueError(
+                f"{path}: one picture has {len(data)} bytes; allow more by predict.animation_mb, or draw smaller "
+                "pictures by predict.scale"
+            )
+        kept, period = kept[::2], 2 * period
+    with atomic_file(path) as staged:
+        staged.write_bytes(data)
+
+
+def _reduced(picture: np.ndarray, is_gif: bool) -> Image.Image:
+    if picture.shape[1] > _MOST_WIDTH:
+        height = round(picture.shape[0] * _MOST_WIDTH / picture.shape[1])
+        picture = cv2.resize(picture, (_MOST_WIDTH, height), interpolation=cv2.INTER_AREA)
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    return image.quantize(palette=_PALETTE, dither=Image.Dither.NONE) if is_gif else image
+
+
+def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> bytes:
+    file = io.BytesIO()
+    options = {"optimize": False} if is_gif else {"quality": _WEBP_QUALITY}
+    pictures[0].save(
+        file,
+        "GIF" if is_gif else "WEBP",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=round(duration_ms),
+        loop=0,
+        **options,
+    )
+    return file.getvalue()
+
+
+def _palette() -> Image.Image:
+    """Return an image with the palette of all animations: the colours that are drawn, their blends, and a coarse cube.
+
+    One palette for all pictures keeps what does not change the same, so that it takes no bytes.
+    """
+    exact = (draw.BACKGROUND, draw.BAR, draw.TEXT, draw.GROUND_TRUTH)
+    mixed = (np.array(draw.BRIGHTER) + draw.DARKER) / 2
+    numbers = {_EVENT_LEVELS: (draw.BRIGHTER, draw.DARKER, mixed), _LINE_LEVELS: draw.CLASS_COLORS}
+    blends = [
+        np.array(draw.BACKGROUND) * (1 - level / num_levels) + np.array(end) * level / num_levels
+        for num_levels, ends in numbers.items()
+        for end in ends
+        for level in range(1, num_levels + 1)
+    ]
+    cube = list(itertools.product((0, 85, 170, 255), repeat=3))
+    colors = np.concatenate([np.array(exact), blends, np.array(cube)]).round().astype(np.uint8)
+    image = Image.new("P", (1, 1))
+    image.putpalette(colors.tobytes())
+    return image
+
+
+_PALETTE = _palette()

@@ -1,0 +1,290 @@
+"""Draw pictures and videos of events with boxes.
+
+Brighter is red, darker is blue, as in the literature. Text is ASCII, since OpenCV's fonts have no other characters.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+
+from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.events.surfaces import to_sums
+from rvtssm.prediction.inference_config import SHOWN_SCORE
+from rvtssm.records import STILL_US, Detections, Labels, WindowSettings
+from rvtssm.system.atomic_files import atomic_file
+
+Color = tuple[int, int, int]  # RGB
+Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
+
+
+BACKGROUND: Color = (16, 19, 26)
+BAR: Color = (33, 38, 48)
+TEXT: Color = (226, 230, 237)
+BRIGHTER: Color = (255, 86, 70)
+DARKER: Color = (62, 132, 255)
+GROUND_TRUTH: Color = (255, 255, 255)
+# For eyes with any kind of colour blindness, too, they differ from each other, from the colours of the events, from
+# white and from the background.
+CLASS_COLORS: tuple[Color, ...] = (
+    (255, 215, 70),
+    (215, 120, 170),
+    (170, 255, 170),
+    (170, 170, 255),
+    (70, 120, 20),
+    (215, 20, 170),
+    (255, 120, 120),
+    (120, 70, 255),
+)
+
+SHOWN_US = 50_000  # of `surfaces`, which have no window
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_BAR_PX = 30
+_NOTE_SIZE = 0.5  # of its letters
+_BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
+_H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
+
+
+def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
+    """Return the numbers of events (2, H, W), darker first, that a picture of `surfaces` (2K, H, W) shows.
+
+    They are the sums at the time constant nearest to 50 ms, rounded, so that an event is shown for two thirds of that
+    time. A frame of another representation is returned as it is.
+    """
+    if windows.representation != "surfaces":
+        return frame
+    octaves = np.abs(np.log2(np.array(windows.time_constants_us) / SHOWN_US))
+    sums = to_sums(frame[int(octaves.argmin()) :: len(octaves)])
+    return np.minimum(np.rint(sums), 255).astype(np.uint8)
+
+
+def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
+    """Return the picture (H, W, 3) uint8 RGB of a frame: a histogram (2 * bins, H, W), darker half first, or signed.
+
+    `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
+    """
+    if hist.dtype.kind != "u":  # the sign is the polarity
+        hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
+    darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
+    total = darker + brighter
+    share = (brighter / np.maximum(total, 1))[..., None]
+    brighter_rgb, darker_rgb, background = np.array([BRIGHTER, DARKER, BACKGROUND], np.float32)
+    if behind is not None:
+        background = cv2.resize(behind, hist.shape[:0:-1], interpolation=cv2.INTER_AREA).astype(np.float32)
+    color = share * brighter_rgb + (1 - share) * darker_rgb
+    # the first event is already visible, more of them saturate
+    strength = np.where(total > 0, 1 - 0.42 * np.exp(-(total - 1) / 2), 0)[..., None]
+    return (background * (1 - strength) + color * strength + 0.5).astype(np.uint8)
+
+
+def draw_frame(
+    hist: np.ndarray,
+    detections: Detections,
+    ground_truth: Labels | None = None,
+    class_names: Sequence[str] = (),
+    *,
+    scale: int | None = None,
+    min_score: float = SHOWN_SCORE,
+    caption: str | None = None,
+    behind: np.ndarray | None = None,
+    note: str | None = None,
+) -> np.ndarray:
+    """Draw one window: events, detections from `min_score` on, ground truth dashed.
+
+    hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
+    carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
+    view to draw on. Bars at the bottom carry `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
+    """
+    scale = scale or best_scale(hist.shape[-1])
+    canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    chosen = np.flatnonzero(detections.score >= min_score)
+    chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # the best on top
+    for i in chosen:
+        _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(int(detections.class_id[i])))
+    if ground_truth is not None:
+        for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
+            _draw_dashed(canvas, _scaled(xyxy, scale))
+            if still_us >= STILL_US:
+                _draw_still(canvas, _scaled(xyxy, scale), f"still {still_us / 1e6:.1f} s")
+    tags: list[Box] = []
+    for i in chosen[::-1]:  # the best choose their places first
+        class_id = int(detections.class_id[i])
+        text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
+        if detections.track_id is not None and detections.track_id[i]:
+            text += f" #{detections.track_id[i]}"
+        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text, tags))
+    caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
+    width = canvas.shape[1]
+    caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
+    cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
+    legend_bar = _legend_bar(width, class_names, ground_truth is not None)
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *(_note_bars(width, note) if note else [])])
+    # video codecs store colour at half resolution and want even sizes
+    return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+def best_scale(width: int) -> int:
+    """Return the whole factor from 1 to 6 that brings a frame nearest to 960 pixels of width."""
+    return min(max(round(960 / width), 1), 6)
+
+
+def class_color(class_id: int) -> Color:
+    return CLASS_COLORS[class_id % len(CLASS_COLORS)]
+
+
+def class_name(class_names: Sequence[str], class_id: int) -> str:
+    return class_names[class_id] if class_id < len(class_names) else f"class {class_id}"
+
+
+@contextmanager
+def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends RGB frames (h, w, 3) uint8, h and w even, to an MP4 in H.264, as browsers play it.
+
+    The file appears after a block without error. All frames must have the size of the first. ValueError if the codec is
+    missing, or for a video without frames; OSError if not all of it can be written.
+    """
+    with atomic_file(path) as staged, ExitStack() as stack:
+        stream: av.VideoStream | None = None
+        container: av.container.OutputContainer | None = None
+
+        def write(frame: np.ndarray) -> None:
+            nonlocal stream, container
+            if stream is None or container is None:
+                # the index stands at the start, so that a browser plays the file while it loads
+                options = {"movflags": "+faststart"}
+                container = stack.enter_context(av.open(str(staged), "w", format="mp4", options=options))
+                stream = _h264_stream(container, Path(path).name, fps)
+                stream.height, stream.width = frame.shape[:2]
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture.reformat(format="yuv420p", dst_colorspace="ITU709")))
+
+        yield write
+        if stream is None or container is None:
+            raise ValueError(f"{path}: a video needs at least one frame")
+        container.mux(stream.encode())
+        stack.close()  # writes the index, before the file appears
+
+
+def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
+    if "libx264" not in av.codecs_available:
+        raise ValueError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
+    stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
+    stream.pix_fmt = "yuv420p"  # the only one that every browser plays
+    context = stream.codec_context
+    context.colorspace = context.color_primaries = context.color_trc = _BT709
+    return stream
+
+
+def to_png(image: np.ndarray) -> bytes:
+    """Return the bytes of a PNG file of an RGB picture (h, w, 3) uint8."""
+    _, data = cv2.imencode(".png", image[..., ::-1])
+    return data.tobytes()
+
+
+def write_png(path: Path | str, image: np.ndarray) -> None:
+    """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
+    with atomic_file(path) as staged:
+        staged.write_bytes(to_png(image))
+
+
+def _scaled(xyxy: np.ndarray, scale: int) -> Box:
+    # OpenCV takes 32-bit integers only; a corner far outside is drawn as one just outside
+    x1, y1, x2, y2 = np.clip(np.nan_to_num(xyxy) * scale, -10_000, 20_000).round().astype(int).tolist()
+    return x1, y1, x2, y2
+
+
+def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
+    x1, y1, x2, y2 = box
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim, so that the line is seen on events
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
+
+
+def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequence[Box]) -> Box:
+    """Write class and score above the box, or inside it at the upper edge of the picture; return where.
+
+    If another tag is there already, the first free place of these is taken: below the box, inside it at its upper and
+    at its lower edge.
+    """
+    x1, y1, _, y2 = box
+    (width, height), _ = cv2.getTextSize(text, _FONT, 0.48, 1)
+    width, height = width + 8, height + 8
+    left = min(max(x1 - 1, 0), max(canvas.shape[1] - width, 0))
+    lowest = max(canvas.shape[0] - height - 1, 0)
+    tops = [top for top in (y1 - height - 1, y2 + 2, y1, y2 - height) if 0 <= top <= lowest]
+    places = [(left, top, left + width, top + height) for top in (*tops, min(max(y1, 0), lowest))]
+    place = next((place for place in places if not any(_overlap(place, other) for other in taken)), places[0])
+    left, top, right, bottom = place
+    cv2.rectangle(canvas, (left, top), (right, bottom), color, cv2.FILLED)
+    luminance = np.dot(color, (0.2126, 0.7152, 0.0722))
+    ink = BACKGROUND if luminance > 110 else GROUND_TRUTH
+    cv2.putText(canvas, text, (left + 4, bottom - 4), _FONT, 0.48, ink, 1, cv2.LINE_AA)
+    return place
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+
+
+def _draw_dashed(canvas: np.ndarray, box: Box, dash: int = 7, gap: int = 5) -> None:
+    x1, y1, x2, y2 = box
+    for thickness, color in ((3, BACKGROUND), (1, GROUND_TRUTH)):
+        for x in range(x1, x2, dash + gap):
+            for y in (y1, y2):
+                cv2.line(canvas, (x, y), (min(x + dash, x2), y), color, thickness)
+        for y in range(y1, y2, dash + gap):
+            for x in (x1, x2):
+                cv2.line(canvas, (x, y), (x, min(y + dash, y2)), color, thickness)
+
+
+def _draw_still(canvas: np.ndarray, box: Box, text: str) -> None:
+    (width, height), _ = cv2.getTextSize(text, _FONT, 0.42, 1)
+    at = (min(max(box[0], 0), max(canvas.shape[1] - width, 0)), min(box[3] + height + 6, canvas.shape[0] - 4))
+    cv2.putText(canvas, text, at, _FONT, 0.42, BACKGROUND, 3, cv2.LINE_AA)
+    cv2.putText(canvas, text, at, _FONT, 0.42, GROUND_TRUTH, 1, cv2.LINE_AA)
+
+
+def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
+    """Draw colours with their names, from left to right, as many as there is room for."""
+    bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
+    entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
+    entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
+    entries += [("brighter", BRIGHTER, "dot"), ("darker", DARKER, "dot")]
+    x = 10
+    for name, color, kind in entries:
+        (text_width, _), _ = cv2.getTextSize(name, _FONT, 0.45, 1)
+        if x + 20 + text_width > width:
+            break
+        if kind == "box":
+            cv2.rectangle(bar, (x, 9), (x + 13, 21), color, 2)
+        elif kind == "dashed":
+            _draw_dashed(bar, (x, 9, x + 13, 21), dash=3, gap=2)
+        else:
+            cv2.circle(bar, (x + 7, 15), 5, color, cv2.FILLED, cv2.LINE_AA)
+        cv2.putText(bar, name, (x + 20, 20), _FONT, 0.45, TEXT, 1, cv2.LINE_AA)
+        x += 20 + text_width + 18
+    return bar
+
+
+def _note_bars(width: int, note: str) -> list[np.ndarray]:
+    """Draw a note in as many bars, one below the other, as a narrow picture needs for all of its words."""
+    lines: list[str] = []
+    for word in note.split():
+        if lines and _text_width(longer := f"{lines[-1]} {word}", _NOTE_SIZE) <= width - 20:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    bars = [np.full((_BAR_PX, width, 3), BAR, np.uint8) for _ in lines]
+    for bar, line in zip(bars, lines, strict=True):
+        sizes = [size for size in np.linspace(_NOTE_SIZE, 0.1, 21) if _text_width(line, size) <= width - 20]
+        size = sizes[0] if sizes else 0.1
+        cv2.putText(bar, line, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
+    return bars
+
+
+def _text_width(text: str, size: float) -> int:
+    (width, _), _ = cv2.getTextSize(text, _FONT, size, 1)
+    return int(width)

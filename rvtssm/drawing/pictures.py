@@ -1,0 +1,169 @@
+"""Writes videos, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rvtssm.drawing.animation import open_animation
+from rvtssm.drawing.draw import SHOWN_US, draw_frame, open_video, shown_events, write_png
+from rvtssm.drawing.sensor_frames import SensorFrames
+from rvtssm.records import Detections, Labels, WindowSettings
+from rvtssm.streaming.sources import Images
+
+
+@dataclass(frozen=True)
+class PictureSettings:
+    """What is drawn, and how often."""
+
+    class_names: Sequence[str]
+    min_score: float
+    windows: WindowSettings
+    windows_per_picture: int
+    videos: Sequence[str]  # of mp4, gif, webp
+    num_stills: int
+    is_logged: bool  # in Rerun
+    downsample: int  # sensor pixels per pixel of the detections, for the ground truth
+    scale: int | None = None  # of the picture, see `draw_frame`
+    animation_mb: float = 8.0  # the most of a gif or webp
+    note: str | None = None  # of the weights
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not (self.videos or self.num_stills or self.is_logged)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether windows follow one another: a picture then shows the events of all its windows."""
+        return self.windows.length_us is None and not self.windows.warmup_us
+
+
+@contextmanager
+def open_pictures(
+    folder: Path,
+    settings: PictureSettings,
+    ground_truth: Labels | None = None,
+    images: Images | None = None,
+    sensor: SensorFrames | None = None,
+    on_events: Callable[[np.ndarray, int], None] | None = None,
+) -> Iterator[Callable[[np.ndarray, Detections, int], None]]:
+    """Yield a function that takes the histogram (2 * bins, H, W), the detections and the start (us) of each window.
+
+    The detections are in pixels of the histogram or, with `sensor`, of the sensor, whose events are drawn then.
+    The folder receives `video.mp4`, `.gif` and `.webp`, `still_<seconds>s.png` and `strip.png`, which has all stills
+    side by side. The time in captions counts from the start of the first window. `ground_truth` is in sensor px,
+    ordered by time. `images` are drawn below the events. `on_events` receives the events and the time (us) of pictures.
+    """
+    period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
+    stills = _StillChoice(settings.num_stills)
+    start_us: int | None = None  # of the first window
+    shown_from_us: int | None = None  # of the next picture
+    num_seen = 0
+    summed: np.ndarray | None = None
+    last: tuple[np.ndarray, Detections] | None = None
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                open_video(folder / "video.mp4", fps)
+                if name == "mp4"
+                else open_animation(folder / f"video.{name}", fps, 1e6 * settings.animation_mb)
+            )
+            for name in settings.videos
+        ]
+
+        def flush() -> None:
+            nonlocal summed, last, shown_from_us
+            if last is None:
+                return
+            hist, frame = last
+            is_still = stills.takes_next()
+            is_drawn = bool(writers) or is_still
+            assert shown_from_us is not None
+            if not is_drawn and on_events is None:
+                if sensor is not None:
+                    sensor.forget(frame.t_us)
+            elif sensor is None:
+                events = shown_events(hist if summed is None else summed, settings.windows)
+            else:
+                events = sensor.take(shown_from_us, frame.t_us)
+            if on_events is not None:
+                on_events(events, frame.t_us)
+            if is_drawn:
+                seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
+                if ground_truth is not None:
+                    truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.windows.hz, frame.t_us)
+                    truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
+                picture = draw_frame(
+                    events,
+                    frame,
+                    truth,
+                    settings.class_names,
+                    scale=settings.scale,
+                    min_score=settings.min_score,
+                    caption=f"t = {seconds:.3f} s    {settings.windows.hz:g} Hz    score from {settings.min_score:g}",
+                    behind=images.at(frame.t_us) if images else None,
+                    note=settings.note,
+                )
+                for write in writers:
+                    write(picture)
+                if is_still:
+                    stills.add(seconds, picture)
+            summed, last, shown_from_us = None, None, None
+
+        def show(hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
+            nonlocal num_seen, summed, start_us, last, shown_from_us
+            if settings.windows.representation == "surfaces":
+                shown_from_us = frame.t_us - SHOWN_US
+            elif shown_from_us is None or not settings.is_summed:
+                shown_from_us = window_start_us
+            if start_us is None:
+                start_us = frame.t_us - round(1e6 / settings.windows.hz)
+            num_seen += 1
+            last = hist, frame
+            if settings.is_summed and period > 1:
+                wide = np.uint16 if hist.dtype.kind == "u" else np.float32
+                summed = hist.astype(wide) if summed is None else summed + hist
+            if num_seen % period == 0:
+                flush()
+
+        yield show
+        flush()
+        chosen = stills.chosen()
+        for seconds, picture in chosen:
+            write_png(folder / f"still_{seconds:09.3f}s.png", picture)
+        if chosen:
+            write_png(folder / "strip.png", np.concatenate([picture for _, picture in chosen], axis=1))
+
+
+class _StillChoice:
+    """Keeps at most 4 * count pictures that are spread evenly over an unknown number: one in `_step`, which doubles."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._kept: list[tuple[float, np.ndarray]] = []
+        self._step, self._seen = 1, 0
+
+    def takes_next(self) -> bool:
+        """Count the next picture and return whether `add` wants it."""
+        self._seen += 1
+        return self._count > 0 and (self._seen - 1) % self._step == 0
+
+    def add(self, seconds: float, picture: np.ndarray) -> None:
+        self._kept.append((seconds, picture))
+        if len(self._kept) > 4 * self._count:
+            self._kept, self._step = self._kept[::2], 2 * self._step
+
+    def chosen(self) -> list[tuple[float, np.ndarray]]:
+        num_chosen = min(self._count, len(self._kept))
+        return [self._kept[(2 * i + 1) * len(self._kept) // (2 * num_chosen)] for i in range(num_chosen)]
+
+
+def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:
+    """Return the labels of the last label time in (begin_us, end_us], or none if there is no such time."""
+    last = int(np.searchsorted(labels.t_us, end_us, side="right"))
+    if last == 0 or labels.t_us[last - 1] <= begin_us:
+        return labels[:0]
+    return labels[int(np.searchsorted(labels.t_us, labels.t_us[last - 1])) : last]

@@ -1,0 +1,272 @@
+"""Runs a detector over batches of recordings: in this process, in several, or in those that a launcher has started.
+
+What a batch gives does not depend on the process that runs it, if each process has the same number of threads
+(OMP_NUM_THREADS): its recordings are always the same ones.
+"""
+
+import functools
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
+
+from rvtssm.commands.weights import weights_sha256
+from rvtssm.config import Config
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.kept_outputs import Outputs, write_outputs
+from rvtssm.export.exported import read_weights_file
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.streaming.stream import stream
+from rvtssm.system.plugins import import_plugins
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
+from rvtssm.training.launch import launched
+
+_CORES_PER_PROCESS = 4  # if the number of processes is not given
+_TIMEOUT = timedelta(days=30)  # processes wait while the first one computes intervals, or while one has a longer share
+_AGAIN = "the same command continues the work"
+
+
+@dataclass(frozen=True)
+class RecordingBatch:
+    """Recordings that are run together. It can be sent to other processes."""
+
+    config: Config
+    weights: str  # SHA-256
+    sequences: list[FrameSequence]  # their labels stand at the steps whose outputs are wanted
+    is_reset: bool  # the state, at every step
+    path: Path  # where the outputs are written
+
+    @property
+    def num_chunks(self) -> int:
+        """The longest of the recordings in chunks."""
+        length = self.config.data.eval_chunk_length
+        return max(-(-len(sequence.windows) // length) for sequence in self.sequences)
+
+
+class BatchWorkers(Protocol):
+    """The interface of all who run batches."""
+
+    num_threads: int  # of each process
+
+    def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
+        """Run batches and write their outputs. `progress` names a bar with the time left."""
+
+
+class ThisProcess:
+    """Runs batches one after the other with weights that were read already."""
+
+    def __init__(self, checkpoint: LoadedCheckpoint) -> None:
+        self._checkpoint = checkpoint
+        self.num_threads = torch.get_num_threads()
+
+    def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
+        with progress_bar(progress, sum(batch.num_chunks for batch in batches)) as advance:
+            for batch in batches:
+                run_batch(batch, self._checkpoint, advance)
+
+
+class OtherProcesses:
+    """Runs batches in processes on this machine, each on a GPU of its own where there are GPUs."""
+
+    def __init__(self, num_processes: int) -> None:
+        self.num_threads = _threads_of(num_processes)
+        self._workers = detector_processes(num_processes)
+
+    def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
+        tasks: Iterator[Task] = ((number, _run_elsewhere, [batch]) for number, batch in enumerate(batches))
+        with progress_bar(progress, sum(batch.num_chunks for batch in batches)) as advance:
+            for done in finished(self._workers, lambda: next(tasks, None)):
+                if isinstance(done.error, WorkerDied):
+                    names = ", ".join(sequence.name for sequence in batches[done.key].sequences)
+                    processes = f"evaluation.processes was {self._workers.num_workers}"
+                    raise ValueError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
+                if done.error is not None:
+                    raise done.error
+                advance(batches[done.key].num_chunks)
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+class _ProcessLost(ValueError):
+    """Another process of the launcher has ended."""
+
+
+class Ranks:
+    """Runs batches in all processes that torchrun or srun has started, each of which does its share.
+
+    The first process decides what is run; all others call `serve`. All of them must see the same folders.
+    """
+
+    checkpoint: LoadedCheckpoint | None = None  # if this process has read it already
+
+    def __init__(self, found: ClusterEnvironment) -> None:
+        os.environ.setdefault("MASTER_ADDR", found.main_address)
+        os.environ.setdefault("MASTER_PORT", str(found.main_port))
+        self.rank, self.num_ranks = found.global_rank(), found.world_size()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(found.local_rank() % torch.cuda.device_count())
+        self.num_threads = torch.get_num_threads()
+        try:
+            torch.distributed.init_process_group("gloo", rank=self.rank, world_size=self.num_ranks)
+            self._group: Any = torch.distributed.new_group(timeout=_TIMEOUT)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"not all of the {self.num_ranks} processes of the launcher came together ({reason}); start them again"
+            ) from error
+
+    def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
+        self._broadcast(list(batches))
+        self._run_share(batches, progress)
+
+    def serve(self) -> None:
+        """Run the shares of this process until the first one is done."""
+        while (batches := self._broadcast(None)) is not None:
+            self._run_share(batches, None)
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_complete = kind is None or (issubclass(kind, Exception) and not issubclass(kind, _ProcessLost))
+        if self.rank == 0 and is_complete:  # after Ctrl-C all others end as well
+            self._broadcast(None)
+        torch.distributed.destroy_process_group()
+
+    def _broadcast(self, batches: list[RecordingBatch] | None) -> list[RecordingBatch] | None:
+        """Return the batches of the first process."""
+        told: list[Any] = [batches]
+        with _lost_processes():
+            torch.distributed.broadcast_object_list(told, src=0, group=self._group)
+        return told[0]
+
+    def _run_share(self, batches: Sequence[RecordingBatch], progress: str | None) -> None:
+        own = batches[self.rank :: self.num_ranks]
+        error: Exception | None = None
+        try:
+            with progress_bar(progress, sum(batch.num_chunks for batch in own)) as advance:
+                for batch in own:
+                    run_batch(batch, self.checkpoint or weights_here(batch.config, batch.weights), advance)
+        except (ValueError, OSError) as failed:
+            error = ValueError(f"process {self.rank}: {failed}")
+        except Exception:  # of which all have to learn, too
+            error = RuntimeError(f"process {self.rank}: {traceback.format_exc()}")
+        errors: list[Exception | None] = [None] * self.num_ranks
+        with _lost_processes():
+            torch.distributed.all_gather_object(errors, error, group=self._group)
+        failures = [error for error in errors if error is not None]
+        if self.rank == 0 and failures:
+            raise failures[0]
+
+
+@contextmanager
+def _lost_processes() -> Iterator[None]:
+    """Raise `_ProcessLost` instead of the error of a connection to another process."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise _ProcessLost(f"another process of the launcher has ended ({reason}); {_AGAIN}") from error
+
+
+def join_ranks(config: Config) -> Ranks | None:
+    """Join the processes that a launcher has started; None if there is no launcher, or one process only."""
+    found = launched()
+    # a script of sbatch has the variables of a job, but is not started by srun
+    is_alone = isinstance(found, SLURMEnvironment) and "SLURM_STEP_ID" not in os.environ
+    if found is None or is_alone or found.world_size() == 1:
+        return None
+    if config.evaluation.processes != 1:
+        raise ValueError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
+    return Ranks(found)
+
+
+@contextmanager
+def open_workers(config: Config, checkpoint: LoadedCheckpoint, ranks: Ranks | None) -> Iterator[BatchWorkers]:
+    """Yield those who run the batches of an evaluation."""
+    processes = num_processes(config.evaluation.processes)
+    if ranks is not None:
+        ranks.checkpoint = checkpoint
+        yield ranks
+    elif processes == 1:
+        yield ThisProcess(checkpoint)
+    else:
+        with closing(OtherProcesses(processes)) as workers:
+            yield workers
+
+
+def num_processes(asked: int | None) -> int:
+    """Return how many processes run a detector: by default one per GPU, without a GPU one per four cores."""
+    return asked or torch.cuda.device_count() or max(1, num_usable_cores() // _CORES_PER_PROCESS)
+
+
+def detector_processes(number: int) -> Processes:
+    """Return processes on this machine that share its cores, each with a GPU of its own where there are GPUs."""
+    num_gpus, num_threads = torch.cuda.device_count(), str(_threads_of(number))
+    gpus = [{"CUDA_VISIBLE_DEVICES": _visible_gpu(k % num_gpus)} if num_gpus else {} for k in range(number)]
+    return Processes(number, [{"OMP_NUM_THREADS": num_threads, **gpu} for gpu in gpus])
+
+
+def _threads_of(number: int) -> int:
+    """Return the number of threads of each of several processes."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        return torch.get_num_threads()
+    return max(1, num_usable_cores() // number)
+
+
+def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> None:
+    """Run a batch and write its outputs; `advance` is called with the number of chunks that are done."""
+    config = batch.config
+    loader = SequenceDataModule(config.dataset, data=config.data).eval_loader(batch.sequences)
+    results = stream(
+        checkpoint.detector,
+        loader,
+        trained_stride_us=checkpoint.windows.stride_us,
+        memory_chunk=checkpoint.model_config.memory_chunk,
+        reset_every_step=batch.is_reset,
+        step_scale=config.evaluation.step_scale,
+        config=config.postprocess,
+        advance=advance,
+    )
+    steps = [sequence.labels.window_index.tolist() for sequence in batch.sequences]
+    found: list[Outputs] = [{} for _ in batch.sequences]
+    for result in results:
+        found[result.recording] = dict(zip(steps[result.recording], result.detections, strict=True))
+    write_outputs(batch.path, found)
+    for sequence in batch.sequences:
+        sequence.close()
+
+
+def _run_elsewhere(batch: RecordingBatch) -> None:
+    """Run a batch in a process that has no weights yet."""
+    run_batch(batch, weights_here(batch.config, batch.weights), lambda steps: None)
+
+
+def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
+    """Return the weights of `config` in a process that may have read them already; raise ValueError if they changed."""
+    import_plugins(config.plugins)
+    return _read_once(str(config.checkpoint), config.precision, config.trust, sha256)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(path: str, precision: str, trust: bool, weights: str) -> LoadedCheckpoint:
+    checkpoint = read_weights_file(path, precision, trust)
+    if weights_sha256(path, precision, checkpoint) != weights:
+        raise ValueError(f"{path} was replaced while it was used; run it again, or use a copy")
+    return checkpoint
+
+
+def _visible_gpu(number: int) -> str:
+    """Return the name of a GPU among those that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[number] if visible else str(number)

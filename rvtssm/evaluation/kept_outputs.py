@@ -1,0 +1,103 @@
+"""Outputs of a detector on disk while an evaluation lasts. Called again with the same settings, it continues.
+
+A file holds the outputs of a few recordings that were run in one batch. Its name is a digest of everything that the
+outputs depend on, so an evaluation with other settings, weights, recordings or source code never reads it.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.events.readers.index import identity_of
+from rvtssm.records import Detections
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.file_errors import FILE_ERRORS
+
+_FOLDER = ".evaluation.kept"
+
+Outputs = dict[int, Detections]  # by step
+
+
+def kept_folder(out: Path) -> Path:
+    """Return where an evaluation that writes to `out` keeps outputs."""
+    return out / _FOLDER
+
+
+def remove_kept(out: Path) -> None:
+    """Remove the outputs that evaluations have kept in `out`."""
+    shutil.rmtree(kept_folder(out), ignore_errors=True)
+
+
+def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequences: Sequence[FrameSequence]) -> str:
+    """Return a digest of what the outputs of `sequences` at the steps of their labels depend on.
+
+    `settings` are plain values, and `plugins` are files of source code that the package does not contain. They may
+    import modules beside them.
+    """
+    digest = hashlib.sha256(json.dumps([torch.__version__, settings], sort_keys=True).encode())
+    beside = {path for plugin in plugins for path in Path(plugin).resolve().parent.glob("*.py")}
+    for text in (_own_source_code(), *(path.read_bytes() for path in sorted(beside))):
+        digest.update(text)
+    for sequence in sequences:
+        digest.update(f"\n{sequence.name} {sequence.settings} {sequence.frame_shape}".encode())
+        for path in _files(sequence.source.path):
+            digest.update(identity_of(path, str(path.resolve()).encode()))
+        for array in (sequence.windows.bounds_us, sequence.windows.dt_us, sequence.labels.window_index):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def write_outputs(path: Path, outputs: Sequence[Outputs]) -> None:
+    """Write the outputs of recordings; a file with this name is always complete."""
+    rows = [
+        (number, step, frame.t_us, len(frame))
+        for number, by_step in enumerate(outputs)
+        for step, frame in by_step.items()
+    ]
+    empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
+    frames = [frame for by_step in outputs for frame in by_step.values()] or [empty]
+    with atomic_file(path) as staged, open(staged, "wb") as file:
+        np.savez(
+            file,
+            rows=np.array(rows, np.int64).reshape(-1, 4),
+            xyxy=np.concatenate([frame.xyxy for frame in frames]),
+            score=np.concatenate([frame.score for frame in frames]),
+            class_id=np.concatenate([frame.class_id for frame in frames]),
+        )
+
+
+def read_outputs(path: Path, num_recordings: int) -> list[Outputs] | None:
+    """Return the outputs of each recording; None if there is no file, or one that is damaged."""
+    if not path.is_file():
+        return None
+    outputs: list[Outputs] = [{} for _ in range(num_recordings)]
+    with contextlib.suppress(*FILE_ERRORS):
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+            xyxy, score, class_id, first = stored["xyxy"], stored["score"], stored["class_id"], 0
+            for number, step, t_us, length in stored["rows"].tolist():
+                part = slice(first, first + length)
+                outputs[number][step] = Detections(xyxy[part], score[part], class_id[part], t_us)
+                first += length
+        return outputs
+    return None
+
+
+@functools.cache
+def _own_source_code() -> bytes:
+    """Return a digest of the source code of the package."""
+    folder = Path(__file__).resolve().parents[1]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py")))).digest()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a recording, which may be a folder."""
+    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]

@@ -1,0 +1,272 @@
+"""One detector on one split: average precision at every rate, with intervals, latency, tracks and pictures."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rvtssm.commands.announcement import announce, with_labels
+from rvtssm.config import Config
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.drawing.draw import draw_frame, shown_events, to_png
+from rvtssm.evaluation.bootstrap import Resampled, resample
+from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, track_speeds
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
+from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.matches import RecordingMatches
+from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
+from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
+from rvtssm.evaluation.split_plan import PlannedRate
+from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.evaluation.tracking import track_metrics
+from rvtssm.events.tree import find_recordings
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.parts import head_class
+from rvtssm.prediction.inference_config import SHOWN_SCORE
+from rvtssm.prediction.track_objects import check_installed
+from rvtssm.records import DatasetSpec, Labels
+from rvtssm.streaming.latency import measured_latency_ms, read_latency_ms
+from rvtssm.streaming.stream import check_causal
+from rvtssm.system.provenance import written_by
+
+_USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
+
+
+def measure(runs: SplitRuns) -> EvaluationReport:
+    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
+    config, checkpoint = runs.config, runs.checkpoint
+    spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
+
+    def stands_still(labels: Labels) -> np.ndarray:
+        return has_stood_still(labels, round(1000 * options.still_ms))
+
+    def resampled_from(matched: list[RecordingMatches]) -> Resampled:
+        return resample(matched, spec, options.bootstrap, config.seed)
+
+    if options.track:
+        _check_tracks(runs)
+    rates, trained = runs.plan_rates()
+    announce(
+        "evaluate",
+        weights=config.checkpoint,
+        source=f"{runs.source} {spec.name} {options.split}",
+        stride=" and ".join(f"{rate.step_us / 1000:g}" for rate in rates) + " ms",
+        recordings=with_labels(runs.sequences(rates[0].asked_hz)),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+    )
+    run = [*rates, trained] if trained and trained not in rates else rates
+    latencies = _latencies(runs, run) if options.streaming else {}
+    broken_down = trained if trained in rates else rates[0]
+    rows, still, gained, without_memory = [], {}, {}, None
+    for rate in rates:
+        began = time.perf_counter()
+        latency_ms = latencies.get(rate.hz)
+        recordings, sequences = runs.scored(rate.asked_hz, latency_ms)
+        measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
+        if latency_ms is not None:
+            dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
+            measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
+        if options.track:
+            tracks = _read_tracks(runs, recordings, label_tracks)
+            measured |= track_metrics(recordings, tracks, spec, options.track, options.track_memory_s)
+        matched = match_detections(recordings, spec)
+        resampled = resampled_from(matched)
+        rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
+        if rate is broken_down:
+            breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
+            pictures = _worst_pictures(breakdown, recordings, sequences, spec)
+        if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
+            still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+    if options.ablate_memory and trained:
+        recordings, _ = runs.scored(trained.asked_hz, latencies.get(trained.hz), is_reset=True)
+        reset = resampled_from(match_detections(recordings, spec))
+        without_memory = reset.interval("AP")
+        gained["AP without memory"] = (
+            f"{percent_interval(without_memory)} at {trained.hz:g} Hz, state reset at every step"
+        )
+        carried = next((row.resampled for row in rows if row.hz == trained.hz), None)
+        if carried and (gain := carried.minus(reset, "AP")):
+            gained["AP gained by memory"] = percent_interval(gain)
+        if still:
+            still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+    if options.streaming:
+        gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
+    return EvaluationReport(
+        title=", ".join(
+            [
+                f"{spec.name} {options.split}",
+                f"{checkpoint.model_config.size} {checkpoint.temporal_config.name}",
+                *(["free grid"] if options.grid == "free" else []),
+                *(["streaming"] if options.streaming else []),
+                *([f"labels interpolated to {options.label_hz:g} Hz"] if options.label_hz else []),
+            ]
+        ),
+        dataset=spec.name,
+        rows=tuple(rows),
+        settings={
+            **_conditions(runs, rates),
+            **gained,
+            "intervals": resampled.sentence(),
+            **_made_by(runs.weights),
+        },
+        reference_hz=trained.hz if trained else trained_hz,
+        still_objects=still,
+        without_memory=without_memory,
+        breakdown=breakdown,
+        worst=pictures,
+        time_shifts=_time_shifts(runs, broken_down),
+    )
+
+
+def _made_by(weights: str) -> dict[str, str]:
+    """Return what identifies the program and the weights."""
+    program = written_by()
+    commit = f", commit {program['commit']}" if program["commit"] else ""
+    return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": weights}
+
+
+def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[float, float]:
+    """Return the time of a step in milliseconds by rate."""
+    check_causal(runs.checkpoint.detector)
+    found = {}
+    for rate in rates:
+        sequences = runs.sequences(rate.asked_hz)
+        found[rate.hz] = _latency(runs, sequences)
+        runs.streamed(sequences, found[rate.hz])  # raises before hours of work
+    return found
+
+
+def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
+    options = runs.config.evaluation
+    if options.latency_ms is not None:
+        return options.latency_ms
+    if options.latency_from is not None:
+        return read_latency_ms(Path(options.latency_from), runs.checkpoint)
+    if runs.source != "raw":
+        raise ValueError(
+            "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
+            "dataset.raw_dir=DIR), or give evaluation.latency_ms"
+        )
+    longest = max(sequences, key=lambda sequence: len(sequence.windows))
+    return runs.kept_latency_ms(
+        longest,
+        lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.config.postprocess),
+    )
+
+
+def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
+    """Say at which rate the streaming accuracy is highest."""
+    best = max(rows, key=lambda row: row.metrics["AP"])
+    where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
+    found = best.resampled.interval("AP") if best.resampled else None
+    return f"best {where}: {best.hz:g} Hz" + (f", AP {percent_interval(found)}" if found else "")
+
+
+def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
+    """Return AP by shift in milliseconds; empty without shifts."""
+    options, spec = runs.config.evaluation, runs.checkpoint.spec
+    shifts = options.time_shifts_ms
+    if shifts is None:
+        shifts = list(_USUAL_SHIFTS_MS) if options.streaming else []
+    if not shifts:
+        return {}
+    scored = runs.scored_with_shifts(rate.asked_hz, sorted(shifts))
+    return {shift: evaluate_detections(recordings, spec)["AP"] for shift, recordings in scored.items()}
+
+
+def _read_tracks(
+    runs: SplitRuns, recordings: list[ScoredRecording], read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return what `read` finds in the tracks of labels, by recording; nothing for prepared data, which have none."""
+    if runs.source != "raw":
+        return {}
+    labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
+    return {
+        raw.name: read(labels[raw.name], raw.read_boxes(spec), spec)
+        for raw in find_recordings(str(runs.data.config.raw_dir), runs.config.evaluation.split, spec)
+        if raw.name in labels
+    }
+
+
+def _check_tracks(runs: SplitRuns) -> None:
+    """Raise ValueError, before hours of work, if tracks cannot be scored."""
+    options = runs.config.evaluation
+    check_installed(f"evaluation.track={options.track}")
+    if runs.source != "raw":
+        raise ValueError(
+            "evaluation.track compares with the tracks of labels, which prepared recordings do not have; use the raw "
+            "ones (evaluation.source=raw dataset.raw_dir=DIR)"
+        )
+    found = find_recordings(str(runs.data.config.raw_dir), options.split, runs.data.spec)
+    if not any(raw.read_boxes(runs.data.spec)["track_id"].any() for raw in found):
+        raise ValueError(
+            f"the labels of the {options.split} split have no track_id, without which tracks cannot be scored; set "
+            "evaluation.track=null"
+        )
+
+
+def _worst_pictures(
+    breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[FrameSequence], spec: DatasetSpec
+) -> list[Picture]:
+    """Draw the worst frames with detections and ground truth."""
+    by_name = {recording.name: (recording, sequence) for recording, sequence in zip(recordings, sequences, strict=True)}
+    pictures = []
+    for worst in breakdown.worst:
+        recording, sequence = by_name[worst.recording]
+        labels = recording.labels[recording.labels.t_us == worst.t_us]
+        (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
+        step = max(0, int(labels.window_index[0]))  # -1 before any output
+        (hist,) = sequence.read(step, step + 1)
+        image = draw_frame(shown_events(hist, sequence.settings), frame, labels, spec.class_names)
+        caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
+        pictures.append(Picture(caption, to_png(image)))
+    for sequence in sequences:
+        sequence.close()
+    return pictures
+
+
+def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
+    """Say which later events weights use that are not causal."""
+    if not checkpoint.temporal_config.bidirectional:
+        return ""
+    return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
+
+
+def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
+    """Describe what decides the numbers of an evaluation."""
+    config, checkpoint, rules = runs.config, runs.checkpoint, runs.config.evaluation
+    grid = "every label time ends a window" + "".join(
+        f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
+    )
+    if rules.grid == "free":
+        grid = "free grid: the exact rate from the first event on"
+        grid += "" if rules.streaming else ", each label scored at the next window end"
+    found = {
+        "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
+        "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
+        "scored": scoring_rules(checkpoint.spec),
+        "windows": f"{rules.window}, counted from {runs.source} data, "
+        f"convention {checkpoint.windows.convention}, {grid}",
+        "time step": "window end to window end over the stride of training"
+        if rules.step_scale is None
+        else f"{rules.step_scale:g} whatever the rate",
+        "memory": checkpoint.model_config.memory + _foresight(config, checkpoint),
+        "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
+    }
+    if rules.label_hz is not None:
+        found["labels"] = f"interpolated linearly along tracks to {rules.label_hz:g} Hz; only some were annotated"
+    if rules.track is not None:
+        found["tracks"] = (
+            f"{rules.track} on the outputs at label times, from a score of {SHOWN_SCORE:g}; an object that is not "
+            f"found is remembered for {rules.track_memory_s:g} s; HOTA, MOTA and IDF1 over the labels with a track"
+        )
+    if rules.streaming:
+        late = "takes the newest window" if rules.when_late == "skip" else "takes every window in order"
+        told = "given" if rules.latency_ms is not None else rules.latency_from or "measured on this machine"
+        found["streaming"] = (
+            f"each label is scored with the newest output that had finished; time of a step: {told}; a detector that "
+            f"is late {late}"
+        )
+    return found

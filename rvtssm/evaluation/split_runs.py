@@ -1,0 +1,151 @@
+"""The recordings of a split through a detector, and what is scored at each label."""
+
+import contextlib
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.commands.run_files import environment
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
+from rvtssm.evaluation.coco import ScoredRecording
+from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
+from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
+from rvtssm.evaluation.split_plan import SplitPlan
+from rvtssm.system.atomic_files import atomic_file
+
+
+@dataclass(frozen=True)
+class SplitRuns(SplitPlan):
+    """Runs a detector over a split, with the settings of `config.evaluation`."""
+
+    weights: str  # SHA-256
+    workers: BatchWorkers
+    kept: Path  # folder for outputs, until the evaluation is complete
+
+    def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
+        """Return the kept latency of a recording on this machine, or measure it and keep it."""
+        here = environment("evaluate")
+        machine = [platform.node(), here["processor"], here["gpu"], here["threads"]]
+        path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
+        with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+            return float(json.loads(path.read_text()))
+        latency_ms = measure()
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(latency_ms))
+        return latency_ms
+
+    def scored(
+        self, hz: float, latency_ms: float | None = None, is_reset: bool = False
+    ) -> tuple[list[ScoredRecording], list[FrameSequence]]:
+        """Run the split at a rate; return labels and detections of each recording, and its frames.
+
+        With a latency, a label gets the newest output whose computation had finished, otherwise that of its window.
+        """
+        sequences = self.sequences(hz, self.config.evaluation.label_hz)
+        if latency_ms is not None:
+            sequences = self.streamed(sequences, latency_ms)
+        wanted = [sequence.labels.window_index for sequence in sequences]
+        outputs = self._outputs(sequences, wanted, f"{hz:g} Hz" + (", state reset" if is_reset else ""), is_reset)
+        return [_scored(*each) for each in zip(sequences, outputs, strict=True)], sequences
+
+    def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
+        """Return the steps that a detector takes, whose labels have the newest step that had finished.
+
+        Raise ValueError if it would skip windows of prepared recordings.
+        """
+        found = []
+        for sequence in sequences:
+            when_late = self.config.evaluation.when_late
+            steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
+            found.append(_with_steps(sequence.taking(steps), newest(sequence.labels.t_us, finished_us)))
+        return found
+
+    def scored_with_shifts(self, hz: float, shifts_ms: Sequence[float]) -> dict[float, list[ScoredRecording]]:
+        """Run the split at a rate; return the recordings by shift.
+
+        A label gets the newest output at its time plus the shift in milliseconds.
+        """
+        sequences = self.sequences(hz, self.config.evaluation.label_hz)
+        shifted = [
+            {
+                shift: _with_steps(each, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
+                for shift in shifts_ms
+            }
+            for each in sequences
+        ]
+        wanted = [np.concatenate([each.labels.window_index for each in by_shift.values()]) for by_shift in shifted]
+        outputs = self._outputs(sequences, wanted, f"time shifts at {hz:g} Hz")
+        return {
+            shift: [_scored(by_shift[shift], found) for by_shift, found in zip(shifted, outputs, strict=True)]
+            for shift in shifts_ms
+        }
+
+    def _outputs(
+        self, sequences: list[FrameSequence], wanted: list[np.ndarray], progress: str, is_reset: bool = False
+    ) -> list[Outputs]:
+        """Run the detector over sequences; return the outputs of the wanted steps; the step -1 has none."""
+        asked = [requests(steps[steps >= 0], each.windows) for steps, each in zip(wanted, sequences, strict=True)]
+        found: list[Outputs] = [{} for _ in sequences]
+        batches = {}
+        for numbers in self._dealt([number for number, labels in enumerate(asked) if len(labels)], sequences):
+            batches[numbers] = self._batch([replace(sequences[n], labels=asked[n]) for n in numbers], is_reset)
+        kept = {numbers: read_outputs(batch.path, len(numbers)) for numbers, batch in batches.items()}
+        missing = [batch for numbers, batch in batches.items() if kept[numbers] is None]
+        if missing:
+            self.workers.run(missing, progress)
+        for numbers, batch in batches.items():
+            outputs = kept[numbers] or read_outputs(batch.path, len(numbers))
+            if outputs is None:
+                raise ValueError(
+                    f"{batch.path} was removed or damaged during the evaluation, or a node that wrote it does not see "
+                    "this folder; run it again, with a folder for `out` that all nodes share"
+                )
+            for number, output in zip(numbers, outputs, strict=True):
+                found[number] = output
+        for sequence in sequences:
+            sequence.close()
+        return found
+
+    def _dealt(self, numbers: list[int], sequences: Sequence[FrameSequence]) -> list[tuple[int, ...]]:
+        """Return the recordings in batches, those of similar length together, the longest first."""
+        size = self.config.data.eval_batch_size
+        ordered = sorted(numbers, key=lambda number: -len(sequences[number].windows))
+        return [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
+
+    def _batch(self, sequences: list[FrameSequence], is_reset: bool) -> RecordingBatch:
+        # on a CPU, the number of threads changes the last bits
+        threads = self.workers.num_threads if self.checkpoint.detector.device.type == "cpu" else None
+        path = self.kept / f"{self._digest(sequences, is_reset=is_reset, threads=threads)}.npz"
+        config = replace(self.config, dataset=self.data.config)
+        return RecordingBatch(config, self.weights, sequences, is_reset, path)
+
+    def _digest(self, sequences: list[FrameSequence], **conditions: Any) -> str:
+        """Return a digest of everything that the outputs of a batch depend on; conditions are plain values."""
+        config = self.config
+        settings = {
+            **conditions,
+            "weights": self.weights,
+            "description": self.checkpoint.to_dict() | {"raw_dir": None, "prepared_dir": None},
+            "precision": config.precision,
+            "device": self.checkpoint.detector.device.type,
+            "step_scale": config.evaluation.step_scale,
+            "postprocess": asdict(config.postprocess),
+            "eval_chunk_length": config.data.eval_chunk_length,
+            "spec": asdict(self.data.spec),
+        }
+        return outputs_digest(settings, config.plugins, sequences)
+
+
+def _with_steps(sequence: FrameSequence, steps: np.ndarray) -> FrameSequence:
+    """Return the sequence with its labels tied to other steps."""
+    return replace(sequence, labels=replace(sequence.labels, window_index=steps))
+
+
+def _scored(sequence: FrameSequence, outputs: Outputs) -> ScoredRecording:
+    return ScoredRecording(sequence.name, sequence.labels, paired(sequence.labels, outputs))

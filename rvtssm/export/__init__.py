@@ -1,0 +1,1 @@
+"""One step of a detector as a file for other programs, and reading such files."""

@@ -1,0 +1,254 @@
+"""Write a detector as one file for other programs: its step with state and step scale as inputs, and a description.
+
+Formats: `onnx` (ONNX), `openvino` (OpenVINO's, with the weights in a second file that ends in .bin), `export` (a
+torch.export program) and `aot` (compiled for this machine by AOTInductor).
+"""
+
+import io
+import json
+import logging
+import math
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+
+from rvtssm.export.quantization import CarriedSteps, quantize
+from rvtssm.export.real_detector import DetectorStep
+from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import Detector
+from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
+from rvtssm.prediction.frame_size import detector_for_frame
+from rvtssm.records import WindowSettings
+from rvtssm.system.atomic_files import atomic_file, named_if_full, replace_file, staging_folder
+from rvtssm.system.extras import check_extra
+from rvtssm.system.free_memory import check_memory
+
+FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
+METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
+_LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # and what can hold them
+_OPSET = 20  # the first one with an operator for GELU
+_MOST_STREAMS = 4096
+
+
+def format_of(path: Path | str) -> str:
+    """Return the format that the name of a file asks for; ValueError lists the possible endings."""
+    name = Path(path).name
+    for kind in ("aot", "onnx", "openvino", "export"):
+        if name.endswith(FORMATS[kind]):
+            return kind
+    raise ValueError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
+
+
+def check_export(path: Path | str, precision: str) -> str:
+    """Return the format of a file; raise ValueError if it cannot be written.
+
+    Reasons are a format that cannot hold the precision, a missing package, and a file in the place of the weights of an
+    .xml file that is not from an export.
+    """
+    path = Path(path)
+    suffixes = _LOW_PRECISIONS.get(precision)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
+    kind = format_of(path)
+    if kind in ("onnx", "openvino"):
+        check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
+    if kind == "openvino":
+        check_extra(FORMATS[kind], "openvino", "openvino")
+        weights = path.with_suffix(".bin")
+        if weights.exists() and not path.exists():
+            raise ValueError(
+                f"{path} would have its weights in {weights}, and there is such a file without {path.name}; choose "
+                f"another name, or remove {weights.name}"
+            )
+    if precision == "int8":
+        check_extra("precision=int8", "int8", "nncf")
+    return kind
+
+
+def export_detector(
+    checkpoint: LoadedCheckpoint,
+    path: Path | str,
+    height: int | None = None,
+    width: int | None = None,
+    precision: str = "float32",
+    calibration: Iterable[tuple[np.ndarray, float]] = (),
+) -> dict[str, Any]:
+    """Write the step of a detector for frames of height x width pixels, default: those of training.
+
+    Inputs: hist (B, C, H, W) of the type of training frames (uint8 for histograms), step_scale (B,) float32, then the
+    state tensors (B, n, ...). Outputs: the tensors of the head's predictions (B, ...), then the state afterwards.
+    With the precision `int8`, products take weights and activations of 8 bits, whose ranges are found on `calibration`:
+    frames (T, C, H, W) of consecutive windows, and their step scale.
+    Return the description that is stored in the file. Raise ValueError for weights that forget by the chunk, for layers
+    without such a step (see `TemporalLayer.real_step`), and for an exported file.
+    """
+    kind = check_export(path, precision)
+    if not isinstance(checkpoint.detector, Detector):
+        raise ValueError(
+            "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
+        )
+    if checkpoint.model_config.memory_chunk is not None:
+        raise ValueError(
+            f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
+            "exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
+        )
+    spec = checkpoint.spec
+    detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
+    step = DetectorStep(detector).cpu().float()
+    description = _describe(checkpoint, step)
+    streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
+    state = step.init_state(2)
+    size = (2, step.detector.in_channels, *step.detector.frame_hw)
+    hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
+    example = (hist, torch.ones(2), state)
+    shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
+    with torch.no_grad(), quiet():
+        if kind in ("onnx", "openvino"):
+            with named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
+                staged = folder / Path(path).with_suffix(".onnx").name
+                _write_onnx(step, example, shapes, staged)
+                if precision == "int8":
+                    quantize(staged, CarriedSteps(step, calibration))
+                if kind == "openvino":
+                    staged = to_openvino(staged)
+                describe(staged, description)
+                move_file(staged, Path(path))
+            return description
+        program = torch.export.export(step, example, dynamic_shapes=shapes)
+        text = json.dumps(description)
+        with atomic_file(Path(path)) as staged:
+            if kind == "export":
+                whole = io.BytesIO()  # because torch ends the process on a full disk
+                torch.export.save(program, whole, extra_files={METADATA_KEY: text})
+                staged.write_bytes(whole.getbuffer())
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    shutil.copyfile(_compiled(program, text, Path(folder)), staged)
+    return description
+
+
+def frame_dtype(windows: WindowSettings) -> torch.dtype:
+    """Return the type of the frames of such windows."""
+    return torch.from_numpy(np.empty(0, windows.dtype)).dtype
+
+
+def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
+    """Read the description that `export_detector` stored: that of a checkpoint, and names and shapes of the tensors."""
+    try:
+        description = json.loads(text)
+        meta = CheckpointMeta.from_dict(description["checkpoint"])
+        if missing := {"frame_hw", "state", "predictions"} - description.keys():
+            raise KeyError(*missing)
+        for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
+            if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
+                raise ValueError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
+            check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
+    return meta, description
+
+
+def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
+    meta = checkpoint.without_folders()  # such a file goes to other machines
+    empty = step.detector.empty()
+    return {
+        "checkpoint": meta.to_dict(),
+        "frame_hw": list(step.detector.frame_hw),
+        "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
+        "predictions": {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names},
+    }
+
+
+def _write_onnx(step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], path: Path) -> None:
+    program = torch.onnx.export(
+        step,
+        example,
+        dynamo=True,
+        dynamic_shapes=shapes,
+        opset_version=_OPSET,
+        input_names=["hist", "step_scale", *step.state_names],
+        output_names=[*step.prediction_names, *(f"next_{name}" for name in step.state_names)],
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path, external_data=False)
+
+
+def to_openvino(path: Path) -> Path:
+    """Write an ONNX file in OpenVINO's format as well, and return the path of that."""
+    import openvino  # an optional package
+
+    found = path.with_suffix(FORMATS["openvino"])
+    model = openvino.Core().read_model(path)
+    model.set_rt_info("", ["framework", METADATA_KEY])  # `describe` fills it
+    model.set_rt_info("", ["framework", DIGEST_KEY])
+    openvino.save_model(model, found, compress_to_fp16=False)
+    return found
+
+
+def describe(path: Path, description: dict[str, Any]) -> None:
+    """Replace the description in an .onnx or .xml file, and the digest."""
+    texts = {METADATA_KEY: json.dumps(description), DIGEST_KEY: NO_DIGEST_YET}
+    if path.suffix == FORMATS["onnx"]:
+        import onnx  # an optional package
+
+        model = onnx.load(path)
+        onnx.helper.set_model_props(model, texts)
+        path.write_bytes(model.SerializeToString())
+    else:
+        tree = ElementTree.parse(path)
+        for key, text in texts.items():
+            found = tree.find(f"./rt_info/framework/{key}")
+            assert found is not None
+            found.set("value", text)
+        tree.write(path)
+    add_digest(path)
+
+
+def move_file(source: Path, path: Path) -> None:
+    """Put an exported file in the place of `path`. An .xml never stands beside the weights of another one."""
+    if path.suffix == FORMATS["openvino"]:
+        path.unlink(missing_ok=True)
+        replace_file(source.with_suffix(".bin"), path.with_suffix(".bin"))
+    replace_file(source, path)
+
+
+def _compiled(program: Any, text: str, folder: Path) -> Path:
+    """Return a compiled package with the description inside; ValueError if there is no compiler."""
+    # Freezing lays weights out for this machine, and multiplies norms into convolutions.
+    options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
+    package = folder / "model.pt2"  # the compiler requires this suffix
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the model cannot be compiled here ({reason}); install a C++ compiler such as g++, or "
+            "export to .onnx or .pt2"
+        ) from error
+    return package
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence messages of the exporters that are for their own developers."""
+    names = ("torch.onnx", "torch.export", "torch._inductor", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,264 @@
+"""Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rvtssm.export.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
+from rvtssm.models.file_digest import check_digest
+from rvtssm.models.hub import local_weights
+from rvtssm.models.low_precision import set_precision
+from rvtssm.models.model_config import PRECISIONS
+from rvtssm.models.parts import head_class
+from rvtssm.prediction.frame_size import detector_for_frame
+from rvtssm.system.environment import environment_variable
+from rvtssm.system.extras import check_extra
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.limits import check_choice
+
+_AGAIN = "export it again with `rvtssm export`"
+_MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
+
+# a step: counts, step scale, states -> tensors of the predictions, states
+Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+
+
+def largest_difference(
+    checkpoint: LoadedCheckpoint,
+    exported: LoadedCheckpoint,
+    num_steps: int,
+    num_streams: int = 2,
+    seed: int = 0,
+    frames: Sequence[Tensor] = (),
+) -> tuple[float, float]:
+    """Return how far boxes (relative to the largest) and scores of both differ over carried steps at changing rates.
+
+    All streams see `frames` (C, H, W), over and over, or counts drawn at random if there are none. The step scales are
+    between a tenth and twice that of training. NaN if one of them is.
+    """
+    height, width = exported.detector.frame_hw
+    reference = detector_for_frame(checkpoint, height, width).cpu()
+    generator = torch.Generator().manual_seed(seed)
+    states: list[Any] = [None, None]
+    differences = []
+    for i in range(num_steps):
+        size = (1, num_streams, reference.in_channels, height, width)
+        if frames:
+            hist = frames[i % len(frames)].expand(size)
+        else:
+            hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
+        scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
+        found = []
+        for k, detector in enumerate((reference, exported.detector)):
+            with torch.no_grad():
+                predictions, states[k] = detector(hist, states[k], scale)
+            found.append(detector.head.compared(predictions))
+        (wanted_boxes, wanted_scores), (boxes, scores) = found
+        difference = (boxes - wanted_boxes).abs().max() / wanted_boxes.abs().max()
+        differences.append(torch.stack([difference, (scores - wanted_scores).abs().max()]))
+    largest = torch.stack(differences).amax(dim=0)
+    return float(largest[0]), float(largest[1])
+
+
+def is_exported(path: Path | str) -> bool:
+    """Return whether the name is that of an exported file."""
+    return str(path).endswith(tuple(FORMATS.values()))
+
+
+def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
+    """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
+
+    `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. `precision` is one of
+    `models.model_config.PRECISIONS`.
+    """
+    path = local_weights(path)
+    if is_exported(path):
+        return read_exported(path, trust, precision)
+    checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
+    set_precision(checkpoint.detector, precision)
+    return checkpoint
+
+
+def read_exported(path: Path | str, trust: bool = False, precision: str = "float32") -> LoadedCheckpoint:
+    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
+
+    ONNX and OpenVINO's files are data. The other formats are programs, which can run any code while they are read, so
+    they need `trust`. With the precision `bf16`, an ONNX file is run by OpenVINO, too; programs cannot be run so.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    kind = format_of(path)
+    is_program = kind not in ("onnx", "openvino")
+    if is_program and precision != "float32":
+        raise ValueError(
+            f"precision={precision}: {path} has the precision it was exported in; leave it out, or export to .onnx"
+        )
+    if not Path(path).is_file():
+        raise ValueError(f"there is no exported model at {path}")
+    if is_program and not trust:
+        raise ValueError(
+            f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
+            "from others ask for .onnx, which is data"
+        )
+    check_digest(path)
+    with file_errors(path, " cannot be used", _AGAIN), quiet():
+        if kind == "openvino" or precision == "bf16":
+            run, text = _open_in_openvino(Path(path), precision)
+        else:
+            run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
+        meta, description = read_description(text, path)
+        detector: Any = ExportedDetector(run, meta, description)
+    return meta.with_detector(detector)
+
+
+class ExportedDetector(nn.Module):
+    """Like `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU.
+
+    `head` is the class of the head, whose static methods decode its predictions without weights.
+    """
+
+    device = torch.device("cpu")
+    is_causal = True  # no other layer has a step
+
+    def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any]) -> None:
+        super().__init__()
+        height, width = description["frame_hw"]
+        self.frame_hw = height, width
+        self.head = head_class(meta.model_config)
+        self._run = run
+        self._shapes = [tuple(shape) for shape in description["state"].values()]
+        self._prediction_shapes: dict[str, list[int]] = description["predictions"]
+
+    def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
+        """Return zeros (B * n, ...) in the order of the state tensors of the file, stream-major."""
+        return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)
+
+    def empty(self) -> Any:
+        """Return the predictions of no frame."""
+        return self._predictions([torch.zeros(0, *shape) for shape in self._prediction_shapes.values()])
+
+    def prepare(self, step_scale: float) -> float:
+        """Return the step scale as it is, since the file takes it so."""
+        return step_scale
+
+    def forward(
+        self,
+        hist: Tensor,
+        state: tuple[Tensor, ...] | None = None,
+        step_scale: float | Tensor = 1.0,
+        frame_index: Tensor | None = None,
+        targets: None = None,
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Run L steps as `Detector.forward` does, one at a time."""
+        num_steps, num_streams = hist.shape[:2]
+        leaves = [leaf.unflatten(0, (num_streams, -1)) for leaf in state or self.init_state(num_streams)]
+        scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
+        found = []
+        for counts, scale in zip(hist, scales, strict=True):
+            predictions, leaves = self._run(counts, scale.contiguous(), leaves)
+            found.append(predictions)
+        fields = [torch.cat(field) for field in zip(*found, strict=True)]
+        if frame_index is not None:
+            fields = [field[frame_index[:, 0] * num_streams + frame_index[:, 1]] for field in fields]
+        return self._predictions(fields), tuple(leaf.flatten(0, 1) for leaf in leaves)
+
+    def _predictions(self, fields: list[Tensor]) -> Any:
+        named = dict(zip(self._prediction_shapes, fields, strict=True))
+        return self.head.record(**{name: named.get(name) for name in self.head.record._fields})
+
+
+def _open_onnx(path: Path) -> tuple[Run, str]:
+    check_extra(str(path), "export", "onnxruntime")
+    import onnxruntime  # an optional package
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
+    except Exception:  # its errors have no common class
+        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
+    names = [each.name for each in session.get_inputs()]
+
+    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        return session.run(None, dict(zip(names, inputs, strict=True)))
+
+    return _on_arrays(path, outputs), session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
+
+
+def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
+    """Open an .onnx or .xml file. In bf16, what follows the last product stays in float32: states and boxes.
+
+    OpenVINO plans for one number of streams, so the file is compiled at the first step of each number.
+    """
+    check_extra(f"{path} in {precision}", "openvino", "openvino")
+    import openvino  # an optional package
+
+    core = openvino.Core()
+    hint = {"float32": "f32", "bf16": "bf16"}[precision]
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    try:
+        model = core.read_model(path)
+    except Exception:  # its errors have no common class
+        raise ValueError(f"{path} is not a whole {_MAKERS[path.suffix]} file; {_AGAIN}") from None
+    shapes = {each.any_name: each.partial_shape for each in model.inputs}
+
+    @functools.cache
+    def compiled(num_streams: int) -> Any:
+        model.reshape({name: [num_streams, *list(shape)[1:]] for name, shape in shapes.items()})
+        return core.compile_model(model, "CPU", options)
+
+    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        found = compiled(len(inputs[0]))(dict(zip(shapes, inputs, strict=True)), share_inputs=True)
+        return [array.copy() for array in found.values()]
+
+    where = ["framework", METADATA_KEY]
+    return _on_arrays(path, outputs), model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
+
+
+def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Run:
+    """Return the step of a file whose runtime takes arrays in the order of the inputs, and returns the outputs."""
+
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
+        try:
+            found = [torch.from_numpy(array) for array in outputs(inputs)]
+        except Exception as error:  # they have no common class either
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
+        num_predictions = len(found) - len(state)
+        return found[:num_predictions], found[num_predictions:]
+
+    return run
+
+
+def _open_program(path: Path) -> tuple[Run, str]:
+    extra = {METADATA_KEY: ""}
+    try:
+        # Torch then reads pickled tensors without objects that can run code, also where its own code asks for all.
+        with environment_variable("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"):
+            program = torch.export.load(path, extra_files=extra).module()
+    except Exception:  # torch raises errors of many kinds for other files
+        raise ValueError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
+    text: Any = extra[METADATA_KEY]
+
+    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        predictions, after = program(hist, step_scale, state)
+        return predictions, after
+
+    return run, text.decode() if isinstance(text, bytes) else text
+
+
+def _open_compiled(path: Path) -> tuple[Run, str]:
+    try:
+        run = torch._inductor.aoti_load_package(str(path))
+    except Exception:
+        raise ValueError(f"{path} is not a package that was compiled for this machine; export it again here") from None
+    return run, run.get_metadata().get(METADATA_KEY, "") or json.dumps(None)

@@ -1,0 +1,130 @@
+"""Lets an exported ONNX file compute its products in 8 bits. NNCF chooses the ranges from calibration frames."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rvtssm.export.real_detector import DetectorStep
+from rvtssm.system.environment import environment_variable
+
+_MOST_STEPS = 20_000  # more than `calibration_windows` can ask for
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_LAYOUTS = ("Reshape", "Resize", "Slice", "Transpose")
+
+
+@dataclass(frozen=True)
+class CarriedSteps:
+    """The inputs of the file by name, one step after another; the state is carried through the frames (T, C, H, W)."""
+
+    step: DetectorStep
+    sequences: Iterable[tuple[np.ndarray, float]]  # frames and their step scale
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for frames, scale in self.sequences:
+            state = self.step.init_state(1)
+            for frame in frames:
+                hist, step_scale = torch.from_numpy(frame[None]), torch.tensor([scale], dtype=torch.float32)
+                named = zip(self.step.state_names, state, strict=True)
+                yield {"hist": hist.numpy(), "step_scale": step_scale.numpy()} | {n: s.numpy() for n, s in named}
+                with torch.no_grad():
+                    _, state = self.step(hist, step_scale, state)
+
+
+def quantize(path: Path, steps: CarriedSteps) -> None:
+    """Replace the ONNX file by one whose products take weights and activations of 8 bits.
+
+    These stay in float32: what leads from a state to the same state afterwards, the last products before the
+    predictions, and all that is not a product. Weights have one scale per output channel, and half of the range: sums
+    of two products of full 8-bit numbers overflow the 16 bits that processors without VNNI have for them.
+    """
+    import onnx  # an optional package
+
+    nncf = _without_telemetry()
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # shapes with names of dimensions, which NNCF does not read
+    kept = _recurrent(model.graph) | _last_products(model.graph)
+    exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in kept]
+    with contextlib.redirect_stdout(io.StringIO()):  # progress bars that cannot be switched off
+        quantized = nncf.quantize(
+            model,
+            nncf.Dataset(steps),
+            subset_size=_MOST_STEPS,
+            ignored_scope=nncf.IgnoredScope(names=exact),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE),
+        )
+    _without_sign_after_concat(quantized.graph)
+    path.write_bytes(quantized.SerializeToString())
+
+
+def _without_sign_after_concat(graph: Any) -> None:
+    """Round to uint8 with a zero point 128 higher, instead of to int8, where tensors were concatenated before.
+
+    The values are the same. OpenVINO 2026.4 takes int8 for uint8 there, which sets all negative values to zero.
+    """
+    import onnx  # an optional package
+
+    del graph.value_info[:]  # types of the tensors between nodes, which follow from the nodes
+    makers = {name: node for node in graph.node for name in node.output}
+    zero_points = {each.name: each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[2] in zero_points:
+            before = makers.get(node.input[0])
+            while before is not None and before.op_type in _LAYOUTS:
+                before = makers.get(before.input[0])
+            if before is not None and before.op_type == "Concat":
+                zero_point = zero_points.pop(node.input[2])
+                raised = (onnx.numpy_helper.to_array(zero_point).astype(np.int16) + 128).astype(np.uint8)
+                zero_point.CopyFrom(onnx.numpy_helper.from_array(raised, zero_point.name))
+
+
+def _recurrent(graph: Any) -> set[str]:
+    """Return the names of the nodes on a way from a state to the same state afterwards.
+
+    The tensors of one layer have one name up to their number: `state_4_0` and `state_4_1`.
+    """
+    found = set()
+    layers = {"_".join(each.name.split("_")[:2]) for each in graph.input if each.name.startswith("state_")}
+    for layer in layers:
+        after_state = {each.name for each in graph.input if _is_of(each.name, layer)}
+        before_next = {each.name for each in graph.output if _is_of(each.name, f"next_{layer}")}
+        later = []
+        for node in graph.node:  # in the order of computation
+            if after_state.intersection(node.input):
+                after_state.update(node.output)
+                later.append(node)
+        for node in reversed(later):
+            if before_next.intersection(node.output):
+                before_next.update(node.input)
+                found.add(node.name)
+    return found
+
+
+def _last_products(graph: Any) -> set[str]:
+    """Return the names of the products with no product between them and the predictions: those of boxes and scores."""
+    found, before = set(), {each.name for each in graph.output if not each.name.startswith("next_")}
+    for node in reversed(graph.node):
+        if before.intersection(node.output):
+            if node.op_type in _PRODUCTS:
+                found.add(node.name)
+            else:
+                before.update(node.input)
+    return found
+
+
+def _is_of(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}_")
+
+
+def _without_telemetry() -> Any:
+    """Import NNCF so that it does not report its use over the network."""
+    with environment_variable("NNCF_CI", "1"):
+        import nncf  # an optional package
+    nncf.set_log_level(logging.ERROR)
+    return nncf

@@ -1,1 +1,0 @@
-"""A trained detector at work: streaming recordings through it, predicting on one file, drawing what it found."""

@@ -1,0 +1,1 @@
+"""From one recording to detections and files, and the Python API."""

@@ -1,0 +1,90 @@
+"""Writes detections as `vision_msgs/Detection2DArray` to an MCAP file, which ROS 2 and its viewers open.
+
+The file carries the definitions of its messages, those of vision_msgs 4 (ROS 2 Humble and later).
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.records import Detections
+from rvtssm.system.extras import check_extra
+
+TOPIC, FRAME_ID = "/detections", "event_camera"
+_ARRAY = "vision_msgs/msg/Detection2DArray"
+_DEFINITIONS = {
+    "vision_msgs/msg/Point2D": "float64 x\nfloat64 y\n",
+    "vision_msgs/msg/Pose2D": "vision_msgs/Point2D position\nfloat64 theta\n",
+    "vision_msgs/msg/BoundingBox2D": "vision_msgs/Pose2D center\nfloat64 size_x\nfloat64 size_y\n",
+    "vision_msgs/msg/ObjectHypothesis": "string class_id\nfloat64 score\n",
+    "vision_msgs/msg/ObjectHypothesisWithPose": (
+        "vision_msgs/ObjectHypothesis hypothesis\ngeometry_msgs/PoseWithCovariance pose\n"
+    ),
+    "vision_msgs/msg/Detection2D": (
+        "std_msgs/Header header\nvision_msgs/ObjectHypothesisWithPose[] results\nvision_msgs/BoundingBox2D bbox\n"
+        "string id\n"
+    ),
+    _ARRAY: "std_msgs/Header header\nvision_msgs/Detection2D[] detections\n",
+}
+_LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
+
+
+def check_rosbags() -> None:
+    """Raise ValueError without the package `rosbags`."""
+    check_extra("formats=[mcap]", "bags", "rosbags")
+
+
+@contextmanager
+def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
+    """Yield a function that appends the detections of one window as one message at the end of the window.
+
+    `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package
+    `rosbags`.
+    """
+    check_rosbags()
+    from rosbags.rosbag2 import StoragePlugin, Writer  # an optional package
+    from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    for kind, definition in _DEFINITIONS.items():
+        store.register(get_types_from_msg(definition, kind))
+    folder = path.with_suffix(".folder")  # the library writes the folder of a bag
+    with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        connection = writer.add_connection(TOPIC, _ARRAY, typestore=store)
+
+        def append(frame: Detections) -> None:
+            if not 0 <= frame.t_us < _LATEST_US:
+                raise ValueError(f"formats=[mcap]: its messages cannot have the time {frame.t_us} us; leave mcap out")
+            message = _message(store.types, frame, class_names)
+            writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
+
+        yield append
+    (folder / f"{folder.name}.mcap").rename(path)
+    shutil.rmtree(folder)
+
+
+def _message(types: Any, frame: Detections, class_names: Sequence[str]) -> Any:
+    header = types["std_msgs/msg/Header"](
+        stamp=types["builtin_interfaces/msg/Time"](frame.t_us // 1_000_000, frame.t_us % 1_000_000 * 1000),
+        frame_id=FRAME_ID,
+    )
+    point, quaternion = types["geometry_msgs/msg/Point"](0.0, 0.0, 0.0), types["geometry_msgs/msg/Quaternion"]
+    nowhere = types["geometry_msgs/msg/PoseWithCovariance"](
+        types["geometry_msgs/msg/Pose"](point, quaternion(0.0, 0.0, 0.0, 1.0)), np.zeros(36)
+    )
+    detections = []
+    track_ids = np.zeros(len(frame), np.int64) if frame.track_id is None else frame.track_id
+    columns = (frame.xyxy.tolist(), frame.class_id.tolist(), frame.score.tolist(), track_ids.tolist())
+    for (left, top, right, bottom), class_id, score, track_id in zip(*columns, strict=True):
+        center = types["vision_msgs/msg/Point2D"]((left + right) / 2, (top + bottom) / 2)
+        box = types["vision_msgs/msg/BoundingBox2D"](
+            types["vision_msgs/msg/Pose2D"](center, 0.0), right - left, bottom - top
+        )
+        hypothesis = types["vision_msgs/msg/ObjectHypothesis"](class_names[class_id], score)
+        results = [types["vision_msgs/msg/ObjectHypothesisWithPose"](hypothesis, nowhere)]
+        detections.append(types["vision_msgs/msg/Detection2D"](header, results, box, str(track_id or "")))
+    return types[_ARRAY](header, detections)

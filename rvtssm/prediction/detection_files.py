@@ -1,0 +1,151 @@
+"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.prediction.detection_bag import open_detection_bag
+from rvtssm.prediction.inference_config import DETECTION_FILES
+from rvtssm.records import Detections
+
+# as in the `_bbox.npy` of Gen1 and 1Mpx, so that detections can be used like ground truth
+DETECTION_DTYPE = np.dtype(
+    {
+        "names": ["t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence"],
+        "formats": ["<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"],
+        "offsets": [0, 8, 12, 16, 20, 24, 28, 32],
+        "itemsize": 40,
+    }
+)
+
+Append = Callable[[Detections], None]
+
+
+@contextmanager
+def open_detection_files(
+    folder: Path, formats: Sequence[str], class_names: Sequence[str], disk_class_ids: Sequence[int]
+) -> Iterator[Append]:
+    """Yield a function that appends the detections of one window to all files; they are complete after the block.
+
+    `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the ids of the
+    classes in the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The
+    `image_id` of a COCO result is the time of the window in microseconds. If objects are tracked, every box has a
+    `track_id`, which is 0 for a box without a track; in the array it is always 0 otherwise.
+    """
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(_WRITERS[name](folder / DETECTION_FILES[name], class_names, disk_class_ids))
+            for name in DETECTION_FILES
+            if name in formats
+        ]
+
+        def append(frame: Detections) -> None:
+            for write in writers:
+                write(frame)
+
+        yield append
+
+
+@contextmanager
+def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open(path, "w") as lines:
+
+        def append(frame: Detections) -> None:
+            lines.write(json.dumps({"t_us": frame.t_us, "detections": detection_objects(frame, class_names)}) + "\n")
+
+        yield append
+
+
+@contextmanager
+def _array(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    """Write the rows to a second file first, because the header of an array contains their number."""
+    rows_path, disk_ids = path.with_suffix(".rows"), np.asarray(disk_class_ids, np.uint32)
+    num_rows = 0
+    with open(rows_path, "wb") as rows:
+
+        def append(frame: Detections) -> None:
+            nonlocal num_rows
+            rows.write(_rows(frame, disk_ids).tobytes())
+            num_rows += len(frame)
+
+        yield append
+    with open(path, "wb") as array, open(rows_path, "rb") as written:
+        header = {"descr": np.lib.format.dtype_to_descr(DETECTION_DTYPE), "fortran_order": False, "shape": (num_rows,)}
+        np.lib.format.write_array_header_1_0(array, header)
+        shutil.copyfileobj(written, array)
+    rows_path.unlink()
+
+
+@contextmanager
+def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    is_first = True
+    with open(path, "w") as results:
+        results.write("[")
+
+        def append(frame: Detections) -> None:
+            nonlocal is_first
+            for found in coco_results(frame, disk_class_ids):
+                results.write(("\n" if is_first else ",\n") + json.dumps(found))
+                is_first = False
+
+        yield append
+        results.write("\n]\n")
+
+
+def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[str, object]]:
+    """Return the detections of one window as results for COCO's tools; `image_id` is its time in microseconds."""
+    return [
+        {
+            "image_id": frame.t_us,
+            "category_id": int(disk_class_ids[class_id]),
+            "bbox": [round(float(edge), 2) for edge in ltwh],
+            "score": round(float(score), 4),
+            **track,
+        }
+        for ltwh, class_id, score, track in zip(
+            xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, _tracks(frame), strict=True
+        )
+    ]
+
+
+@contextmanager
+def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
+    with open_detection_bag(path, class_names) as append:
+        yield append
+
+
+def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
+    return [
+        {
+            "xyxy": [round(float(edge), 2) for edge in xyxy],
+            "class": class_names[class_id],
+            "score": round(float(score), 4),
+            **track,
+        }
+        for xyxy, class_id, score, track in zip(frame.xyxy, frame.class_id, frame.score, _tracks(frame), strict=True)
+    ]
+
+
+def _tracks(frame: Detections) -> list[dict[str, int]]:
+    """Return what every box says of its track: nothing if objects are not tracked."""
+    return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
+
+
+_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
+
+
+def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
+    rows = np.zeros(len(frame), DETECTION_DTYPE)
+    rows["t"] = frame.t_us
+    rows["x"], rows["y"], rows["w"], rows["h"] = xyxy_to_ltwh(frame.xyxy).T
+    rows["class_id"] = disk_ids[frame.class_id]
+    rows["class_confidence"] = frame.score
+    if frame.track_id is not None:
+        rows["track_id"] = frame.track_id
+    return rows

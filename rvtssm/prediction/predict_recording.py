@@ -1,0 +1,287 @@
+"""From a recording, finished or still being made, to boxes and pictures, without labels.
+
+Windows end at a fixed stride, or in a DSEC sequence at the times of its images and labels.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rvtssm.drawing.draw import SHOWN_US
+from rvtssm.drawing.pictures import PictureSettings, open_pictures
+from rvtssm.drawing.rerun_view import RECORDING_FILE, open_rerun
+from rvtssm.drawing.sensor_frames import SensorFrames
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
+from rvtssm.events.readers import Recording
+from rvtssm.events.windows import FreeGrid, label_grid
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import inside_frame
+from rvtssm.models.streams import Streams
+from rvtssm.prediction.detection_files import open_detection_files
+from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, usual_downsample
+from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
+from rvtssm.prediction.summary import PredictionSummary, Tally
+from rvtssm.prediction.track_objects import Tracker
+from rvtssm.records import Detections, Labels, Windows, WindowSettings
+from rvtssm.streaming.sources import Source, opened_source
+from rvtssm.streaming.stream import check_causal
+from rvtssm.system.output_folder import result_set
+from rvtssm.system.progress import progress_bar
+
+_FILES = (
+    *DETECTION_FILES.values(),
+    "video.mp4",
+    "video.gif",
+    "video.webp",
+    "strip.png",
+    "still_*.png",
+    RECORDING_FILE,
+    "prediction.json",
+)
+
+
+def predict_recording(
+    checkpoint: LoadedCheckpoint,
+    recording: Path | str | Source,
+    out: Path | str,
+    config: PredictConfig | None = None,
+    *,
+    ground_truth: Labels | None = None,
+    ends_us: np.ndarray | None = None,
+    on_frame: Callable[[Detections, int], None] | None = None,
+    progress: bool = True,
+) -> PredictionSummary:
+    """Detect in events of any supported format and sensor size, in bounded memory.
+
+    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
+    an opened source, which stays open.
+    At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
+    per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
+    `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a strip of them,
+    `prediction.rrd` (for the viewer Rerun). Boxes are in pixels of the sensor; `on_frame` receives those of every
+    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
+    window ends at each of `ends_us` (int64).
+    Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
+    windows.
+    """
+    config = config or PredictConfig()
+    check_causal(checkpoint.detector)
+    began = time.perf_counter()
+    opened = (
+        nullcontext(recording)
+        if isinstance(recording, Source)
+        else opened_source(str(recording), config.height, config.width, config.camera_settings)
+    )
+    with opened as source:
+        plan = _plan(checkpoint, source, config, ends_us)
+        tally, sensor = Tally(config.min_score), plan.sensor_frames()
+        with result_set(out, "prediction", _FILES) as staged:
+            with (
+                open_detection_files(
+                    staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
+                ) as append,
+                open_rerun(
+                    _rerun_paths(staged, config), checkpoint.spec.class_names, plan.sensor_hw, config.min_score
+                ) as log,
+                open_pictures(
+                    staged,
+                    plan.pictures,
+                    ground_truth,
+                    source.images if config.overlay else None,
+                    sensor,
+                    log.picture if log is not None else None,
+                ) as show,
+                progress_bar("predicting" if progress else None, plan.num_windows) as advance,
+            ):
+                blocks = tally.watched(source.recording.iterate())
+                if sensor is not None:
+                    blocks = sensor.watched(blocks)
+                counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
+                stride_us = plan.settings.stride_us if plan.windows is None else None
+                tracker = (
+                    Tracker(
+                        config.track,
+                        checkpoint.spec.num_classes,
+                        plan.settings.hz,
+                        config.track_memory_s,
+                        config.min_score,
+                    )
+                    if config.track
+                    else None
+                )
+                steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
+                for hist, frame, start_us, seconds in steps:
+                    found = in_sensor_pixels(frame, plan.downsample)
+                    if tracker:
+                        found = tracker.update(found)
+                        frame = replace(frame, track_id=found.track_id)
+                    append(found)
+                    if on_frame is not None:
+                        on_frame(found, start_us)
+                    if log is not None:
+                        log.window(found, start_us, seconds)
+                    show(hist, frame if sensor is None else found, start_us)
+                    advance(1)
+                    tally.add(frame, seconds)
+                if source.is_piped:
+                    _check_frame(source, tally.num_events)
+                    if not tally.num_events:
+                        message = f"{source.name} ended without an event; it needs a stream of events"
+                        raise ValueError(source.broke_off or message)
+            wall_s = time.perf_counter() - began
+            summary = PredictionSummary(
+                recording=source.name,
+                format=source.recording.format,
+                sensor_hw=plan.sensor_hw,
+                frame_hw=plan.frame_hw,
+                trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
+                downsample=plan.downsample,
+                hz=plan.settings.hz,
+                window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
+                num_windows=len(tally.seconds),
+                num_events=tally.num_events,
+                duration_s=tally.duration_s,
+                num_detections=tally.num_written,
+                written_min_score=config.postprocess.min_score,
+                num_drawn_detections=tally.num_drawn,
+                drawn_min_score=config.min_score,
+                faults=asdict(source.recording.faults),
+                broke_off=source.broke_off,
+                wall_s=wall_s,
+                realtime_factor=tally.duration_s / wall_s,
+                windows_per_call=config.windows_per_call,
+                step_ms=tally.step_ms(),
+                files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
+            )
+            (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    return summary
+
+
+def detect(
+    checkpoint: LoadedCheckpoint,
+    counted: Iterable[tuple[Windows, np.ndarray]],
+    stride_us: float | None,
+    frame_hw: tuple[int, int],
+    config: PostprocessConfig,
+) -> Iterator[tuple[np.ndarray, Detections, int, float]]:
+    """Yield frame, detections (frame px, inside the frame), start (us) and seconds of work of every window.
+
+    `counted` has windows with their frames (n, C, h, w), in order. `stride_us` is the step of the detector, by default
+    that of the windows, which is in whole microseconds. The state is carried through all steps.
+    """
+    streams = Streams(
+        detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
+    )
+    is_first = True
+    for windows, hists in counted:
+        began = time.perf_counter()
+        places = torch.arange(len(windows))
+        dt_us = windows.dt_us if stride_us is None else np.full(len(windows), stride_us)
+        predictions = streams.push(
+            torch.from_numpy(hists)[:, None],
+            torch.from_numpy(dt_us)[:, None],
+            torch.stack([places, torch.zeros_like(places)], dim=1),
+            slots=[0],
+            is_first=[is_first],
+        )
+        frames = streams.detector.head.decode(predictions, windows.ends_us.tolist(), config)
+        seconds = (time.perf_counter() - began) / len(windows)
+        for hist, frame, start_us in zip(hists, frames, windows.bounds_us[:, 0].tolist(), strict=True):
+            yield hist, inside_frame(frame, *frame_hw), start_us, seconds
+        is_first = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The windows, frames and pictures of one recording."""
+
+    settings: WindowSettings
+    windows: Windows | None  # None: at a fixed stride from the first event on
+    num_windows: int | None  # None: not known before the end
+    sensor_hw: tuple[int, int]
+    downsample: int
+    pictures: PictureSettings
+
+    @property
+    def frame_hw(self) -> tuple[int, int]:
+        return self.sensor_hw[0] // self.downsample, self.sensor_hw[1] // self.downsample
+
+    def sensor_frames(self) -> SensorFrames | None:
+        """Return what counts events for pictures, None if they show the frames of the detector."""
+        if self.pictures.is_empty or self.pictures.downsample == self.downsample:
+            return None
+        is_surfaces = self.settings.representation == "surfaces"
+        overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
+        return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
+
+    def counter(self) -> FrameCounter:
+        return FrameCounter(self.settings, frame_pixels(*self.sensor_hw, self.downsample))
+
+
+def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
+    """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
+    recording, settings = source.recording, checkpoint.windows.for_rate(config.hz, config.window)
+    downsample = config.downsample or usual_downsample(checkpoint.spec, recording.height, recording.width)
+    if min(recording.height, recording.width) < downsample:
+        raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
+    windows, num_windows = None, None
+    if isinstance(recording, Recording):
+        given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
+        windows = _windows_at(recording, np.concatenate([np.empty(0, np.int64), *given]), settings)
+        first_us, last_us = recording.time_range_us
+        num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
+        if truncated := recording.faults.truncated_bytes:
+            again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
+            raise ValueError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
+        _check_frame(source, recording.num_events)
+    pictures = PictureSettings(
+        class_names=checkpoint.spec.class_names,
+        min_score=config.min_score,
+        windows=settings,
+        windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
+        videos=[name for name in ("mp4", *ANIMATIONS) if name in config.formats],
+        num_stills=config.num_stills if "png" in config.formats else 0,
+        is_logged=bool(_rerun_paths(Path(), config)),
+        downsample=downsample if config.view == "network" else 1,
+        scale=config.scale,
+        animation_mb=config.animation_mb,
+        note=checkpoint.note,
+    )
+    return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
+
+
+def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
+    """Return where a log for Rerun goes: to a file, to the viewer (None), both or neither."""
+    in_file: list[Path | None] = [folder / RECORDING_FILE] if "rrd" in config.formats else []
+    return [*in_file, None] if config.view == "rerun" else in_file
+
+
+def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
+    """Return windows that end at those of `ends_us` between the events and continue by the stride; None if there are
+    no such times."""
+    first_us, last_us = recording.time_range_us
+    times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
+    if not len(times_us):
+        return None
+    after = FreeGrid(int(times_us.max()), settings)
+    return label_grid(np.concatenate([times_us, after.ends_us(0, after.num_ended(last_us + 1))]), first_us, settings)
+
+
+def _check_frame(source: Source, num_events: int) -> None:
+    """Raise ValueError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
+    recording = source.recording
+    if (outside := recording.faults.out_of_frame) > num_events:
+        again = "a stream has to be RAW or DAT: send that" if source.is_piped else "copy it again"
+        raise ValueError(
+            f"{source.name} has {outside} of {num_events + outside} events outside its "
+            f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"
+        )

@@ -1,0 +1,156 @@
+"""Boxes for recordings without labels: what a detector finds alike forwards and backwards in time.
+
+Source: LEOD (Wu et al., 2024): a recurrent detector labels what it was not trained on, also on reversed events, and
+tracks decide which boxes are trusted. Here the state is carried over the whole recording in both directions, and a box
+is trusted if both directions agree on it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
+from rvtssm.events.labels import BOX_DTYPE, FASTEST_LABELS_US, Boxes
+from rvtssm.events.readers import Recording
+from rvtssm.events.reversed_time import ReversedRecording
+from rvtssm.events.windows import FreeGrid, label_grid
+from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.prediction.frame_size import in_sensor_pixels
+from rvtssm.prediction.inference_config import LabelConfig
+from rvtssm.prediction.predict_recording import detect
+from rvtssm.prediction.track_objects import LOWEST_SCORE, Tracker
+from rvtssm.records import Detections, Events, Windows
+
+_MOST_DETECTIONS = 100  # in a frame
+_WINDOWS_PER_CALL = 8  # that go through the detector together: speed and memory, not results
+
+
+def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
+    """Return how many windows lie between two labels. Raise ValueError if training would not keep such labels."""
+    stride_us = checkpoint.windows.stride_us
+    interval_us = checkpoint.spec.label_interval_us if config.interval_ms is None else 1000 * config.interval_ms
+    every = max(1, round(interval_us / stride_us))
+    if every * stride_us < FASTEST_LABELS_US:
+        raise ValueError(
+            f"labels every {every * stride_us / 1000:g} ms are too close, training does not keep them; set "
+            f"label.interval_ms to {FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}"
+        )
+    return every
+
+
+def find_pseudo_boxes(
+    checkpoint: LoadedCheckpoint, recording: Recording, labelled_us: np.ndarray, config: LabelConfig
+) -> Boxes:
+    """Return boxes of BOX_DTYPE between the label times of a recording, with class ids as on disk.
+
+    `labelled_us` (int64) are the times that have labels, none in a recording without labels. `pseudo_score` is the mean
+    score of both directions, or its negative for an uncertain object: one that only one direction found, or whose score
+    is too low or whose track is too short. Boxes below half of `min_score` are left out. `still_us` is unknown.
+    Labels are counted from the label time before them, so the usual interval adds labels only where a gap is longer.
+    """
+    settings, spec = checkpoint.windows, checkpoint.spec
+    first_us, last_us = recording.time_range_us
+    anchors_us = labelled_us[(labelled_us > first_us) & (labelled_us <= last_us + 1)]
+    if len(anchors_us):
+        after = FreeGrid(int(anchors_us.max()), settings)
+        ends_us = np.concatenate([anchors_us, after.ends_us(0, after.num_ended(last_us + 1))])
+    else:
+        grid = FreeGrid(first_us, settings)
+        ends_us = grid.ends_us(0, grid.num_ended(last_us + 1))
+    if not len(ends_us):
+        return np.zeros(0, BOX_DTYPE)
+    windows = label_grid(ends_us, first_us, settings)
+    reversed_recording = ReversedRecording(recording)
+    back_us = np.array([reversed_recording.at(end_us) for end_us in windows.ends_us.tolist()][::-1], np.int64)
+    forward = _track_all(checkpoint, recording, recording.iterate(), windows, config)
+    backward = _track_all(
+        checkpoint, recording, reversed_recording.iterate(), label_grid(back_us, int(back_us[0]), settings), config
+    )
+    index = np.arange(len(windows))
+    starts = np.searchsorted(windows.ends_us, np.unique(anchors_us)) if len(anchors_us) else index[:1]
+    since = index - starts[np.maximum(np.searchsorted(starts, index, side="right") - 1, 0)]
+    back_at = {reversed_recording.at(frame.t_us): frame for frame in backward}
+    seconds = _track_seconds(forward), _track_seconds(backward)
+    labelled = set(labelled_us.tolist())
+    found = [
+        agreed_boxes(frame, back_at[frame.t_us], seconds, np.asarray(spec.disk_class_ids), config)
+        for frame, is_due in zip(forward, since % label_every(checkpoint, config) == 0, strict=True)
+        if is_due and frame.t_us not in labelled
+    ]
+    return np.concatenate([np.zeros(0, BOX_DTYPE), *found])
+
+
+def _track_all(
+    checkpoint: LoadedCheckpoint, recording: Recording, blocks: Iterable[Events], windows: Windows, config: LabelConfig
+) -> list[Detections]:
+    """Return the detections of all windows, in pixels of the sensor, with track ids."""
+    spec, settings = checkpoint.spec, checkpoint.windows
+    counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
+    tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
+    lowest = min(LOWEST_SCORE, config.min_score / 2)  # of an uncertain box
+    postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
+    steps = detect(
+        checkpoint,
+        count_as_they_close(blocks, windows, counter, _WINDOWS_PER_CALL),
+        None,
+        (spec.frame_height, spec.frame_width),
+        postprocess,
+    )
+    return [tracker.update(in_sensor_pixels(frame, spec.downsample)) for _, frame, *_ in steps]
+
+
+def _track_seconds(frames: Sequence[Detections]) -> dict[int, float]:
+    """Return the time between the first and the last box of every track, by track id; 0 for boxes without a track."""
+    times_us = defaultdict(list)
+    for frame in frames:
+        for track_id in np.unique(np.asarray(frame.track_id)).tolist():
+            times_us[track_id].append(frame.t_us)
+    return {track_id: (times[-1] - times[0]) / 1e6 if track_id else 0.0 for track_id, times in times_us.items()}
+
+
+def agreed_boxes(
+    forward: Detections,
+    backward: Detections,
+    seconds: tuple[dict[int, float], dict[int, float]],
+    disk_class_ids: np.ndarray,
+    config: LabelConfig,
+) -> Boxes:
+    """Return the boxes of one time: those of both directions that overlap, best score first, and the uncertain ones.
+
+    `seconds` are the lengths of the tracks forwards and backwards.
+    """
+    overlap = pairwise_iou(forward.xyxy, backward.xyxy)
+    overlap = np.where(forward.class_id[:, None] == backward.class_id, overlap, 0)
+    is_free = np.ones(len(backward), bool)
+    rows: list[tuple[np.ndarray, int, float, bool]] = []  # box (4,), class, score, whether it is trusted
+    ids = np.asarray(forward.track_id), np.asarray(backward.track_id)
+    track_ids: list[int] = []
+    for i, row in enumerate(overlap):
+        other = int(np.where(is_free, row, -1).argmax()) if is_free.any() else -1
+        has_other = other >= 0 and is_free[other] and row[other] > 0 and row[other] >= config.min_iou
+        box, score, length_s = forward.xyxy[i], float(forward.score[i]), seconds[0][int(ids[0][i])]
+        if has_other:
+            is_free[other] = False
+            box = (box + backward.xyxy[other]) / 2
+            score = (score + float(backward.score[other])) / 2
+            length_s = max(length_s, seconds[1][int(ids[1][other])])
+        is_trusted = has_other and score >= config.min_score and length_s >= config.min_track_ms / 1000
+        rows.append((box, int(forward.class_id[i]), score, is_trusted))
+        track_ids.append(int(ids[0][i]))
+    for other in np.flatnonzero(is_free).tolist():
+        rows.append((backward.xyxy[other], int(backward.class_id[other]), float(backward.score[other]), False))
+        track_ids.append(0)
+    chosen = [i for i, (_, _, score, _) in enumerate(rows) if score >= config.min_score / 2]
+    rows, track_ids = [rows[i] for i in chosen], [track_ids[i] for i in chosen]
+    boxes = np.zeros(len(rows), BOX_DTYPE)
+    if rows:
+        edges, class_ids, scores, trusted = (np.array(column) for column in zip(*rows, strict=True))
+        boxes["x"], boxes["y"], boxes["w"], boxes["h"] = xyxy_to_ltwh(edges).T
+        boxes["t"], boxes["still_us"], boxes["track_id"] = forward.t_us, -1, track_ids
+        boxes["class_id"], boxes["class_confidence"] = disk_class_ids[class_ids], scores
+        boxes["pseudo_score"] = np.where(trusted, scores, -scores)
+    return boxes

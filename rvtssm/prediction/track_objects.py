@@ -1,0 +1,69 @@
+"""Track ids: one number for the same object in all windows, by ByteTrack of the package trackers.
+
+Source: ByteTrack (Zhang et al., 2022).
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rvtssm.prediction.inference_config import TRACKERS
+from rvtssm.records import Detections
+from rvtssm.system.extras import check_extra
+from rvtssm.system.limits import check_choice
+
+LOWEST_SCORE = 0.1  # of a box that continues a track; also in the paper
+_FRAMES_PER_SECOND = 30.0  # in which the package counts how long it remembers
+
+
+class Tracker:
+    """Numbers the objects of one recording or camera: give it the detections of all windows in order.
+
+    Each class has its own tracks. Times are those of the windows, so the rate may change; `hz` is the usual one.
+    An object that is not found keeps its number for `memory_s` seconds, in thirtieths of a second, rounded up. A track
+    begins with a score of `start_score` or more, and has its number from its second box on.
+    """
+
+    def __init__(self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float) -> None:
+        """Raise ValueError for a name that is not in TRACKERS, and if the package is not installed."""
+        check_choice("track", name, TRACKERS)
+        check_installed(f"track={name}")
+        self._num_classes = num_classes
+        self._settings: dict[str, Any] = {
+            # counted from the last box, which is one window before the object is missed
+            "lost_track_buffer": math.ceil(_FRAMES_PER_SECOND * (memory_s + 1 / hz)),
+            "frame_rate": hz,
+            "track_activation_threshold": start_score,
+            "high_conf_det_threshold": start_score,
+        }
+        self._trackers: dict[int, Any] = {}  # by class
+        self._first_us: int | None = None
+
+    def update(self, found: Detections) -> Detections:
+        """Return the detections of the next window with `track_id`; everything else stays as it is."""
+        import supervision
+        from trackers import ByteTrackTracker
+
+        if self._first_us is None:
+            self._first_us = found.t_us
+        seconds = (found.t_us - self._first_us) / 1e6
+        track_id = np.zeros(len(found), np.int64)
+        for class_id in sorted({*self._trackers, *found.class_id.tolist()}):
+            if class_id not in self._trackers:
+                self._trackers[class_id] = ByteTrackTracker(**self._settings)
+            rows = np.flatnonzero((found.class_id == class_id) & (found.score >= LOWEST_SCORE))
+            boxes = supervision.Detections(
+                xyxy=found.xyxy[rows].astype(np.float64), confidence=found.score[rows], data={"row": rows}
+            )
+            tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
+            if len(tracked):
+                own = tracked.tracker_id  # from 0 on within the class, -1 without a track
+                track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
+        return replace(found, track_id=track_id)
+
+
+def check_installed(key: str) -> None:
+    """Raise ValueError, which says that `key` needs it, if the package is not installed."""
+    check_extra(key, "tracks", "trackers")

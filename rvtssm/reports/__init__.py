@@ -1,0 +1,1 @@
+"""Numbers become tables, plots and pages."""

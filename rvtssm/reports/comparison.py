@@ -1,0 +1,153 @@
+"""Compares several evaluations: average precision by weights and rate, with the published rows below."""
+
+import json
+import math
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from rvtssm.evaluation.bootstrap import LEVEL, Interval
+from rvtssm.evaluation.frequency import performance_drop, published_rows
+from rvtssm.evaluation.result import (
+    NO_VALUE,
+    EvaluationReport,
+    json_interval,
+    markdown_table,
+    percent,
+    percent_interval,
+    percents,
+    to_json,
+)
+from rvtssm.reports.page import document, plot, table
+from rvtssm.reports.plots import comparison_png
+from rvtssm.system.output_folder import write_files
+
+COMPARISON_FILES = ("comparison.json", "comparison.md", "comparison.html")
+
+_DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
+
+
+def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> list[Path]:
+    """Write COMPARISON_FILES to a folder and return their paths. `reports` has one report per name of weights."""
+    if not reports:
+        raise ValueError("a comparison needs at least one report; got none, name some checkpoints")
+    content = (
+        (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
+        comparison_markdown(reports).encode(),
+        comparison_html(reports).encode(),
+    )
+    return write_files(folder, dict(zip(COMPARISON_FILES, content, strict=True)))
+
+
+def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
+    """Return a table of AP in percent over the rates of all reports, and the performance drop of each report."""
+    lines = ["## AP by inference rate", "", *markdown_table(_table_by_rate(reports), "|---|"), "", _DROP, ""]
+    if paired := _differences(reports):
+        lines += [_paired_meaning(reports), "", *markdown_table(_table_of(paired), "|---|"), ""]
+    for key, values in _settings(reports).items():
+        if len(set(values.values())) == 1:
+            lines.append(f"- {key}: {next(iter(values.values()))}")
+        else:
+            lines += [f"- {key}:", *(f"  - {name}: {value}" for name, value in values.items())]
+    return "\n".join([*lines, ""])
+
+
+def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
+    """Return the same as a page, with a plot and with all metrics at one rate."""
+    head, *rows = _table_by_rate(reports)
+    ours, paired = {name: report.rows for name, report in reports.items()}, _differences(reports)
+    names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
+    details = []
+    for name, report in reports.items():
+        row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+        details.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
+    parts = [
+        "<h2>Average precision by inference rate</h2>",
+        table("rates", head, rows, f"AP in percent. {_DROP}"),
+        plot(comparison_png(ours, _published(reports)), "Average precision over the rate; dashed: published."),
+        *([_paired_table(reports, paired)] if paired else []),
+        "<h2>At one rate</h2>",
+        table("metrics", ["weights", "Hz", *(name.removeprefix("AP/") for name in names)], details, "percent"),
+        "<h2>Conditions</h2><dl>",
+    ]
+    for key, values in _settings(reports).items():
+        is_shared = len(set(values.values())) == 1
+        said = list(values.values())[:1] if is_shared else [f"{name}: {value}" for name, value in values.items()]
+        parts += [f"<dt>{escape(key)}</dt>", *(f"<dd>{escape(text)}</dd>" for text in said)]
+    return document("Evaluations side by side", [*parts, "</dl>"], _numbers(reports))
+
+
+def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
+    paired = {
+        name: {"minus_the_first": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in by_hz.items()}}
+        for name, by_hz in _differences(reports).items()
+    }
+    return {name: {**to_json(report), **paired.get(name, {})} for name, report in reports.items()}
+
+
+def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:
+    """Return the AP of each of the weights minus that of the first ones, by name and rate, where they compare."""
+    first, *others = reports.items()
+    by_hz = {row.hz: row.resampled for row in first[1].rows}
+    found: dict[str, dict[float, Interval]] = {}
+    for name, report in others:
+        for row in report.rows:
+            base = by_hz.get(row.hz)
+            if row.resampled and base and (difference := row.resampled.minus(base, "AP")):
+                found.setdefault(name, {})[row.hz] = difference
+    return found
+
+
+def _paired_meaning(reports: Mapping[str, EvaluationReport]) -> str:
+    return (
+        f"AP minus that of {next(iter(reports))}, in points, with {LEVEL:.0%} intervals: each replicate takes the same "
+        "recordings for both."
+    )
+
+
+def _table_of(paired: Mapping[str, Mapping[float, Interval]]) -> list[list[str]]:
+    rates = sorted({hz for by_hz in paired.values() for hz in by_hz})
+    head = ["weights", *(f"{hz:g} Hz" for hz in rates)]
+    return [
+        head,
+        *(
+            [name, *(percent_interval(by_hz[hz]) if hz in by_hz else NO_VALUE for hz in rates)]
+            for name, by_hz in paired.items()
+        ),
+    ]
+
+
+def _paired_table(reports: Mapping[str, EvaluationReport], paired: Mapping[str, Mapping[float, Interval]]) -> str:
+    head, *rows = _table_of(paired)
+    return table("differences", head, rows, _paired_meaning(reports))
+
+
+def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
+    """Return rows of cells, the head first, the published rows last."""
+    rates = sorted({row.hz for report in reports.values() for row in report.rows})
+    rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
+    for name, report in reports.items():
+        ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
+        intervals = {row.hz: row.intervals["AP"] for row in report.rows if row.intervals}
+        cells = [
+            percent_interval(intervals[hz]) if hz in intervals else percent(ap_by_hz.get(hz, math.nan)) for hz in rates
+        ]
+        rows.append([f"{name} ({report.title})", *cells, percent(report.performance_drop)])
+    for name, published in _published(reports).items():
+        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop is over the same rates
+        rows.append([name, *percents(ap_by_hz, rates), percent(performance_drop(ap_by_hz))])
+    return rows
+
+
+def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, float]]:
+    return {
+        f"{model} on {dataset}, published": ap_by_hz
+        for dataset in dict.fromkeys(report.dataset for report in reports.values())
+        for model, ap_by_hz in published_rows(dataset).items()
+    }
+
+
+def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, str]]:
+    """Return by setting its value for each of the weights."""
+    keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
+    return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}

@@ -1,0 +1,1 @@
+"""Sources of events, schedules of windows, live detection and its latency."""

@@ -1,0 +1,241 @@
+"""Event cameras that are connected to this machine, through the package neuromorphic-drivers.
+
+The package keeps what a camera sends in a ring of bounded size, in a thread of its own. The biases, the region of
+interest and the other settings of a camera are those of its class `Configuration` there, as a YAML file.
+"""
+
+import dataclasses
+import enum
+import time
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from rvtssm.events.readers import ReadFaults
+from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
+from rvtssm.records import Events
+from rvtssm.system.extras import check_extra
+from rvtssm.system.file_errors import file_errors
+
+CAMERA = "camera:"  # as a recording; the serial number of a camera may follow
+_WAIT_S = 0.05  # for events, before the caller may do something else
+NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Events that have arrived together. They may be views that are overwritten later."""
+
+    events: Events
+    until_us: int | None  # no event before this time is missing; None: not known
+    arrived_s: float  # when, on the clock of the source
+    is_restart: bool = False  # the times have jumped before these events: a new stream begins
+
+
+class Camera:
+    """A camera that sends events. `arrivals` is for live detection, `iterate` reads all as if it were a recording.
+
+    `device` is an opened device of neuromorphic-drivers. An event that is up to 10 ms earlier than another before it
+    gets the time of that event. A larger step back, or a silence that is too long to be one, is a jump of the clock.
+    """
+
+    format = "camera"
+
+    def __init__(self, device: Any, name: str) -> None:
+        self._device = device
+        self.name = name
+        properties = device.properties()
+        self.height, self.width = int(properties.height), int(properties.width)
+        self.num_events = 0
+        self.num_lost = 0  # packets of bytes that were lost because the ring was full or `drop_backlog` was called
+        self.faults = ReadFaults()
+        self.broke_off = ""  # why the events ended, empty if they did not
+        self.is_ended = False
+        self._latest_us: int | None = None  # of all events
+        self._known_us: int | None = None  # of events and `until_us`
+        self._num_dropped_before = 0
+
+    def clock(self) -> float:
+        """Return the time on the clock of `arrived_s`."""
+        return time.time()
+
+    @property
+    def backlog(self) -> int:
+        """The number of packets that have arrived and were not read yet."""
+        return 0 if self.is_ended else int(self._device.backlog())
+
+    def drop_backlog(self) -> None:
+        """Drop the packets that were not read yet, because reading them takes longer than they take to arrive."""
+        self.num_lost += self.backlog
+        self._device.clear_backlog(until=0)
+
+    def arrivals(self) -> list[Arrival]:
+        """Return what has arrived, or nothing after a short wait. `is_ended` is true after the camera is lost."""
+        if self.is_ended:
+            return []
+        try:
+            status, packet = next(self._device)
+        except StopIteration:
+            self._end("")
+            return []
+        except Exception as error:  # the package raises its own errors as RuntimeError, and those of the system
+            self._end(f"{self.name} broke off ({_in_words(error)}); plug it in again and start again")
+            return []
+        if status.ring is None or packet is None:
+            return []
+        arrived_s = float(status.ring.system_time)
+        dropped = int(status.ring.dropped_packets)
+        self.num_lost += max(dropped - self._num_dropped_before, 0)
+        self._num_dropped_before = dropped
+        events = packet.polarity_events
+        found = [] if events is None else self._parts(events, arrived_s)
+        until_us = int(status.ring.current_t)
+        if self._known_us is not None and self._known_us < until_us <= self._known_us + LONGEST_SILENCE_US:
+            self._known_us = until_us
+            if found:
+                found[-1] = replace(found[-1], until_us=until_us)
+            else:
+                found = [Arrival(NO_EVENTS, until_us, arrived_s)]
+        return found
+
+    def iterate(self) -> Iterator[Events]:
+        """Yield all events until the camera is lost, `end` is called or the user interrupts (Ctrl-C)."""
+        while not self.is_ended:
+            try:
+                found = self.arrivals()
+            except KeyboardInterrupt:
+                return
+            for arrival in found:
+                if arrival.is_restart:
+                    self._end(f"the clock of {self.name} has jumped to {arrival.events.t[0]} us; start again")
+                    return
+                if len(arrival.events):
+                    yield arrival.events
+
+    def end(self) -> None:
+        """End the events after those that were read."""
+        self.is_ended = True
+
+    def close(self) -> None:
+        """Do nothing: `open_camera` closes the device."""
+
+    def _end(self, reason: str) -> None:
+        self.is_ended, self.broke_off = True, reason
+
+    def _parts(self, found: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
+        """Return the events of a packet as one arrival, or as several if the clock has jumped between them."""
+        inside = (found["x"] < self.width) & (found["y"] < self.height)
+        if not inside.all():
+            outside = len(found) - int(np.count_nonzero(inside))
+            self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
+            found = found[inside]
+        if not len(found):
+            return []
+        t = found["t"].astype(np.int64)
+        x, y = (np.ascontiguousarray(found[name], np.uint16) for name in "xy")
+        p = np.ascontiguousarray(found["on"]).view(np.uint8)
+        steps_us = np.diff(t, prepend=t[0] if self._latest_us is None else self._latest_us)
+        jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
+        late = np.count_nonzero((steps_us < 0) & (steps_us >= -LATE_US))
+        self.faults = replace(self.faults, backward_steps=self.faults.backward_steps + int(late))
+        edges = sorted({0, *jumps, len(t)})
+        arrivals = []
+        for start, stop in pairwise(edges):
+            is_restart = start in jumps
+            floor_us = t[start] if is_restart or self._known_us is None else self._known_us
+            part_us = np.maximum.accumulate(np.maximum(t[start:stop], floor_us))
+            self._latest_us = self._known_us = int(part_us[-1])
+            part = Events(part_us, x[start:stop], y[start:stop], p[start:stop])
+            arrivals.append(Arrival(part, None, arrived_s, is_restart))
+        self.num_events += len(t)
+        return arrivals
+
+
+@contextmanager
+def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterator[Camera]:
+    """Open the camera with a serial number, or the first one that is found, with the settings of a YAML file.
+
+    Raise ValueError without the package, without a camera, and for settings that the camera does not have.
+    """
+    check_extra("a camera", "camera", "neuromorphic_drivers")
+    import neuromorphic_drivers as drivers
+
+    configuration = None if settings is None else read_camera_settings(Path(settings), drivers)
+    name = f"camera {serial}" if serial else "the camera"
+    try:
+        device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
+    except Exception as error:  # as in `arrivals`
+        kind = "" if configuration is None else f" of the kind {configuration.type()}"
+        raise ValueError(
+            f"{name}{kind} cannot be opened ({_in_words(error)}); plug it in, close other programs that use it, and on "
+            "Linux run `neuromorphic-drivers-install-udev-rules` once"
+        ) from None
+    with device:
+        yield Camera(device, f"{device.name().value} {device.serial()}")
+
+
+def read_camera_settings(path: Path, drivers: Any) -> Any:
+    """Return the configuration that a YAML file describes: `device`, such as prophesee_evk4, and its settings.
+
+    The settings have the names that the class `Configuration` of that device has in neuromorphic-drivers. A mask of
+    columns or rows can be given as ranges of masked pixels, [[first, stop], ...]. Raise ValueError for others.
+    """
+    with file_errors(path, " cannot be read as settings of a camera", "write `device: prophesee_evk4`, `biases: ...`"):
+        try:
+            given = yaml.safe_load(path.read_text())
+        except yaml.YAMLError as error:
+            raise ValueError(_in_words(error)) from None
+        kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
+        if not isinstance(given, dict) or given.get("device") not in kinds:
+            named = given.get("device") if isinstance(given, dict) else given
+            raise ValueError(f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
+        kind = getattr(drivers, given.pop("device"))
+        return _filled(kind.Configuration, given, f"{path}", kind.Properties())
+
+
+def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
+    """Return an instance of a class of settings with the given values; the others keep their defaults."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{where} is {given!r}; give names with values")
+    names = [field.name for field in dataclasses.fields(settings)]
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
+    kinds, values = typing.get_type_hints(settings), {}
+    for name, value in given.items():
+        kind, place = kinds[name], f"{where}: {name}"
+        if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
+            kind = options[0]  # of an optional one
+        if dataclasses.is_dataclass(kind):
+            value = None if value is None else _filled(kind, value, place, sensor)
+        elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+            if not isinstance(value, str) or value.upper() not in kind.__members__:
+                raise ValueError(f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}")
+            value = kind[value.upper()]
+        elif name in ("x_mask", "y_mask") and isinstance(value, list) and value and isinstance(value[0], list):
+            value = _mask(value, int(sensor.width if name == "x_mask" else sensor.height), place)
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[name] = value
+    return settings(**values)
+
+
+def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
+    """Return the words of 64 bits in which bit i masks the pixels of column or row i."""
+    bits = np.zeros(-(-size // 64) * 64, bool)
+    for limits in ranges:
+        if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:
+            raise ValueError(f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
+        bits[limits[0] : limits[1]] = True
+    return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())
+
+
+def _in_words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

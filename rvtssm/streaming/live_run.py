@@ -1,0 +1,112 @@
+"""Live detection that keeps up: events are taken in as they arrive, and of the closed windows the newest is computed.
+
+If the detector is slower than the events, windows are passed over, as `StreamDetector.newest` describes. No queue
+grows: all events that have arrived are counted before a window is computed, and a window waits for one computation at
+most.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rvtssm.records import Events
+from rvtssm.streaming.event_camera import Arrival
+from rvtssm.streaming.live import LiveWindow, StreamDetector
+
+_LONGEST_DRAIN_S = 0.5  # taking in what has arrived; if it takes longer, events arrive faster than they can be read
+_MOST_WAITING = 1 << 24  # events, 0.3 GB; a window is computed before more of them wait
+
+
+class LiveSource(Protocol):
+    """What `Camera` and `Replay` offer."""
+
+    name: str
+    height: int  # pixels
+    width: int
+    num_events: int
+    num_lost: int  # packets
+    broke_off: str
+    is_ended: bool
+
+    @property
+    def backlog(self) -> int:
+        """More than 0 if events have arrived that were not read."""
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+
+    def drop_backlog(self) -> None:
+        """Drop what was not read."""
+
+    def arrivals(self) -> list[Arrival]:
+        """Return what has arrived, or nothing after a short wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """A computed window with its delays."""
+
+    window: LiveWindow
+    waited_s: float  # from the arrival of the end of the window until its computation began
+    lag_s: float  # from the arrival of the end of the window until its boxes were known
+
+
+class LiveRun:
+    """Runs detectors over a live source, one window at a time: call `step` until `source.is_ended`.
+
+    `build` returns a new detector; it is called at the start, and whenever the clock of the source has jumped, because
+    the memory of other times does not fit. `on_events` receives all events, whose arrays may be overwritten later.
+    """
+
+    def __init__(
+        self,
+        source: LiveSource,
+        build: Callable[[], StreamDetector],
+        on_events: Callable[[Events], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.detector = build()
+        self.num_computed = self.num_passed = self.num_restarts = 0
+        self.now_us: int | None = None  # the time of the source up to which all events are known
+        self._build, self._on_events = build, on_events
+        self._arrived: deque[tuple[int, float]] = deque(maxlen=1 << 16)  # times of the source, and when they arrived
+
+    def step(self) -> LiveResult | None:
+        """Take in what has arrived, and compute the newest window that has closed. Return None if none has."""
+        began_s = self.source.clock()
+        while True:
+            for arrival in self.source.arrivals():
+                self._take(arrival)
+            if not self.source.backlog or self.detector.num_pending > _MOST_WAITING:
+                break
+            if self.source.clock() - began_s > _LONGEST_DRAIN_S:
+                self.source.drop_backlog()
+                break
+        return self.compute()
+
+    def compute(self) -> LiveResult | None:
+        """Compute the newest window of the events that were taken in. Return None if none has closed."""
+        began_s = self.source.clock()
+        window = self.detector.newest()
+        if window is None:
+            return None
+        while self._arrived[0][0] < window.end_us:
+            self._arrived.popleft()
+        arrived_s = self._arrived[0][1]
+        self.num_computed += 1
+        self.num_passed += window.num_passed
+        return LiveResult(window, max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0))
+
+    def _take(self, arrival: Arrival) -> None:
+        if arrival.is_restart and self.now_us is not None:
+            self.detector = self._build()
+            self.num_restarts += 1
+            self._arrived.clear()
+        self.detector.feed(arrival.events, arrival.until_us)
+        if self._on_events is not None and len(arrival.events):
+            self._on_events(arrival.events)
+        known = [arrival.until_us] if arrival.until_us is not None else arrival.events.t[-1:].tolist()
+        if known:
+            self.now_us = known[0]
+            self._arrived.append((known[0], arrival.arrived_s))

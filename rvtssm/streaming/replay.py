@@ -1,0 +1,107 @@
+"""A recording that is played at its own pace, as if a camera sent it now."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rvtssm.events.readers import Recording
+from rvtssm.records import Events
+from rvtssm.streaming.event_camera import NO_EVENTS, Arrival
+
+_PAUSE_S = 0.005  # between looks at the clock: the size of the packets of a fast camera
+_BEHIND_US = 10_000
+_MOST_AT_ONCE_US = 1_000_000  # after a pause of the whole computer
+
+
+class Replay:
+    """Use this where a `Camera` is expected. Speed, place and pauses can be changed while it plays."""
+
+    format = "replay"
+
+    def __init__(
+        self,
+        recording: Recording,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = name
+        self.height, self.width = recording.height, recording.width
+        self.clock = clock
+        self.num_events = self.num_lost = 0
+        self.broke_off = ""
+        self.is_ended = False
+        self._recording, self._sleep = recording, sleep
+        self._speed, self._is_paused = 1.0, False
+        self.first_us, self.last_us = recording.time_range_us
+        self.seek(self.first_us)
+
+    @property
+    def now_us(self) -> int:
+        """The time of the recording up to which events have been played."""
+        return self._now_us
+
+    @property
+    def backlog(self) -> int:
+        """1 if more than a few packets are due that were not read yet, otherwise 0."""
+        return int(not self.is_ended and not self._is_paused and self._due_us() > self._now_us + _BEHIND_US)
+
+    def end(self) -> None:
+        """End the events after those that were read."""
+        self.is_ended = True
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def drop_backlog(self) -> None:
+        """Let the recording wait, because reading it takes longer than playing it."""
+        self._set_pace()
+
+    def pause(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self._set_pace()
+
+    def set_speed(self, speed: float) -> None:
+        """Play `speed` seconds of the recording per second from now on."""
+        self._speed = speed
+        self._set_pace()
+
+    def seek(self, start_us: int) -> None:
+        """Go on at a time of the recording. The next arrival says that a new stream begins."""
+        self._now_us = min(max(start_us, self.first_us), self.last_us)
+        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us)
+        self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
+        self._set_pace()
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the events that are due, or nothing after a short wait."""
+        due_us = self._now_us if self._is_paused else self._due_us()
+        if due_us <= self._now_us or self.is_ended:
+            self._sleep(_PAUSE_S)
+            return []
+        while self._done == len(self._block):
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_ended = True
+                return [Arrival(NO_EVENTS, self._now_us, self.clock())]
+            self._block, self._done = block, 0
+        stop = int(np.searchsorted(self._block.t, due_us))
+        block, start = self._block, self._done
+        events = Events(block.t[start:stop], block.x[start:stop], block.y[start:stop], block.p[start:stop])
+        self._done = stop
+        # the rest of a block that ends earlier follows in another block, perhaps at the time of its last event
+        until_us = due_us if stop < len(block) else int(block.t[-1])
+        arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)
+        self._now_us, is_restart, self._is_restart = until_us, self._is_restart, False
+        self.num_events += len(events)
+        return [Arrival(events, until_us, arrived_s, is_restart)]
+
+    def _set_pace(self) -> None:
+        """From now on, time of the recording is counted from `_now_us` on."""
+        self._began_s, self._began_us = self.clock(), self._now_us
+
+    def _due_us(self) -> int:
+        due_us = self._began_us + int((self.clock() - self._began_s) * 1e6 * self._speed)
+        return min(due_us, self._now_us + _MOST_AT_ONCE_US)

@@ -1,0 +1,239 @@
+"""Inputs of a prediction: event files, folders of them, DSEC sequences with images, pipes, sockets and cameras."""
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import cv2
+import numpy as np
+
+from rvtssm.events.event_checks import check_events
+from rvtssm.events.readers import ReadFaults, Recording, open_recording
+from rvtssm.events.readers.bags import is_bag, split_topic
+from rvtssm.events.readers.piped import PipedRecording
+from rvtssm.events.tree import find_event_files
+from rvtssm.records import Events
+from rvtssm.remote.mirror import local_path, whole
+from rvtssm.remote.object_store import is_url
+from rvtssm.streaming.event_camera import CAMERA, Camera, open_camera
+from rvtssm.streaming.replay import Replay
+
+STDIN, SOCKET = "-", "tcp://"
+DSEC_EVENTS = "events/left/events.h5"
+DSEC_TRACKS = "object_detections/left/tracks.npy"
+_DSEC_TIMES = "images/timestamps.txt"
+_DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, which the rectified ones are not
+_CONNECT_S = 10.0
+
+Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay)
+
+
+class Images:
+    """Images of a frame camera, in the view of the event camera."""
+
+    def __init__(self, times_us: np.ndarray, paths: list[Path]) -> None:
+        self.times_us = times_us  # (N,) int64
+        self._paths = paths
+        self._shown: tuple[int, np.ndarray] | None = None
+
+    def at(self, t_us: int) -> np.ndarray | None:
+        """Return the latest picture at or before a time, (h, w, 3) uint8 RGB; None if there is none."""
+        i = int(np.searchsorted(self.times_us, t_us, side="right")) - 1
+        if i < 0 or not self._paths:
+            return None
+        if self._shown is None or self._shown[0] != i:
+            with whole(self._paths[i]):
+                picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
+            if picture is None:
+                raise ValueError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
+            self._shown = i, picture[..., ::-1]
+        return self._shown[1]
+
+
+@dataclass(frozen=True)
+class EventsInMemory:
+    """Events that are read from no file, with the size of their sensor in pixels."""
+
+    events: Events
+    height: int
+    width: int
+    format = "memory"
+    faults = ReadFaults()
+
+    def __post_init__(self) -> None:
+        if not len(self.events):
+            raise ValueError("there are no events to predict on; give some")
+        check_events(self.events, self.height, self.width)
+
+    def iterate(self) -> Iterator[Events]:
+        yield self.events
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened recording and its images. A piped one, also of a camera, is read once, and its end is not known."""
+
+    name: str
+    recording: Recording | PipedRecording | Camera | EventsInMemory
+    images: Images | None = None
+
+    @property
+    def is_piped(self) -> bool:
+        return isinstance(self.recording, PipedRecording | Camera)
+
+    @property
+    def broke_off(self) -> str:
+        """Why a piped recording ended before its end; empty where none did."""
+        return self.recording.broke_off if isinstance(self.recording, PipedRecording | Camera) else ""
+
+
+def find_sources(where: str) -> dict[str, str]:
+    """Return the inputs that `where` stands for, by name: itself, or every recording or DSEC sequence in a folder.
+
+    The folder of a ROS 2 bag is one recording.
+
+    Raise ValueError for a folder without any. A missing file raises an error when it is opened.
+    """
+    where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
+    path = Path(where)
+    if _is_stream(where) or not path.is_dir():
+        return {_short_name(where): where}
+    if (path / DSEC_EVENTS).is_file() or is_bag(path):
+        return {path.resolve().name: where}
+    sequences = sorted(found.parents[2] for found in path.glob(f"*/{DSEC_EVENTS}"))
+    bags = sorted(folder for folder in path.iterdir() if is_bag(folder))
+    found = {folder.name: str(folder) for folder in (*sequences, *bags)}
+    found.update({file.name: str(file) for file in find_event_files(path)})
+    if not found:
+        raise ValueError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
+    return found
+
+
+@contextmanager
+def opened_source(
+    where: str, height: int | None = None, width: int | None = None, camera_settings: str | None = None
+) -> Iterator[Source]:
+    """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them.
+
+    `camera_settings` is a YAML file, see `event_camera.read_camera_settings`.
+    """
+    if where == STDIN:
+        if sys.stdin is None:
+            raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
+        with ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
+            yield Source("standard input", piped)
+    elif where.startswith(CAMERA):
+        with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
+            yield Source(camera.name, camera)
+    elif where.startswith(SOCKET):
+        with _connected(where) as connection, connection.makefile("rb") as stream:
+            try:
+                with ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
+                    yield Source(where, piped)
+            except ConnectionError as error:
+                raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
+    else:
+        path = local_path(where)
+        is_sequence = (path / DSEC_EVENTS).is_file()
+        recording = open_recording(path / DSEC_EVENTS if is_sequence else path, height, width)
+        try:
+            yield Source(where, recording, _dsec_images(path) if is_sequence else None)
+        finally:
+            recording.close()
+
+
+def first_events(
+    path: str, seconds: float, usual_hw: tuple[int, int], height: int | None = None, width: int | None = None
+) -> tuple[Events, tuple[int, int], str]:
+    """Return the events of the first seconds of a recording, the size of its sensor in pixels, and its name.
+
+    A file that does not say its size has the given height and width, by default those of `usual_hw`.
+    Raise ValueError for a stream.
+    """
+    if _is_stream(path):
+        raise ValueError(f"{path} is a stream, and a recording is needed; name a file or a folder")
+    try:
+        with opened_source(path, height, width):
+            pass
+    except ValueError:  # if it has another reason, it is raised again below
+        height, width = height or usual_hw[0], width or usual_hw[1]
+    with opened_source(path, height, width) as opened:
+        recording = opened.recording
+        assert isinstance(recording, Recording)
+        first_us, _ = recording.time_range_us
+        events = recording.between(first_us, first_us + round(1e6 * seconds))
+        return events, (recording.height, recording.width), opened.name
+
+
+@contextmanager
+def ended_by_signals(piped: Ends) -> Iterator[Ends]:
+    """Let a first Ctrl-C or SIGTERM end the stream at any moment; a second one has its usual effect."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
+    if threading.current_thread() is not threading.main_thread():
+        usual = {}
+
+    def restore() -> None:
+        for number, does in usual.items():
+            signal.signal(number, does)
+
+    def end(number: int, frame: object) -> None:
+        restore()
+        piped.end()
+
+    for number in usual:
+        signal.signal(number, end)
+    try:
+        yield piped
+    finally:
+        restore()
+
+
+def _is_stream(where: str) -> bool:
+    return where == STDIN or where.startswith((SOCKET, CAMERA))
+
+
+def _short_name(where: str) -> str:
+    if where == STDIN:
+        return "stdin"
+    if where.startswith(CAMERA):
+        return where.removesuffix(":").replace(":", "_")
+    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else split_topic(where)[0].stem
+
+
+def _connected(where: str) -> socket.socket:
+    host, _, port = where.removeprefix(SOCKET).rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
+    except OSError as error:
+        raise ValueError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
+    connection.settimeout(None)
+    return connection
+
+
+def _dsec_images(sequence: Path) -> Images | None:
+    """Return the times of the images, and the images if they are in the view of the events; None without times."""
+    times_path = sequence / _DSEC_TIMES
+    if not times_path.is_file():
+        return None
+    try:
+        with whole(times_path):
+            times_us = np.array(times_path.read_text().split(), np.int64)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
+    if np.any(np.diff(times_us) <= 0):
+        raise ValueError(f"{times_path} has times that do not increase; copy it again")
+    paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
+    if paths and len(paths) != len(times_us):
+        raise ValueError(
+            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again"
+        )
+    return Images(times_us, paths)

@@ -1,0 +1,1 @@
+"""Files, locks, processes, memory and optional packages; nothing about events."""

@@ -1,0 +1,183 @@
+"""Folders that verbs write to: one process at a time, sets of files that are whole or absent, nothing foreign replaced.
+
+A set of results has a manifest `.NAME.manifest.json` with the names and sizes of its files. The manifest exists only
+while all files of one set are complete. Other files in the folder are never replaced or removed. A lock is a file
+`.rvtssm.lock`; the system frees it when its process ends, even if that is killed.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rvtssm.system.atomic_files import named_if_full, staging_folder
+
+log = logging.getLogger(__name__)
+
+_LOCK = ".rvtssm.lock"
+_WAIT_S = 1.0  # for a lock; workers of a killed process may need a moment to end
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # what file systems without locks answer
+_held: set[tuple[Path, int, int]] = set()  # locked folders with the process and the thread that locked them
+
+
+@contextlib.contextmanager
+def locked(folder: Path | str) -> Iterator[None]:
+    """Keep other processes from writing to `folder`, which is created, until the block ends.
+
+    Blocks may be nested. Raise ValueError, which says what the lock file says of the other process, if the folder is
+    locked already. On a file system without locks, log a warning and continue.
+    """
+    folder = Path(folder)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.resolve() / _LOCK
+    key = (path, os.getpid(), threading.get_ident())
+    if key in _held:
+        yield
+        return
+    lock = FileLock(path, timeout=_WAIT_S, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"{folder} is in use by {_content(path)}; wait for it or choose another folder. If its machine was lost, a "
+            f"network disk may keep the lock; then delete {path}"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.warning("%s cannot be locked (%s); do not start two runs in it", folder, error.strerror)
+    _held.add(key)
+    try:
+        with contextlib.suppress(OSError):  # without it the message says less
+            path.write_text(
+                f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+            )
+        yield
+    finally:
+        _held.remove(key)
+        if lock.is_locked:
+            path.unlink(missing_ok=True)  # while it is locked, so that it is not the file of a later process
+            lock.release()
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterator[Path]:
+    """Yield an empty folder, whose files become the set `name` of `folder` if the block ends without an error.
+
+    They replace the files of the set that was there before. If the process is killed, the folder has the old set or the
+    new one; a set that was complete but not yet in its place is completed by the next call. The names of all files of
+    the set match one of `patterns`. Raise ValueError if `folder` has a file with such a name that is not from an
+    earlier set or has another size, and if another process uses the folder.
+    """
+    folder = Path(folder)
+    with locked(folder):
+        check_replaceable(folder, name, patterns)
+        with staging_folder(folder, name) as staged:
+            with named_if_full(folder):
+                yield staged
+                sizes = {path.name: path.stat().st_size for path in sorted(staged.iterdir())}
+                assert all(_matches(file, patterns) for file in sizes), (sizes, patterns)
+                if not sizes and not _manifest(folder, name).exists():
+                    return
+                (staged / _manifest(folder, name).name).write_text(json.dumps({"files": sizes}, indent=1) + "\n")
+                for path in staged.iterdir():
+                    with open(path, "rb+") as file:
+                        os.fsync(file.fileno())
+            _check_nothing_foreign(folder, name, patterns)
+            os.rename(staged, _coming(folder, name))  # from here on the new set counts
+            _complete(folder, name)
+
+
+def check_replaceable(folder: Path | str, name: str, patterns: Sequence[str]) -> None:
+    """Raise ValueError now, not after hours of work, if `result_set` would raise one.
+
+    A set that was complete but not yet in its place is completed.
+    """
+    folder = Path(folder)
+    with locked(folder):
+        _complete(folder, name)
+        _check_nothing_foreign(folder, name, patterns)
+
+
+def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
+    """Write files by name into a folder, which is created; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    return [folder / name for name in content]
+
+
+def _complete(folder: Path, name: str) -> None:
+    """Put a complete new set in its place, if there is one. It may be interrupted anywhere and called again."""
+    coming, manifest = _coming(folder, name), _manifest(folder, name)
+    new_manifest, old_manifest = coming / manifest.name, coming / ".replaced.json"
+    if new_manifest.exists():
+        new = _sizes(new_manifest)
+        if manifest.exists():
+            os.replace(manifest, old_manifest)
+        for file in _sizes(old_manifest).keys() - new.keys():
+            (folder / file).unlink(missing_ok=True)
+        for file in new:
+            with contextlib.suppress(FileNotFoundError):  # it was moved before an interruption
+                os.replace(coming / file, folder / file)
+        os.replace(new_manifest, manifest)
+    old_manifest.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        coming.rmdir()
+
+
+def _check_nothing_foreign(folder: Path, name: str, patterns: Sequence[str]) -> None:
+    """Raise ValueError if a file that the set could replace is not from the set, or was changed since."""
+    sizes = _sizes(_manifest(folder, name))
+    for path in sorted(folder.iterdir()):
+        if _matches(path.name, patterns) and sizes.get(path.name) != path.lstat().st_size:
+            raise ValueError(
+                f"{folder} holds {path.name}, which this rvtssm did not write there or which was changed since; "
+                "move it elsewhere or choose another folder"
+            )
+
+
+def _matches(file: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(file, pattern) for pattern in patterns)
+
+
+def _sizes(manifest: Path) -> dict[str, int]:
+    """Return the sizes of the files of a manifest, none if it does not exist. ValueError if it is something else."""
+    if not manifest.exists():
+        return {}
+    try:
+        sizes: dict[str, int] = json.loads(manifest.read_text())["files"]
+        if all(Path(file).name == file and file not in ("", "..") for file in sizes):  # never one of another folder
+            return dict(sizes)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"{manifest} is not a manifest of rvtssm; delete it, or choose another folder")
+
+
+def _manifest(folder: Path, name: str) -> Path:
+    return folder / f".{name}.manifest.json"
+
+
+def _coming(folder: Path, name: str) -> Path:
+    """Return the hidden folder that exists while a complete new set is moved to its place."""
+    return folder / f".{name}.new"
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text() or "another process"
+    except OSError:
+        return "another process"

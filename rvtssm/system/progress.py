@@ -1,0 +1,69 @@
+"""The progress bar of all commands but training, on stderr and with the remaining time; tasks that run behind one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from rvtssm.system.workers import Done, Processes, SameProcess, Task, finished, num_usable_cores
+
+_RATE_S = 120  # of the past, from which the remaining time is estimated
+
+
+class _Name(ProgressColumn):
+    """The description, cut where there is no room for it."""
+
+    def render(self, task: Any) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def progress_bar(description: str | None, total: float | None, of_bytes: bool = False) -> Iterator[Callable[..., None]]:
+    """Yield a function that advances a bar by a number of steps, or of bytes, and may change its description.
+
+    Without a description, there is no bar. An error removes the bar, so that only the error message remains.
+    """
+    if description is None:
+        yield lambda steps, description=None: None
+        return
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns: tuple[ProgressColumn, ...]
+    if of_bytes:
+        whole = Column(no_wrap=True)
+        columns = (BarColumn(20), DownloadColumn(table_column=whole), TimeRemainingColumn(table_column=whole), _Name())
+    else:
+        columns = (_Name(), BarColumn(), MofNCompleteColumn(), *times)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, speed_estimate_period=_RATE_S) as progress:
+        task = progress.add_task(description, total=total)
+        try:
+            yield lambda advance, description=None: progress.update(task, advance=advance, description=description)
+        except BaseException:
+            progress.live.transient = True  # on a terminal
+            console.quiet = not console.is_terminal
+            raise
+
+
+def run_all(tasks: Sequence[Task], num_workers: int | None, description: str | None) -> Iterator[Done]:
+    """Run tasks in parallel behind a bar and yield each when it ends; by default on every core."""
+    num_workers, remaining = min(num_workers or num_usable_cores(), len(tasks)), iter(tasks)
+    with (
+        closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
+        progress_bar(description, len(tasks)) as advance,
+    ):
+        for done in finished(workers, lambda: next(remaining, None)):
+            advance(1)
+            yield done

@@ -1,0 +1,33 @@
+"""Which program made a file: the version of the package, its commit and the date."""
+
+import functools
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rvtssm import __version__
+
+
+def written_by() -> dict[str, str]:
+    """Return version, commit and date of a file that is written now, as plain values."""
+    return {"rvtssm": __version__, "commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the package, with "+changes" if files differ from it; empty outside of a checkout."""
+    folder = Path(__file__).resolve().parents[1]
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:  # another repository may be around
+        return ""
+    found = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
+    has_changes = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
+    return found + ("+changes" if found and has_changes else "")
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git answers; None if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,625 @@
+"""The command line answers a mistake with one line and exit code 2, and does what can be done."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from rvtssm import __version__
+from rvtssm.commands import cli
+from rvtssm.commands.config_keys import keys_of
+from rvtssm.commands.sweeps import compose_study
+from rvtssm.commands.verbs import VERBS, usage
+from rvtssm.config import Config
+from rvtssm.datasets import DATASETS
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
+from rvtssm.preparation.store import open_sequence
+from rvtssm.records import Events, WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+HEIGHT, WIDTH = 48, 64
+SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
+
+
+@pytest.fixture
+def refused(capsys):
+    """A function: arguments that must fail -> the line that says why."""
+
+    def run_it(*arguments: str) -> str:
+        assert cli.main(list(arguments)) == 2
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line and "━" not in line]
+        assert len(lines) == 1, err
+        assert "Traceback" not in out + err
+        assert lines[0].startswith(f"rvtssm {arguments[0]}: ")
+        return lines[0]
+
+    return run_it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
+        (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
+        (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
+        (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
+        (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
+        (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
+        (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
+        (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
+        (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
+        (["train", "datset=gen1"], r"datset: .*; did you mean dataset\?$"),
+        (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
+        (["train", "steps=0"], "training.steps=0 must be at least 1"),
+        (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
+        (["train", "dataset"], "'dataset' is not of the form key=value"),
+        (["train", "+steps=3"], r"'\+steps=3': every key exists already; write key=value"),
+        (["train", "--fast"], "no option --fast; values are given as key=value"),
+        (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
+        (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, dsec, synthetic"),
+        (["train", "dataset=gen1"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
+        (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
+        (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
+        (["preprocess", "convention=RVT"], "'RVT'; choose from exact, rvt"),
+        (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
+        (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
+        (["evaluate"], "checkpoint=FILE is needed"),
+        (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
+        (["evaluate", "window=grow"], "evaluation.window='grow'; choose from shrink, slide"),
+        (["evaluate", "frequencies_hz=20"], r"frequencies_hz: give a list, as in evaluation\.frequencies_hz=\[20\]"),
+        (["evaluate", "frequencies_hz=[20,40,20]"], "names a rate twice; name each once"),
+        (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
+        (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
+        (["info", "dataset=gen1", "temporal.name=gru"], "temporal.name='gru'; choose from "),
+        (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
+        (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
+        (["demo", "evaluation.frequencies_hz=[40]"], "lacks the rate of training, 20 Hz"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(answer, refused(*arguments))
+
+
+def test_no_verb_shows_the_verbs(capsys):
+    for arguments, code in (([], 2), (["--help"], 0), (["-h"], 0)):
+        assert cli.main(arguments) == code
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in VERBS)
+
+
+# In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
+SLOW = ("torch", "torch._dynamo", "torchvision", "lightning", "timm", "numba", "h5py", "cv2", "matplotlib", "pandas")
+MAY_IMPORT = (
+    (["--help"], ()),
+    (["train", "--help"], ()),
+    (["completion", "zsh"], ()),
+    (["train", "--config"], ()),
+    (["train", "stepz=3"], ()),
+    (["train", "steps=0"], ()),
+    (["train", "sampling.batch_size=1"], ()),
+    (["train"], ()),
+    (["train", "dataset=gen1"], ()),
+    (["demo", "synthetic.num_test=0"], ()),
+    (["evaluate"], ()),
+    (["study", "temporal=s5,s7"], ()),
+    (["predict", "checkpoint=model.ckpt"], ()),
+    (["live", "checkpoint=nobody"], ()),
+    (["serve", "checkpoint=nobody"], ()),
+    (["export", "checkpoint=model.ckpt"], ()),
+    (["audit"], ()),
+    (["info"], ()),
+    (["inspect", "{recording}", "height=48", "width=64", "--json"], ("numba", "h5py")),
+    (["preprocess", "dataset=gen1"], ()),
+    (["verify", "dataset=gen1"], ()),
+    (["generate", "dataset=gen1"], ("cv2",)),
+    (["info", "dataset=gen1"], ("torch",)),
+)
+
+
+def test_a_verb_imports_only_what_it_computes_with(tmp_path):
+    recording = tmp_path / "events.npy"
+    np.save(recording, np.array([(0, 3, 2, 1), (9, 5, 4, 0)], [("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")]))
+    commands = [[word.format(recording=recording) for word in words] for words, _ in MAY_IMPORT]
+    code = f"""
+import json, sys
+from rvtssm.commands.cli import main
+found = []
+for words in {commands!r}:
+    main(words)
+    found.append([name for name in {SLOW!r} if name in sys.modules])
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    before: set[str] = set()
+    for (words, allowed), loaded in zip(MAY_IMPORT, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert set(loaded) - before <= set(allowed), words
+        before |= set(loaded)
+    assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
+    assert cli.main([verb, "--help"]) == 0
+    shown, known = capsys.readouterr().out, VERBS[verb]
+    assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
+    if verb not in ("doctor", "completion"):  # these take no keys
+        words = [cli._in_section(word, known.own) for word in known.example.split() if "=" in word]
+        compose_study(words) if verb == "study" else cli.compose(words)
+    for section in known.own:
+        for key in keys_of(getattr(Config(), section)):
+            assert re.search(
+                rf"^  {re.escape(key.name)}={re.escape(key.default)} +{re.escape(key.meaning)}$", shown, re.M
+            )
+    for section in known.sections:
+        assert cli.main([verb, section, "--help"]) == 0
+        assert all(key.meaning in capsys.readouterr().out for key in list(keys_of(getattr(Config(), section)))[:1])
+
+
+def test_help_of_a_key_shows_that_of_the_verb(capsys):
+    assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
+    assert cli.main(["train", "precision", "--help"]) == 0
+    assert "auto, 32-true, 64-true, bf16-mixed, 16-mixed" in capsys.readouterr().out
+
+
+def test_a_verb_prints_the_sections_that_it_reads(capsys):
+    assert cli.main(["export", "out=model.onnx", "--config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {"export", "plugins", "out", "checkpoint", "trust"}
+    assert shown["out"] == "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["tr"], {"train"}),
+        (["train", "training.st"], {"training.steps="}),
+        (["train", "step"], {"steps="}),
+        (["predict", "dataset.ra"], {"dataset.raw_dir="}),
+        (["predict", "optim"], set()),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+        (["train", "plug"], {"plugins="}),
+        (["train", "dataset.raw_dir", "=", "da"], set()),
+        (["train", "out", "="], set()),
+    ],
+)
+def test_bash_completes_verbs_and_keys(capsys, words, wanted):
+    assert cli.main(["completion", "bash"]) == 0
+    call = f"COMP_WORDS=(rvtssm {' '.join(word or chr(34) * 2 for word in words)}) COMP_CWORD={len(words)}"
+    script = f"compopt() {{ :; }}\n{capsys.readouterr().out}\n{call}\n_rvtssm\necho ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == wanted and not done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(VERBS) - {"doctor"})
+    assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_the_composed_values_are_printed(capsys):
+    assert cli.main(["train", "dataset=gen1", "steps=7", "--config"]) == 0
+    shown = capsys.readouterr().out
+    assert "steps: 7" in shown and "name: gen1" in shown and "chunk_length: 21" in shown
+
+
+@pytest.fixture
+def needs_nothing(monkeypatch):
+    """Verbs, whose functions a test replaces, begin without the values that they need."""
+    monkeypatch.setattr("rvtssm.commands.inputs.check_inputs", lambda verb, config: None)
+
+
+@pytest.mark.usefixtures("needs_nothing")
+@pytest.mark.parametrize(
+    ("verb", "override", "section", "key"),
+    [
+        ("preprocess", "labels=none", "preprocess", "labels"),
+        ("preprocess", "stride_ms=5", "windows", "stride_ms"),
+        ("verify", "representation=event_stack", "windows", "representation"),
+        ("train", "length_ms=40", "windows", "length_ms"),
+        ("demo", "num_bins=5", "windows", "num_bins"),
+        ("info", "count_cutoff=9", "windows", "count_cutoff"),
+        ("generate", "duration_s=2.5", "synthetic", "duration_s"),
+        ("generate", "camera.threshold=0.3", "synthetic", "camera"),
+        ("train", "precision=bf16-mixed", "training", "precision"),
+        ("evaluate", "split=val", "evaluation", "split"),
+        ("predict", "min_score=0.5", "predict", "min_score"),
+        ("inspect", "height=48", "dataset", "height"),
+    ],
+)
+def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
+    configs = []
+    module = "inspect_data" if verb == "inspect" else verb
+    monkeypatch.setattr(f"rvtssm.commands.{module}.{verb}", configs.append)
+    before = getattr(getattr(cli.compose([]), section), key)
+    assert cli.main([verb, override]) == 0
+    assert getattr(getattr(configs[0], section), key) != before
+
+
+@pytest.mark.usefixtures("needs_nothing")
+def test_other_keys_are_looked_for_at_the_top(monkeypatch):
+    configs = []
+    monkeypatch.setattr("rvtssm.commands.evaluate.evaluate", configs.append)
+    assert cli.main(["evaluate", "postprocess.nms_iou=0.6", "seed=3", "experiment=demo"]) == 0
+    (config,) = configs
+    assert (config.postprocess.nms_iou, config.seed, config.dataset.name) == (0.6, 3, "synthetic")
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (2, 2), (Path("weights"), 0)])
+def test_the_exit_code_of_a_verb(monkeypatch, result, code):
+    monkeypatch.setattr("rvtssm.commands.preprocess.preprocess", lambda config: result)
+    assert cli.main(["preprocess"]) == code
+
+
+@pytest.mark.usefixtures("needs_nothing")
+def test_an_interruption_is_no_mistake(monkeypatch, capsys):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rvtssm.commands.train.train", interrupted)
+    assert cli.main(["train"]) == 130
+    assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("needs_nothing")
+def test_an_error_of_ours_is_not_hidden(monkeypatch):
+    monkeypatch.setattr("rvtssm.commands.train.train", lambda config: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+@pytest.mark.parametrize(
+    ("size", "temporal", "millions"),
+    [("base", "s5", 18_192_149), ("small", "s5", 9_677_205), ("base", "lstm", 18_536_469)],
+)
+def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, millions):
+    arguments = ["info", f"model={size}", "dataset=gen1", f"temporal={temporal}"]
+    assert cli.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rooms = told["parameters"]
+    assert rooms["total"] == millions == sum(rooms.values()) - rooms["total"]
+    assert (told["model"], told["temporal"], told["dataset"]) == (size, temporal, "gen1")
+    assert (told["frame_hw"], told["padded_hw"], told["partition_hw"]) == ([240, 304], [256, 320], [8, 10])
+    assert cli.main(arguments) == 0
+    assert f"{millions / 1e6:.6f} M" in capsys.readouterr().out
+
+
+def test_info_describes_weights(tmp_path, capsys):
+    windows = WindowSettings(25_000, None, "exact", 10, 10)
+    meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)
+    detector = meta.build()
+    write_checkpoint(tmp_path / "tiny.ckpt", detector, meta)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
+    assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
+    assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
+    torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
+    assert "the file has no digest" in capsys.readouterr().out
+
+
+# preparing, with recordings of every kind of fault
+
+
+def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    events = Events(
+        np.sort(rng.integers(10_000, 1_100_000, 5_000)),
+        rng.integers(0, WIDTH, 5_000).astype(np.uint16),
+        rng.integers(0, HEIGHT, 5_000).astype(np.uint16),
+        rng.integers(0, 2, 5_000).astype(np.uint8),
+    )
+    path = folder / f"{name}_td.dat"
+    write_dat(path, events, height, width)
+    boxes = np.zeros(2, BOX_DTYPE)
+    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = (250_000, 1_000_000), 2, 3, 30, 25
+    boxes["class_confidence"], boxes["still_us"] = 1, -1
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return path
+
+
+def change_events(path: Path, change) -> None:
+    """Let `change` edit the events of a .dat file, (N, 2) words of 32 bits: time; x in the lowest 14 bits."""
+    content = path.read_bytes()
+    start = len(content) - 8 * 5_000
+    words = np.frombuffer(content[start:], "<u4").reshape(-1, 2).copy()
+    change(words)
+    path.write_bytes(content[:start] + words.tobytes())
+
+
+def move_outside(words) -> None:
+    words[7, 1] = words[7, 1] & ~np.uint32(0x3FFF) | np.uint32(WIDTH)
+
+
+def turn_back(words) -> None:
+    words[1_000:1_010, 0] -= 5_000
+
+
+def damage_nothing(path: Path) -> None:
+    pass
+
+
+FAULTS = {
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "cut_td.dat is truncated"),
+    "empty": (lambda path: path.write_bytes(b""), "empty_td.dat is empty"),
+    "outside": (lambda path: change_events(path, move_outside), "1 of 5000 events outside its 48x64"),
+    "other_sensor": (lambda path: write_recording(path.parent, "other_sensor", height=96), "choose the dataset"),
+    "unlabelled": (lambda path: path.with_name("unlabelled_bbox.npy").unlink(), "has no labels .*labels=none"),
+    "labels_only": (lambda path: path.unlink(), "has no events beside it"),
+}
+SOUND = ("a", "backwards", "z")
+
+
+def write_tree(raw: Path) -> None:
+    """A training split with three recordings to use and one of every fault; the other splits are sound."""
+    for split in ("val", "test"):
+        write_recording(raw / split, "a")
+    for seed, name in enumerate([*SOUND, *FAULTS]):
+        path = write_recording(raw / "train", name, seed)
+        damage, _ = FAULTS.get(name, (damage_nothing, ""))
+        damage(path)
+    change_events(raw / "train" / "backwards_td.dat", turn_back)
+
+
+def prepare(raw: Path, out: Path, *overrides: str) -> int:
+    where = (f"dataset.raw_dir={raw}", f"dataset.prepared_dir={out}")
+    return cli.main(["preprocess", "dataset=gen1", *SENSOR, *where, "workers=1", *overrides])
+
+
+def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_tree(raw)
+    assert prepare(raw, out) == 2
+    told, errors = capsys.readouterr()
+    lines = [line for line in errors.splitlines() if "━" not in line]
+    assert len(lines) == len(FAULTS)
+    for name, (_, message) in FAULTS.items():
+        (line,) = (line for line in lines if line.startswith(f"train/{name}: "))
+        assert re.search(message, line)
+    assert "train/backwards: 10 events went back in time" in told
+    wanted = f"^about to preprocess: source {raw} .*, stride 50 ms, recordings 10, labels required, output {out}"
+    assert re.search(wanted, told, re.MULTILINE)
+    assert "5 recordings prepared, 0 were complete, 0 left out, 6 failed" in told
+    assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")}
+    assert prepare(raw, out) == 2
+    assert "0 recordings prepared, 5 were complete, 0 left out, 6 failed" in capsys.readouterr().out
+    for path in list((raw / "train").iterdir()):
+        if path.name.split("_td")[0].split("_bbox")[0] in FAULTS:
+            path.unlink()
+    assert prepare(raw, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")} == before
+
+
+def test_outputs_of_other_settings_are_kept_until_told_otherwise(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a")
+    assert prepare(raw, out, "splits=[train]") == 0
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
+    assert len(lines) == 1 and re.search("stride_us=50000, now 25000.*overwrite=true", lines[0])
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25", "overwrite=true") == 0
+    assert open_sequence(out / "train" / "a.h5").meta["stride_us"] == 25_000
+
+
+def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a")
+    holder = f"from rvtssm.system.output_folder import locked\nwith locked({str(out)!r}): print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"rvtssm preprocess: {out} is in use by process {other.pid} on ")
+        assert not list(out.glob("[!.]*"))
+        other.kill()
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
+
+
+def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a").with_name("a_bbox.npy").unlink()
+    assert prepare(raw, out, "splits=[train]") == 2
+    assert prepare(raw, out, "splits=[train]", "labels=none") == 0
+    assert open_sequence(out / "train" / "a.h5").meta["grid"] == "free"
+
+
+def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
+    raw = tmp_path / "raw"
+    path = write_recording(raw / "train", "a").with_name("a_bbox.npy")
+    boxes = np.load(path)
+    boxes["class_id"] = 7
+    np.save(path, boxes)
+    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
+
+
+def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):
+    write_recording(tmp_path / "train", "a")
+    where = f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path}/train/.."
+    assert "holds the recordings; choose another folder" in refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert not list(tmp_path.rglob("*.h5"))
+
+
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path, refused):
+    path = write_recording(tmp_path / "raw/train", "a")
+    where = f"dataset.raw_dir={tmp_path / 'raw'}", "splits=[train]", f"dataset.prepared_dir={path}"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("a_td.dat.* is or lies below a file, and a folder is needed; choose another", line)
+
+
+@pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's", "[red]x[/]", "back\\", "true", "(x)", "a: #b"])
+def test_paths_are_taken_as_they_stand(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    raw = Path(name)
+    write_recording(raw / "train", name.replace("/", "-"))
+    assert prepare(raw, Path(f"{name}-out"), "splits=[train]") == 0
+    assert f"they are in {name}-out" in capsys.readouterr().out
+    assert [path.parent.parent for path in tmp_path.rglob("*.h5")] == [tmp_path / f"{name}-out"]
+    assert cli.main(["inspect", str(raw), "dataset=gen1", *SENSOR, f"out={name}"]) == 0
+    assert Path(f"{name}/{raw.name}.png").is_file()
+
+
+def test_a_folder_without_recordings_is_named(tmp_path, refused):
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+    where = (f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path / 'out'}")
+    assert f"{tmp_path} holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
+    assert "holds no prepared recording" in refused("train", "dataset=gen1", f"dataset.prepared_dir={tmp_path}")
+
+
+# weights
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    """A checkpoint of an untrained detector for the synthetic dataset."""
+    meta = CheckpointMeta(
+        DATASETS["synthetic"],
+        ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1),
+        TemporalConfig(),
+        WindowSettings(50_000, None, "exact", 10, 10),
+    )
+    path = tmp_path_factory.mktemp("weights") / "weights.ckpt"
+    write_checkpoint(path, meta.build(), meta)
+    return path
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb):
+    recording = f"recording={write_recording(tmp_path, 'a')}"
+    contents = {
+        "text": b"not weights",
+        "half": weights.read_bytes()[: weights.stat().st_size // 2],
+        "nothing": b"",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        assert f"{tmp_path / name} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / name}", recording)
+    torch.save({"state_dict": {}}, tmp_path / "nameless")
+    assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", recording)
+    torch.save([1, 2], tmp_path / "list")
+    assert "holds a list where a dict is expected" in refused(verb, f"checkpoint={tmp_path / 'list'}", recording)
+    torch.save({"state_dict": {"mdl.backbone": torch.zeros(1)}}, tmp_path / "official")
+    assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", recording)
+
+
+def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
+    raw, prepared = tmp_path / "raw", tmp_path / "prepared"
+    (raw / "train").mkdir(parents=True)
+    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nclasses: "
+    (raw / "train" / "a.csv").write_text("".join(f"{t},{t % 64},{t % 48},{t % 2}\n" for t in range(0, 200_000, 50)))
+    (raw / "train" / "a.txt").write_text("150000 0 .5 .5 .5 .5\n")
+    arguments = ["preprocess", "dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"]
+    arguments += ["preprocess.splits=[train]", "preprocess.workers=1"]
+
+    def prepared_with(classes: str, code: int) -> str:
+        (raw / "dataset.yaml").write_text(description + classes)
+        assert cli.main(arguments) == code, capsys.readouterr().err
+        return (prepared / "dataset.yaml").read_text().removeprefix(description)
+
+    assert prepared_with("[car]", 0) == "[car]"
+    assert prepared_with("[person, car]", 2) == "[car]"
+    assert prepared_with("[car]\nmin_side_px: 3", 0) == "[car]\nmin_side_px: 3"
+    (raw / "dataset.yaml").unlink()
+    assert cli.main(arguments) == 0  # the copy describes them
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
+def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
+    answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
+    assert "was trained on synthetic (car, pedestrian; 160 x 120 pixels)" in answer
+    assert f"the data are {name} ({', '.join(DATASETS[name].class_names)}; " in answer
+
+
+def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
+    answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
+    assert "the data are synthetic (car, pedestrian; 160 x 64 pixels)" in answer
+
+
+def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
+    where = f"dataset.raw_dir={tmp_path}"
+    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
+    (tmp_path / "test").mkdir()
+    assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
+    path = write_recording(tmp_path / "test", "a")
+    path.with_name("a_bbox.npy").unlink()
+    assert "has no labels (a_bbox.npy)" in refused("evaluate", f"checkpoint={weights}", where)
+    assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
+
+
+def test_an_evaluation_refuses_histograms_of_other_windows(refused, tmp_path, weights, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "test", "a", height=120, width=160)
+    where = ("dataset=synthetic", f"dataset.prepared_dir={out}", f"dataset.raw_dir={raw}")
+    assert cli.main(["preprocess", *where, "splits=[test]", "stride_ms=25", "workers=1"]) == 0
+    capsys.readouterr()
+    answer = refused("evaluate", f"checkpoint={weights}", "source=prepared", *where)
+    assert "a was prepared with stride_us=25000 but the run asks for 50000" in answer
+
+
+def test_a_prediction_needs_a_recording(refused, tmp_path, weights):
+    arguments = ("predict", f"checkpoint={weights}", f"out={tmp_path / 'out'}")
+    assert "recording=FILE is needed" in refused(*arguments)
+    assert str(tmp_path / "none.raw") in refused(*arguments, f"recording={tmp_path / 'none.raw'}")
+    (tmp_path / "text.raw").write_text("no events")
+    assert "text.raw" in refused(*arguments, f"recording={tmp_path / 'text.raw'}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["${oc.env:HOME}", "a${b}c", r"\${b}", r"a\\${b}", "${", "$HOME"])
+def test_a_path_is_taken_as_it_stands(name):
+    assert cli.compose([cli._quoted_path(f"recording={name}")]).recording == name
+
+
+def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):
+    path = tmp_path / "größe→.npy"
+    np.save(path, np.zeros((3, 4), np.int64))
+    code = "import sys; from rvtssm.commands.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "inspect", str(path), "dataset.height=4", "dataset.width=4"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"gr\xf6\xdfe\u2192.npy" in done.stdout
+
+
+def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
+    def fill(config):
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    monkeypatch.setattr("rvtssm.commands.verify.verify", fill)
+    assert cli.main(["verify"]) == 2
+    assert capsys.readouterr().err == "rvtssm verify: memory is full (Unable to allocate 9 PiB); give it less at once\n"
+
+
+def test_help_says_which_formats_are_programs():
+    assert ".onnx and .xml are read as data. .pt2 and .aot.pt2 are programs" in usage()

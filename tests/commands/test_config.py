@@ -1,0 +1,228 @@
+"""Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from config_examples import leaves
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rvtssm.commands import cli
+from rvtssm.commands.cli import compose
+from rvtssm.commands.config_keys import keys_of, purpose
+from rvtssm.commands.verbs import VERBS
+from rvtssm.config import Config, EvaluationConfig, configs_dir
+from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.models.detector import build_detector
+from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.prediction.inference_config import ExportConfig
+from rvtssm.simulation.simulation_config import CAMERAS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.training.training_config import TrainingConfig
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PACKAGE = Path(__file__).parents[2] / "rvtssm"
+GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+# a table of the code and the group of files that names its entries
+TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "temporal": TEMPORAL_LAYERS}
+
+
+def test_the_checkout_has_the_configs():
+    assert configs_dir() == CONFIGS
+    assert sorted(path.name for path in CONFIGS.iterdir()) == [*sorted([*GROUPS, "config.yaml"])]
+
+
+@pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
+def test_every_file_composes_and_can_be_chosen(group, name):
+    config = compose([f"{group}={name}"])
+    assert isinstance(config, Config)
+    content = yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text())
+    is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
+    content.pop("defaults", None)
+    assert_holds(plain(config), content if is_global else {group: content})
+
+
+def plain(config: Config) -> dict:
+    return OmegaConf.to_container(OmegaConf.structured(config))
+
+
+def assert_holds(found, wanted) -> None:
+    """`found` has every value of the nested dict `wanted`."""
+    for key, value in wanted.items():
+        if isinstance(value, dict):
+            assert_holds(found[key], value)
+        else:
+            assert found[key] == value, key
+
+
+@pytest.mark.parametrize("group", TABLES)
+def test_the_files_of_a_group_are_the_entries_of_its_table(group):
+    assert {name for of, name in FILES if of == group} == set(TABLES[group])
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_a_model_is_the_size_of_that_name(size):
+    assert compose([f"model={size}"]).model == MODEL_SIZES[size]
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_a_temporal_file_names_its_layer(name):
+    assert compose([f"temporal={name}"]).temporal.name == name
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_an_experiment_takes_every_temporal_layer(name):
+    config = compose(["experiment=demo", f"temporal={name}"])
+    spec = build_spec(config.dataset)
+    detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
+    assert len(detector.init_state(1)) == len(detector.backbone.stages)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"custom"}))
+def test_a_dataset_file_leads_to_its_spec(name):
+    assert build_spec(compose([f"dataset={name}"]).dataset) == DATASETS[name]
+
+
+def test_the_defaults_of_the_code_are_those_of_the_files():
+    assert plain(compose([])) == plain(Config())
+
+
+def test_the_command_line_has_the_last_word():
+    config = compose(
+        ["model.embed_dim=16", "experiment=demo", "training.steps=3", "dataset.height=64", "temporal=lstm"]
+    )
+    assert (config.model.embed_dim, config.model.size) == (16, "tiny")
+    assert (config.training.steps, config.dataset.name, config.dataset.height) == (3, "synthetic", 64)
+    assert config.temporal.name == "lstm"
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+def test_a_verb_says_which_sections_and_keys_it_reads(verb):
+    found = settings_read_by(cli.FILES.get(verb, verb), verb)
+    sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
+    assert set(VERBS[verb].reads) == found & sections
+    given = {"checkpoint", "resume", "trust"} if verb in ("demo", "study") else set()  # by the verb itself
+    given |= {"precision"} if verb == "export" else set()  # which is the file's there
+    given |= {"plugins"}  # of every verb
+    assert set(VERBS[verb].keys) == found - sections - given
+
+
+@functools.cache
+def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
+    """The functions of a file of `rvtssm.commands` by name, and from which files of that room its names come."""
+    tree = ast.parse((PACKAGE / "commands" / f"{module}.py").read_text())
+    imported = {
+        alias.name: node.module.split(".")[-1]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rvtssm.commands.")
+        for alias in node.names
+    }
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}, imported
+
+
+def settings_read_by(module: str, function: str) -> set[str]:
+    """The attributes of configurations that a function of `rvtssm.commands` reads, itself or by others of that room."""
+    names, found, left, seen = {field.name for field in fields(Config)}, set(), [(module, function)], set()
+    while left:
+        module, function = place = left.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        functions, imported = parsed(module)
+        if function not in functions:
+            continue
+        for node in ast.walk(functions[function]):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "one") and node.attr in names:
+                found.add(node.attr)
+            elif isinstance(node, ast.Name):
+                left.append((imported.get(node.id, module), node.id))
+    return found
+
+
+def test_every_key_says_what_it_means():
+    assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5] == []
+    assert {key.name for key in keys_of(Config())} == {name for name, _, _ in leaves(Config())}
+
+
+@dataclass
+class ExampleSettings:
+    """What this is. It is read by a test."""
+
+    # before the field,
+    # on two lines
+    first: int = 1
+    second: list[str] = field(
+        default_factory=lambda: ["#a"]  # behind its last line, CHOICES
+    )
+    third: bool = False  # behind
+
+
+CHOICES = ("x", "y")
+
+
+def test_the_meaning_of_a_key_is_the_comment_beside_it():
+    keys = list(keys_of(ExampleSettings(), "a."))
+    assert [key.meaning for key in keys] == ["before the field, on two lines", "behind its last line, x, y", "behind"]
+    assert [f"{key.name}={key.default}" for key in keys] == ["a.first=1", "a.second=[#a]", "a.third=false"]
+    assert purpose(ExampleSettings()) == "What this is"
+
+
+def test_defaults_are_written_as_the_command_line_takes_them():
+    assert plain(compose([f"{key.name}={key.default}" for key in keys_of(Config())])) == plain(Config())
+
+
+def test_what_is_printed_composes_to_the_same():
+    config = compose(["experiment=demo"])
+    overrides = [f"{key}={_literal(value)}" for key, _, value in leaves(config)]
+    assert plain(compose(overrides)) == plain(config)
+
+
+def _literal(value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(item) for item in value) + "]"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["training.stepz=1", "trainign.steps=1", "training.steps=ten", "model=huge", "training=5", "evaluation.split=[1]"],
+)
+def test_what_is_mistyped_is_refused(override):
+    with pytest.raises((HydraException, OmegaConfBaseException)):
+        compose([override])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EvaluationConfig(window="grow"), "evaluation.window='grow'; choose from shrink, slide"),
+        (lambda: EvaluationConfig(source="cooked"), "evaluation.source='cooked'; choose from raw, prepared, null"),
+        (lambda: EvaluationConfig(frequencies_hz=[]), "name positive rates"),
+        (lambda: EvaluationConfig(frequencies_hz=[20, -1]), "name positive rates"),
+        (lambda: TrainingConfig(steps=0), "training.steps=0 must be at least 1"),
+        (lambda: ExportConfig(calibration_windows=10_001), "calibration_windows=10001 must be at most 10000"),
+        (lambda: TrainingConfig(accumulate=0), "training.accumulate=0 must be at least 1"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_a_sensor_is_the_camera_of_that_name(name):
+    """Its name is no key of `synthetic`, so that it can stand behind `generate` as it is."""
+    words = [cli._in_section(word, VERBS["generate"].own) for word in (f"sensor={name}", "num_train=3")]
+    assert compose(words).synthetic.camera == CAMERAS[name]
+    assert compose([*words, "synthetic.camera.threshold=0.3"]).synthetic.camera.threshold == 0.3

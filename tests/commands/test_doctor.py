@@ -1,0 +1,92 @@
+"""`rvtssm doctor` finds what is broken, says so in its own row, and goes on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rvtssm.commands import doctor
+
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "video")
+
+
+def rows(text: str) -> dict[str, str]:
+    """Name of a check -> its row, whose lines are joined."""
+    lines = [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
+    found: dict[str, str] = {}
+    last = ""
+    for mark, name, detail in lines:
+        last = name.strip() or last
+        found[last] = f"{found.get(last, mark.strip())} {detail.strip()}"
+    return found
+
+
+def test_a_working_installation_passes_every_check(capsys):
+    assert doctor.doctor() == 0
+    found = rows(capsys.readouterr().out)
+    assert tuple(found) == NAMES
+    assert all(row.startswith("ok ") for row in found.values()), found
+    for name in ("rvtssm", "torch"):
+        assert f"{name} {importlib.metadata.version(name)}" in found["versions"]
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
+    assert device in found["device"] and "tiny detector runs on" in found["forward pass"]
+
+
+def test_without_torch_doctor_says_which_checks_need_it():
+    code = "import sys; sys.modules['torch'] = None; from rvtssm.commands.cli import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    found = rows(done.stdout)
+    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions"}
+    assert "torch" in found["packages"]
+
+
+@pytest.mark.parametrize("missing", ["timm", "torchvision", "matplotlib"])
+def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._packages, doctor._versions))
+    assert doctor.doctor() == 2
+    found = rows(capsys.readouterr().out)
+    assert found["packages"].startswith("broken ") and missing in found["packages"]
+    assert found["versions"].startswith("ok ")
+
+
+def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
+    def _video():
+        raise OSError("libsomething.so: cannot open\nsecond line")
+
+    monkeypatch.setattr(doctor, "CHECKS", (_video,))
+    assert doctor.doctor() == 2
+    assert "OSError: libsomething.so: cannot open second line" in rows(capsys.readouterr().out)["video"]
+
+
+@pytest.mark.parametrize("missing", ["onnx", "distributed"])
+def test_an_optional_package_may_be_missing(monkeypatch, missing):
+    version = importlib.metadata.version
+    assert version(missing)
+
+    def found(name: str) -> str:
+        if name == missing:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    assert f"{missing} (for " in doctor._packages().split("not installed: ")[1]
+
+
+@pytest.mark.gpu
+def test_doctor_runs_the_detector_on_the_gpu(capsys):
+    assert doctor.doctor() == 0
+    found = rows(capsys.readouterr().out)
+    assert "runs on cuda" in found["forward pass"] and "scan_triton and the loop give" in found["recurrence"]
+
+
+def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):
+    original = doctor.importlib.import_module("rvtssm.ssm.scan").scan
+    monkeypatch.setattr("rvtssm.ssm.scan.scan", lambda *inputs: (1.1 * original(*inputs)[0], None))
+    assert doctor.doctor() != 0
+    assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]

@@ -1,0 +1,387 @@
+"""The whole chain at toy size: one command from nothing to a report, and its weights used alone afterwards."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import json
+import math
+import re
+import runpy
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rvtssm.commands import cli
+from rvtssm.commands.demo import _evaluate as evaluate_demo
+from rvtssm.commands.verbs import VERBS
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.readers import open_recording
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.detector import count_parameters
+from rvtssm.models.streams import Streams
+
+RATES = ("20", "40", "200")
+# every split of this seed has objects that stand still for 0.3 s
+TOY = (
+    "synthetic.num_train=3",
+    "synthetic.num_val=1",
+    "synthetic.num_test=2",
+    "synthetic.duration_s=1.5",
+    "synthetic.workers=1",
+    "preprocess.workers=1",
+    "dataset.height=64",
+    "dataset.width=96",
+    "model.embed_dim=8",
+    "model.head_dim=8",
+    "model.num_blocks=[1,0,0,1]",
+    "model.fpn_blocks=0",
+    "sampling.batch_size=2",
+    "sampling.chunk_length=5",
+    "training.steps=4",
+    "training.accelerator=cpu",
+    "training.log_every=2",
+    "data.num_workers=0",
+    f"evaluation.frequencies_hz=[{','.join(RATES)}]",
+    "evaluation.still_ms=250",
+    "predict.scale=2",
+)
+
+
+NOTEBOOKS = runpy.run_path(str(Path(__file__).parents[2] / "scripts/notebook_pages.py"))
+
+
+def modified(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The folder of a demo."""
+    out = tmp_path_factory.mktemp("demo")
+    assert cli.main(["demo", f"out={out}", *TOY]) == 0
+    return out
+
+
+def test_the_demo_writes_metrics(demo):
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(metrics["rates"]) == set(RATES)
+    for row in metrics["rates"].values():
+        assert {"AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AP/car", "AP/pedestrian"} <= set(row)
+        assert 0 <= row["AP"] <= row["AP50"] <= 1
+    assert (metrics["ap"], metrics["ap50"]) == (metrics["rates"]["20"]["AP"], metrics["rates"]["20"]["AP50"])
+    others = [metrics["rates"][hz]["AP"] for hz in RATES[1:]]
+    assert metrics["performance_drop"] == pytest.approx(metrics["ap"] - sum(others) / len(others))
+    assert set(metrics["still_objects"]) == {"carried", "reset"}
+    assert all(0 <= value <= 1 for value in metrics["still_objects"].values())
+    assert metrics["train_seconds"] > 0
+    weights = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    assert metrics["num_parameters"] == count_parameters(weights.detector)["total"]
+
+
+def test_the_demo_writes_one_page_to_send_on(demo):
+    """Nothing is beside it: video and pictures are inside, and the video is one that browsers play."""
+    page = (demo / "report.html").read_text()
+    loaded = re.findall(r'(?:src|poster|href)="([^"]*)"', page)
+    assert len(loaded) > 4 and all(
+        source.startswith(("data:image/png;base64,", "data:video/mp4;base64,")) for source in loaded
+    )
+    (video,) = (base64.b64decode(source.partition(",")[2]) for source in loaded if source.startswith("data:video"))
+    with av.open(io.BytesIO(video)) as opened:
+        frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
+        assert opened.streams.video[0].codec_context.name == "h264"
+    assert frame.shape[:2] >= (128, 192) and frame.std() > 0
+    assert "objects that have stood still for 0.25 s" in page and "The memory, S7, is a system in continuous" in page
+    assert ">carried</td>" in page and ">reset at every step</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("rates", "representation", "kinds"),
+    [
+        ([20, 40], "histogram", ["slide", "shrink"]),
+        ([20], "histogram", ["slide"]),
+        ([20, 40], "surfaces", ["slide"]),
+    ],
+)
+def test_a_demo_evaluates_both_kinds_of_windows_if_they_differ(monkeypatch, tmp_path, rates, representation, kinds):
+    evaluated = []
+    monkeypatch.setattr("rvtssm.commands.demo.evaluate", lambda one: (evaluated.append(one.evaluation.window),))
+    keys = [f"evaluation.frequencies_hz={rates}", f"windows.representation={representation}", "evaluation.window=slide"]
+    assert list(evaluate_demo(cli.compose(keys), tmp_path)) == evaluated == kinds
+
+
+def test_the_page_of_the_demo_has_both_kinds_of_windows(demo):
+    found = {
+        name: json.loads((demo / "evaluation" / name / "evaluation.json").read_text()) for name in ("slide", "shrink")
+    }
+    table = re.search(r'<table id="both-windows">.*?</table>', (demo / "report.html").read_text())[0]
+    head, *rows = (re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in table.split("</tr>")[:-1])
+    assert head == ["Hz", "windows keep their length", "windows as long as the stride"]
+    assert [row[0] for row in rows] == [*RATES, "drop"]
+    for hz, *cells in rows[:-1]:
+        assert [cell.split(" ")[0] for cell in cells] == [
+            f"{100 * each['rates'][hz]['AP']:.1f}" for each in found.values()
+        ]
+    assert rows[-1][1:] == [f"{100 * each['performance_drop']:.1f}" for each in found.values()]
+    by_window = json.loads((demo / "metrics.json").read_text())["by_window"]
+    assert {name: each["performance_drop"] for name, each in by_window.items()} == {
+        name: each["performance_drop"] for name, each in found.items()
+    }
+
+
+def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
+    commands = [
+        html.unescape(text) for text in re.findall("<code>(rvtssm .*? .*?)</code>", (demo / "report.html").read_text())
+    ]
+    assert len(commands) > 5 and any(str(demo / "checkpoints/best.ckpt") in command for command in commands)
+    for command in commands:
+        _, verb, *words = shlex.split(command)
+        if verb == "study":  # the example of its help, which other tests compose
+            assert command == f"rvtssm study {VERBS['study'].example}"
+        else:
+            cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook, demo, tmp_path, monkeypatch):
+    """With the small demo of this file in place of the one that readers make."""
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "demo").symlink_to(demo)
+    monkeypatch.chdir(tmp_path)
+    cells = list(NOTEBOOKS["outputs"](notebook))
+    shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
+    assert len(cells) > 6 and sum(bool(each) for each in shown) > 2 and "nan" not in " ".join(map(str, shown))
+
+
+def test_the_training_of_a_demo_can_be_watched(demo):
+    board = EventAccumulator(str(demo / "tensorboard"))
+    board.Reload()
+    tags = board.Tags()
+    assert {"train/total", "train/iou", "val/AP", "val/AP/car", "lr-AdamW"} <= set(tags["scalars"])
+    assert "val/detections_0" in tags["images"]
+    image = cv2.imdecode(np.frombuffer(board.Images("val/detections_0")[0].encoded_image_string, np.uint8), 1)
+    assert image.shape[0] >= 64 and image.shape[1] >= 96 and image.std() > 0
+
+
+def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, capsys):
+    folders = ("raw", "prepared", "checkpoints")
+    before = [modified(demo / folder) for folder in folders]
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert cli.main(["demo", f"out={demo}", *TOY]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
+        r"train: source prepared synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
+        "resumed from .*, device cpu, precision ",
+        r"evaluate: weights .*, stride 50 and 25 and 5 ms, recordings 2 with \d+ labels, device ",
+    ):
+        assert re.search(f"^about to {line}", told, re.MULTILINE), told
+    assert [modified(demo / folder) for folder in folders] == before and all(before)
+    again = json.loads((demo / "metrics.json").read_text())
+    for values in (metrics, again):
+        for each in (values, *values["by_window"].values()):
+            for row in each["rates"].values():
+                del row["seconds"]
+    assert again == metrics
+
+
+def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
+    assert cli.main(["demo", f"out={demo}", *TOY, "optim.learning_rate=0.1"]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("rvtssm demo: "))
+    assert re.search(r"optim.learning_rate=[0-9.]+, now 0.1;? *\)", line)
+    assert cli.main(["demo", f"out={demo}", *TOY, "synthetic.seed=1"]) == 2
+    assert "generated with seed=0 instead of 1" in capsys.readouterr().err
+
+
+def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
+    arguments = [f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}", f"out={tmp_path}"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,200]"]) == 0
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(found["rates"]) == {"20", "200"} and found["dataset"] == "synthetic"
+    for hz, row in found["rates"].items():
+        for name, value in row.items():
+            if name != "seconds":
+                assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
+    assert "objectness_times_class, from 0.001" in found["settings"]["score"]
+    assert "0.5 s" in found["settings"]["scored"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png", ".html", ".yaml"}
+    groups = found["breakdown"]["groups"]
+    assert set(groups) == {"size", "time since last motion", "speed"}  # raw labels have tracks
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 2 + len(found["breakdown"]["worst_frames"]) > 2
+
+
+def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
+    scores = []
+    for source in ("raw", "prepared"):
+        out = tmp_path / source
+        weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+        assert cli.main(["evaluate", weights, f"source={source}", f"out={out}", "postprocess.min_score=0"]) == 0
+        (row,) = json.loads((out / "evaluation.json").read_text())["rates"].values()
+        scores.append({name: value for name, value in row.items() if name != "seconds"})
+    assert scores[0] == scores[1] and scores[0]["AP"] > 0
+
+
+@pytest.mark.parametrize(("hz", "stride_ms", "tolerance"), [(80, 12.5, 0), (60, 16.666667, 1e-4)])
+def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_ms, tolerance):
+    """What was prepared with another stride than that of training scores as the raw recordings do at that rate.
+
+    A stride that is not whole microseconds is stored rounded, which moves the windows before the first label.
+    """
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
+    sensor = [word for word in TOY if word.startswith("dataset.")]
+    settings = ["splits=[test]", "workers=1", f"stride_ms={stride_ms}"]
+    assert cli.main(["preprocess", "dataset=synthetic", *sensor, *where, *settings]) == 0
+    scores = []
+    for source in ("raw", "prepared"):
+        how = [f"source={source}", "postprocess.min_score=0", f"frequencies_hz=[{hz}]"]
+        out = f"out={tmp_path / source}"
+        assert cli.main(["evaluate", weights, "dataset=synthetic", *sensor, *where, *how, out]) == 0
+        (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
+        scores.append({name: value for name, value in row.items() if name != "seconds"})
+    assert scores[0] == pytest.approx(scores[1], abs=tolerance, nan_ok=True) and scores[0]["AP"] > 0
+    assert f"At {hz} Hz, like all below." in (tmp_path / "raw/report.html").read_text()
+
+
+def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
+    trained = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    meta = replace(trained, temporal_config=replace(trained.temporal_config, name="s5", bidirectional=True))
+    write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
+    arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments]) == 0
+    settings = json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]
+    assert settings["memory"] == "carried, and events after the label, to the end of each chunk of 21 steps"
+
+
+def test_an_evaluation_says_before_it_begins_that_it_cannot_be_written(demo, tmp_path, capsys):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    (tmp_path / "file").touch()
+    for verb, out in (("evaluate", "file"), ("evaluate", "file/below"), ("audit", "file")):
+        assert cli.main([verb, weights, f"out={tmp_path / out}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is or lies below a file" in line and str(tmp_path / out) in line
+
+
+def test_the_weights_predict_without_labels(demo, tmp_path):
+    recording = tmp_path / "unknown.dat"
+    recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2"]
+    assert cli.main(["predict", *arguments, "postprocess.min_score=0", "postprocess.max_detections=3"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    summary = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert len(lines) == summary["num_windows"] == math.ceil(20 * summary["duration_s"])
+    boxes = np.load(tmp_path / "out" / "detections.npy")
+    assert len(boxes) == summary["num_detections"] > 0
+    assert {"t", "x", "y", "w", "h", "class_id", "class_confidence"} <= set(boxes.dtype.names)
+    assert (tmp_path / "out" / "video.mp4").stat().st_size > 0
+
+
+def test_a_detector_learns_a_recording_by_heart(tmp_path):
+    where = (f"dataset.raw_dir={tmp_path / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}")
+    data = (
+        "dataset=synthetic",
+        *TOY,
+        "synthetic.num_train=1",
+        "synthetic.num_test=0",
+        "synthetic.duration_s=1.2",
+        *where,
+    )
+    assert cli.main(["generate", *data]) == 0
+    for path in (tmp_path / "raw" / "train").iterdir():  # validation is on the same recording, so that AP is not 0
+        shutil.copy(path, tmp_path / "raw" / "val" / path.name)
+    assert cli.main(["preprocess", *data, "splits=[train,val]"]) == 0
+    as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
+    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
+    assert cli.main(["train", *data, "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
+    weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
+    out = f"out={tmp_path / 'evaluation'}"
+    assert cli.main(["evaluate", weights, "split=train", "source=prepared", "ablate_memory=true", out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    assert report["rates"]["20"]["AP50"] > 0.5
+    # a validation and an evaluation of the same weights, however they are batched and whatever they read, agree
+    other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val")
+    assert cli.main(["evaluate", weights, *other, out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
+    with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["val/AP"]][-1]
+    assert int(last["step"]) == 59
+    for name in ("AP", "AP50", "AP75", "AP_small"):
+        assert np.float32(last[f"val/{name}"]) == np.float32(report[name]), name
+
+
+def test_several_weights_in_one_report(demo, tmp_path):
+    weights = [demo / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    names = f"checkpoints=[{','.join(map(str, weights))}]"
+    assert cli.main(["evaluate", names, f"out={tmp_path}", "frequencies_hz=[20,60]", "split=val"]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert list(found) == [str(path) for path in weights]
+    for number, report in enumerate(found.values(), start=1):
+        assert set(report["rates"]) == {"20", "60"}
+        assert "minus_the_first" not in report  # one recording has no intervals
+        assert report == json.loads((tmp_path / str(number) / "evaluation.json").read_text())
+    assert cli.main(["evaluate", names, f"checkpoint={weights[0]}"]) == 2
+    assert cli.main(["evaluate", f"checkpoints=[{weights[0]},{weights[0]}]"]) == 2
+
+
+def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    scored = {}
+    for name, extra in {"rescaled": [], "fixed": ["step_scale=1"]}.items():
+        out = tmp_path / name
+        arguments = [weights, f"out={out}", "frequencies_hz=[20,100]", "postprocess.min_score=0", *extra]
+        assert cli.main(["evaluate", *arguments]) == 0
+        scored[name] = json.loads((out / "evaluation.json").read_text())
+    assert scored["fixed"]["settings"]["time step"] == "1 whatever the rate"
+    for rows in scored.values():
+        for row in rows["rates"].values():
+            del row["seconds"]
+    rescaled, fixed = scored["rescaled"]["rates"], scored["fixed"]["rates"]
+    assert rescaled["20"] == fixed["20"]
+    assert rescaled["100"] != fixed["100"]
+
+
+@pytest.mark.parametrize("hz", [20, 30, 200])
+@pytest.mark.parametrize("window", ["shrink", "slide"])
+def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
+    """The causality check: whatever happens after a label time changes none of its scores, but later ones."""
+    checkpoint = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    checkpoint.detector.float()
+    settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
+    sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
+    (sequence, *_) = sequences
+    cut_us = int(np.unique(sequence.labels.t_us)[5])
+
+    def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
+        events = open_recording(sequence.source.path).read()
+        if is_perturbed:  # everything from the label time on is noise
+            later = events.t >= cut_us
+            rng = np.random.default_rng(0)
+            events.x[later] = rng.integers(0, checkpoint.spec.width, later.sum())
+            events.y[later] = rng.integers(0, checkpoint.spec.height, later.sum())
+            events.p[later] = rng.integers(0, 2, later.sum())
+        hist = count_windows(events, sequence.windows, checkpoint.spec.height, checkpoint.spec.width)
+        streams = Streams(checkpoint.detector, checkpoint.windows.stride_us)
+        steps = torch.from_numpy(sequence.label_steps)
+        frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
+        dt_us = torch.from_numpy(sequence.windows.dt_us)[:, None]
+        predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
+        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.rows.numpy(), strict=True))
+
+    clean, perturbed = scores(False), scores(True)
+    assert set(clean) == set(np.unique(sequence.labels.t_us).tolist())  # every label time ends a window
+    for t_us, found in clean.items():
+        assert np.array_equal(found, perturbed[t_us]) == (t_us <= cut_us), t_us

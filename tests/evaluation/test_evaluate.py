@@ -1,0 +1,447 @@
+"""What an evaluation refuses before it begins, and what it says about rates that label times do not allow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvtssm.commands import cli
+from rvtssm.commands import evaluate as evaluate_verb
+from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.coco import match_detections
+from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.export.exported import ExportedDetector
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.records import Events, WindowSettings
+from rvtssm.reports.report import REPORT_FILES
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.streaming.stream import stream
+from rvtssm.system.output_folder import write_files
+from tests.killed import killed_at_each_call
+
+SPEC = replace(DATASETS["synthetic"], height=48, width=64)
+SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
+LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
+
+
+def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0) -> Path:
+    """One test recording of random events; returns `raw`."""
+    (raw / "test").mkdir(parents=True)
+    rng, n = np.random.default_rng(0), 5_000
+    x, y, p = (rng.integers(0, limit, n) for limit in (64, 48, 2))
+    events = Events(
+        np.sort(rng.integers(10_000, 1_100_000, n)), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
+    )
+    write_dat(raw / "test/a_td.dat", events, 48, 64)
+    boxes = np.zeros(len(labels_us), BOX_DTYPE)
+    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = labels_us, 2, 3, side_px, 25, -1
+    boxes["track_id"] = track_id
+    write_boxes(raw / "test/a_bbox.npy", boxes)
+    return raw
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("data") / "raw")
+
+
+@pytest.fixture
+def weights(tmp_path, raw):
+    """A function: settings of the temporal layer -> a checkpoint that says where the recording is."""
+
+    def write(**temporal) -> Path:
+        model = ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1)
+        meta = CheckpointMeta(
+            SPEC, model, TemporalConfig(**temporal), WindowSettings(50_000, None, "exact", 10, 10), str(raw)
+        )
+        write_checkpoint(tmp_path / "model.ckpt", meta.build(), meta)
+        return tmp_path / "model.ckpt"
+
+    return write
+
+
+@pytest.fixture
+def refused(tmp_path, capsys, monkeypatch):
+    """A function: arguments -> the line that refuses them before a single window was looked at."""
+
+    def never(*_, **__):
+        raise AssertionError("the detector was run")
+
+    def run_it(*arguments: str) -> str:
+        monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", never)
+        assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
+        assert len(lines) == 1 and not (tmp_path / "out").exists()
+        return lines[0]
+
+    return run_it
+
+
+def prepare(raw: Path, prepared: Path, *words: str) -> str:
+    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"
+    assert cli.main(["preprocess", *SENSOR, *where, "splits=[test]", "workers=1", *words]) == 0
+    return f"dataset.prepared_dir={prepared}"
+
+
+def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw, tmp_path, capsys):
+    s5 = f"checkpoint={weights()}"
+    assert "at least 1 us, got 0.5" in refused(s5, "frequencies_hz=[20,2000000]")
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "frequencies_hz=[20,40]")
+    faster = prepare(raw, tmp_path / "faster", "windows.stride_ms=25")
+    capsys.readouterr()
+    # without memory, the rate of training is scored as well
+    assert "stride_us=25000 but the run asks for 50000" in refused(
+        s5, faster, "frequencies_hz=[40]", "ablate_memory=true"
+    )
+    eq4 = f"checkpoint={weights(name='s7', s7_mode='eq4')}"
+    assert "runs at the rate it was trained at only" in refused(eq4, "frequencies_hz=[20,200]")
+
+
+def test_every_checkpoint_is_read_before_the_first_is_scored(weights, refused, tmp_path):
+    (tmp_path / "broken.ckpt").write_bytes(b"nothing")
+    answer = refused(f"checkpoints=[{weights()},{tmp_path / 'broken.ckpt'}]")
+    assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in answer
+
+
+@pytest.mark.parametrize("labels", ["none", "early", "small"])
+def test_recordings_without_a_box_to_score_are_refused(weights, refused, raw, tmp_path, capsys, labels):
+    where = {
+        "none": lambda: prepare(raw, tmp_path / "prepared", "labels=none"),
+        "early": lambda: f"dataset.raw_dir={write_recording(tmp_path / 'raw', [300_000, 500_000])}",
+        "small": lambda: prepare(write_recording(tmp_path / "raw", side_px=6.5), tmp_path / "prepared"),
+    }[labels]()
+    capsys.readouterr()
+    checkpoint = weights()
+    if labels == "small":  # the weights were made for data whose smallest boxes were larger
+        trained = read_checkpoint(checkpoint)
+        trained.spec = replace(trained.spec, min_side_px=10)
+        write_checkpoint(checkpoint, trained.detector, trained)
+    answer = refused(f"checkpoint={checkpoint}", where)
+    assert "the test split has no box that is scored" in answer and "up to 0.5 s" in answer
+
+
+def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
+    trained = read_checkpoint(weights())
+    exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
+    monkeypatch.setattr("rvtssm.commands.evaluate.read_weights", lambda _: trained.with_detector(exported))
+    answer = refused("checkpoint=model.onnx")
+    assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
+
+
+def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_path, monkeypatch):
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    after = {name: b"the second" for name in REPORT_FILES}
+    monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: None)  # a forked process cannot use torch
+    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder: write_files(folder, after))
+    monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
+    monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
+    began = []
+
+    def copy(out: Path) -> None:
+        shutil.copytree(tmp_path / "whole", out)
+
+    for out in killed_at_each_call(tmp_path, copy, lambda out: evaluate_verb._evaluate_one(None, out, None)):
+        found = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+        if ".evaluation.manifest.json" in found:  # it is whole
+            is_new = found["report.html"] == b"the second"
+            assert {name: found[name] for name in REPORT_FILES} == (
+                after if is_new else {name: before[name] for name in REPORT_FILES}
+            )
+            began.append(is_new)
+        else:  # the next run completes it
+            assert (out / ".evaluation.new").is_dir()
+    assert began[0] is False and began[-1] is True and began == sorted(began)
+
+
+def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "evaluation.json").write_text("mine")
+    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", None)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
+    assert "holds evaluation.json, which this rvtssm did not write there" in capsys.readouterr().err
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, capsys, monkeypatch):
+    def print_in_latin(*_, **__):
+        raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
+
+    monkeypatch.setattr("rvtssm.commands.evaluate.console_table", print_in_latin)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]) == 2
+    assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
+
+
+@pytest.mark.parametrize(("window", "length_us"), [("slide", 50_000), ("shrink", 25_000)])
+def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_us):
+    lengths = []
+
+    def look_and_stream(detector, loader, **options):
+        lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
+        return stream(detector, loader, **options)
+
+    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,40]", f"window={window}"]) == 0
+    assert [set(each) for each in lengths] == [{50_000}, {length_us}]
+
+
+def rates_of(out: Path) -> dict[str, dict[str, float]]:
+    return json.loads((out / "evaluation.json").read_text())["rates"]
+
+
+def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
+    """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,41,60]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
+    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
+    assert windows.endswith("every label time ends a window; 40 Hz was run for 41 Hz")
+    assert (tmp_path / "out/evaluation.csv").read_text().splitlines()[2].startswith("40,")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("[20,30]", "30 Hz cannot be reached, .* labels are 50 ms apart, .* 40 Hz; ask for 20 or 40 Hz, the nearest"),
+        ("[5]", "5 Hz cannot be reached, .* which makes it 20 Hz; ask for 20 Hz, the nearest, or set .*grid=free"),
+        ("[40,41]", "40 and 41 Hz are the same steps of 25 ms between labels"),
+    ],
+)
+def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, answer):
+    assert re.search(answer, refused(f"checkpoint={weights()}", f"frequencies_hz={asked}"))
+
+
+def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
+    """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
+    raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
+    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,8]"]) == 0
+    assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
+    assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
+
+
+def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_window_end(
+    weights, raw, tmp_path, monkeypatch
+):
+    scored = []
+
+    def look(recordings, spec, **options):
+        scored.extend(recordings)
+        return match_detections(recordings, spec, **options)
+
+    monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
+    assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
+    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
+    assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
+    found = json.loads((tmp_path / "out/evaluation.json").read_text())
+    assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
+    for recording, stride_us in zip(scored, (1e6 / 30, 200_000), strict=True):
+        labels = recording.labels
+        first_us = int(open_recording(raw / "test/a_td.dat", 48, 64).time_range_us[0])
+        assert [frame.t_us for frame in recording.detections] == labels.t_us.tolist() == LABELS_US.tolist()
+        ends_us = np.rint(first_us + stride_us * np.arange(1, 200)).astype(int)
+        np.testing.assert_array_equal(labels.window_index, np.searchsorted(ends_us, labels.t_us))
+    late = scored[1].detections  # at 5 Hz four labels share a window, and so its detections
+    same = np.diff(scored[1].labels.window_index) == 0
+    assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
+
+
+def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, capsys):
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    answer = refused(f"checkpoint={weights()}", prepared, "grid=free")
+    assert "evaluation.grid=free with prepared recordings" in answer and "source=raw" in answer
+
+
+STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.num_workers=0", "postprocess.min_score=0")
+
+
+def evaluated(out: Path, *arguments: str) -> dict:
+    assert cli.main(["evaluate", *arguments, f"out={out}"]) == 0
+    return json.loads((out / "evaluation.json").read_text())
+
+
+def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, capsys, monkeypatch):
+    scored = []
+
+    def look(recordings, spec, **options):
+        scored.extend(recordings)
+        return match_detections(recordings, spec, **options)
+
+    monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
+    where = f"checkpoint={weights()}", "frequencies_hz=[20,40]", *STREAMING[1:]
+    plain = evaluated(tmp_path / "plain", *where)
+    shifts = "time_shifts_ms=[-50,0,50]"
+    streamed = evaluated(tmp_path / "streamed", *where, "streaming=true", "latency_ms=0", shifts)
+    for hz, row in plain["rates"].items():
+        for name in set(row) - {"seconds"}:
+            assert streamed["rates"][hz][name] == row[name], (hz, name)
+    assert streamed["rates"]["40"]["taken_hz"] == pytest.approx(40, rel=0.01)
+    for one, other in zip(scored[:2], scored[2:], strict=True):  # the rates of both; weights from nothing have no AP
+        for frame, again in zip(one.detections, other.detections, strict=True):
+            assert frame.t_us == again.t_us and len(frame) > 0
+            np.testing.assert_array_equal(frame.xyxy, again.xyxy)
+            np.testing.assert_array_equal(frame.score, again.score)
+    assert streamed["time_shifts_ms"]["0"] == plain["rates"]["20"]["AP"]
+    assert list(streamed["time_shifts_ms"]) == ["-50", "0", "50"] and plain["time_shifts_ms"] == {}
+    assert streamed["title"].endswith("streaming")
+    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", capsys.readouterr().out.strip())
+    assert "-50 ms" in (tmp_path / "streamed/evaluation.md").read_text()
+
+
+def test_a_latency_of_a_file_is_that_of_a_single_window(weights, refused, tmp_path):
+    def answer(told) -> str:
+        (tmp_path / "told.json").write_text(json.dumps(told))
+        return refused(f"checkpoint={weights()}", f"latency_from={tmp_path / 'told.json'}", *STREAMING)
+
+    assert "of calls of 8 windows" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
+    assert "tells -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
+    row = {"size": "custom", "layer": "s5", "form": "eager", "median_ms": 5, "frame_hw": [240, 304]}
+    assert "tells no latency of custom s5" in answer({"rows": [row]})
+
+
+def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weights, tmp_path, monkeypatch):
+    """Labels 125 ms apart make 16 Hz of the 20 Hz of the training, which may be asked for by that name."""
+    raw = write_recording(tmp_path / "raw", labels_us=250_000 + 125_000 * np.arange(6))
+    calls = []
+    scored, shifted = SplitRuns.scored, SplitRuns.scored_with_shifts
+
+    def look(self, *options, **more):
+        calls.append((*options, more))
+        return scored(self, *options, **more)
+
+    def look_with_shifts(self, *options):
+        calls.append(options)
+        return shifted(self, *options)
+
+    monkeypatch.setattr(SplitRuns, "scored", look)
+    monkeypatch.setattr(SplitRuns, "scored_with_shifts", look_with_shifts)
+    arguments = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "ablate_memory=true", *STREAMING[2:]
+    found = evaluated(tmp_path / "one", *arguments, "frequencies_hz=[8,16]", "time_shifts_ms=[0]")
+    assert calls == [(8, None, {}), (16, None, {}), (16, None, {"is_reset": True}), (16, [0])]
+    assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
+    calls.clear()
+    streaming = "streaming=true", "latency_ms=30", "time_shifts_ms=[]"
+    evaluated(tmp_path / "two", *arguments, "frequencies_hz=[40]", *streaming)
+    assert calls == [(40, 30, {}), (20, 30, {"is_reset": True})]
+
+
+def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path):
+    """Before the first label the steps have any length, which must not hide the others."""
+    raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
+    assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "frequencies_hz=[30]")
+
+
+def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    evaluated(out, f"checkpoint={weights()}", *STREAMING[1:])
+    before = (out / "evaluation.json").read_bytes()
+    (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
+    monkeypatch.setattr(evaluate_verb, "_measure", None)
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[40]", f"out={out}"]) == 2
+    assert "holds config.yaml" in capsys.readouterr().err
+    assert (out / "evaluation.json").read_bytes() == before
+
+
+def test_a_latency_longer_than_the_recording_scores_nothing(weights, tmp_path):
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "latency_ms=2000", *STREAMING)
+    assert found["rates"]["20"]["AP"] == found["rates"]["20"]["AP50"] == 0
+
+
+def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, monkeypatch):
+    seen = []
+
+    def look_and_stream(detector, loader, **options):
+        seen.append(loader.dataset.sequences[0])
+        return stream(detector, loader, **options)
+
+    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
+    (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
+    told = f"latency_from={tmp_path / 'prediction.json'}"
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, *STREAMING)
+    (sequence,) = seen
+    bounds_us = sequence.windows.bounds_us
+    assert (bounds_us[1:, 0] == bounds_us[:-1, 1]).all()  # no event is lost
+    assert set(np.diff(bounds_us[:, 1])) == {100_000, 150_000}
+    assert sequence.windows.dt_us[1:].tolist() == np.diff(bounds_us[:, 1]).tolist()
+    events = open_recording(raw / "test/a_td.dat", 48, 64).between(*bounds_us[2].tolist())
+    assert len(events) > 0 and sequence.read(2, 3).sum() == len(events)
+    assert found["rates"]["20"]["latency_ms"] == 120
+    assert found["rates"]["20"]["taken_hz"] == pytest.approx(1e6 / sequence.windows.dt_us.mean())
+
+
+def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *STREAMING)
+    assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
+    assert "measured on this machine" in found["settings"]["streaming"]
+    printed = capsys.readouterr().out
+    assert "best on this machine: 20 Hz" in printed
+    digest = found["settings"]["weights SHA-256"]
+    assert digest == weights_digest(read_checkpoint(tmp_path / "model.ckpt").detector.state_dict())
+    (line,) = (line for line in (tmp_path / "out/evaluation.md").read_text().splitlines() if line.startswith("To cite"))
+    assert f"at 20 Hz on synthetic test, custom s5, streaming; weights SHA-256 {digest[:16]}, rvtssm" in line
+    assert "to cite: AP" in printed
+    assert json.loads((tmp_path / "out/environment.json").read_text())["verb"] == "evaluate"
+
+
+def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
+    raw = write_recording(tmp_path / "raw", track_id=7)
+    where = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "label_hz=100", "grid=free", *STREAMING[2:]
+    found = evaluated(tmp_path / "out", *where)
+    assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["settings"]["labels"]
+    assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
+
+
+def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, capsys):
+    raw = write_recording(tmp_path / "raw", track_id=7)
+    where = f"checkpoint={weights()}", "track=bytetrack", "bootstrap=0"
+    found = evaluated(tmp_path / "found", *where, f"dataset.raw_dir={raw}")
+    assert {"HOTA", "MOTA", "IDF1"} < set(found["rates"]["20"]) and "bytetrack" in found["settings"]["tracks"]
+    assert "| HOTA | MOTA | IDF1 |" in (tmp_path / "found/evaluation.md").read_text()
+    assert "HOTA" in (tmp_path / "found/evaluation.csv").read_text().splitlines()[0]
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    assert "which prepared recordings do not have" in refused(where[0], prepared, "track=bytetrack")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["latency_ms=5"], "concerns streaming; set evaluation.streaming=true"),
+        (["label_hz=100"], "makes labels between window ends"),
+        (["label_hz=100", "grid=free"], "the labels of the test split have no track_id"),
+        (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
+        (["streaming=true", "latency_from=nothing.json"], "tells no latency of custom s5"),
+        (["time_shifts_ms=[0,0]"], "name different finite times"),
+        (["track=bytetrack"], "the labels of the test split have no track_id"),
+        (["track=bytetrack", "grid=free", "label_hz=100"], "leave one of them out"),
+        (["track=sort"], "evaluation.track='sort'; choose from bytetrack, null"),
+    ],
+)
+def test_settings_of_streaming_that_cannot_be_are_refused(weights, refused, arguments, answer):
+    assert answer in refused(f"checkpoint={weights()}", *arguments)
+
+
+def test_prepared_recordings_cannot_skip_windows_but_can_queue(weights, refused, raw, tmp_path, capsys):
+    prepared = prepare(raw, tmp_path / "prepared")
+    capsys.readouterr()
+    where = f"checkpoint={weights()}", prepared, "streaming=true"
+    assert "measures the latency on raw recordings" in refused(*where)
+    assert "evaluation.when_late=queue" in refused(*where, "latency_ms=70")

@@ -1,0 +1,402 @@
+"""An exported step is the step of the detector, carried on at changing rates, for any number of streams."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import zipfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from live_examples import EXPORTED
+
+from rvtssm.commands import cli
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.export.export_detector import METADATA_KEY, export_detector, format_of, frame_dtype, read_description
+from rvtssm.export.exported import is_exported, largest_difference, read_exported
+from rvtssm.export.real_detector import DetectorStep
+from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.detector import build_detector
+from rvtssm.models.file_digest import check_digest
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.yolox_head import YoloxPredictions
+from rvtssm.prediction.frame_size import detector_for_frame
+from rvtssm.records import Events
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.schedule import FixedRate
+
+TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
+
+
+def build(**temporal):
+    torch.manual_seed(0)
+    config = TemporalConfig(**{"dt_min": 0.2, "dt_max": 1.0, **temporal})
+    return build_detector(TINY, config, 32, 32, num_classes=2).eval()
+
+
+def every_variant():
+    for name in TEMPORAL_LAYERS:
+        methods = {"s4": ["bilinear"], "lstm": ["bilinear"]}.get(name, ["bilinear", "zoh", "dirac", "async"])
+        for method in methods:
+            yield {"name": name, "discretization": method}
+    yield {"name": "s5", "half_state": True}
+    yield {"name": "s7", "half_state": True}
+    yield {"name": "s7", "s7_block": "feed_forward", "discretization": "zoh"}
+    for name in ("s5", "s4d"):
+        yield {"name": name, "bandlimit": 0.0}
+        yield {"name": name, "bandlimit": 0.3, "bandlimit_at": "current_step", "discretization": "zoh"}
+    yield {"name": "lstm", "dws_conv": True}
+
+
+@pytest.mark.parametrize("temporal", list(every_variant()), ids=lambda t: "-".join(map(str, t.values())))
+@torch.no_grad()
+def test_the_real_step_is_the_complex_step(temporal):
+    detector = build(**temporal)
+    step = DetectorStep(detector)
+    generator = torch.Generator().manual_seed(1)
+    state, flat = None, step.init_state(2)
+    for _ in range(12):
+        hist = torch.randint(0, 11, (2, 20, 32, 32), generator=generator, dtype=torch.uint8)
+        scale = 0.05 + 2 * torch.rand(2, generator=generator)
+        (wanted,), state = detector(hist[None], state, scale)
+        (found,), flat = step(hist, scale, flat)
+        torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5 * float(wanted.abs().max()))
+
+
+@torch.no_grad()
+def test_the_state_of_a_step_matters():
+    step = DetectorStep(build(name="s5"))
+    hist = torch.randint(0, 11, (1, 20, 32, 32), dtype=torch.uint8)
+    (fresh,), state = step(hist, torch.ones(1), step.init_state(1))
+    (carried,), _ = step(hist, torch.ones(1), state)
+    (slower,), _ = step(hist, torch.full((1,), 0.1), state)
+    assert (fresh - carried).abs().max() > 1e-4 and (slower - carried).abs().max() > 1e-4
+
+
+def assert_equal_steps(checkpoint, exported, num_steps):
+    for num_streams, carried in ((1, num_steps), (3, 5)):
+        boxes, scores = largest_difference(checkpoint, exported, carried, num_streams)
+        assert 0 < boxes <= 1e-4 and scores <= 1e-4
+
+
+@pytest.mark.parametrize("suffix", EXPORTED)
+def test_an_exported_file_equals_pytorch(exported, suffix):
+    checkpoint, folder = exported(suffix)
+    assert {path.name for path in folder.iterdir()} == {"model.ckpt", f"model{suffix}", "told.txt"}
+    assert "frames of 64 x 48" in (folder / "told.txt").read_text()
+    assert_equal_steps(
+        checkpoint, read_exported(folder / f"model{suffix}", trust=True), 200 if suffix == ".onnx" else 20
+    )
+
+
+OTHER_LAYERS = [name for name in TEMPORAL_LAYERS if name != EXPORTED[".onnx"]["temporal"]]
+
+
+@pytest.mark.parametrize("names", [OTHER_LAYERS[i : i + 4] for i in range(0, len(OTHER_LAYERS), 4)], ids="-".join)
+def test_every_layer_equals_pytorch_over_two_hundred_steps_of_onnx(live_checkpoint, tmp_path, names):
+    """Each stage has another layer, so that one file is enough for four of them."""
+    pytest.importorskip("onnxscript")
+    checkpoint = live_checkpoint(names[0])
+    for i, stage in enumerate(checkpoint.detector.backbone.stages):
+        stage.temporal = live_checkpoint(names[i % len(names)]).detector.backbone.stages[i].temporal
+    export_detector(checkpoint, tmp_path / "model.onnx")
+    assert_equal_steps(checkpoint, read_exported(tmp_path / "model.onnx"), 200)
+
+
+def test_a_head_with_queries_on_a_model_of_timm_is_exported(live_checkpoint, tmp_path):
+    pytest.importorskip("onnxscript")
+    parts = {"backbone": "timm", "timm_name": "test_convnext", "head": "rtdetr"}
+    checkpoint = live_checkpoint(**parts, rtdetr_queries=12, rtdetr_layers=1)
+    path = tmp_path / "model.onnx"
+    description = export_detector(checkpoint, path, 32, 32)
+    assert description["predictions"] == {"boxes": [12, 4], "logits": [12, 2]}
+    exported = read_exported(path)
+    assert_equal_steps(checkpoint, exported, 20)
+    assert exported.detector.empty().boxes.shape == (0, 12, 4)
+
+
+def test_a_flipped_bit_of_an_exported_file_is_found(exported, tmp_path):
+    _, folder = exported(".onnx")
+    path, whole = tmp_path / "model.onnx", (folder / "model.onnx").read_bytes()
+    path.write_bytes(whole)
+    assert check_digest(path)
+    for position in range(100, len(whole), len(whole) // 20):
+        flipped = bytearray(whole)
+        flipped[position] ^= 4
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"model\.onnx is damaged: it differs from its digest"):
+            read_exported(path)
+    path.write_bytes(re.sub(rb"sha256:[0-9a-f]{6}", b"no digest now", whole))  # as a file of another program
+    assert not check_digest(path)
+    read_exported(path)
+    path.write_bytes(path.read_bytes().replace(b'"yolox"', b'"yoLox"'))
+    with pytest.raises(ValueError, match=r"model\.onnx cannot be used \(model\.head='yoLox'"):
+        read_exported(path)
+
+
+def test_a_file_says_what_it_is(exported):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    checkpoint, folder = exported(".onnx")
+    path = folder / "model.onnx"
+    session = onnxruntime.InferenceSession(str(path))
+    inputs = {each.name: (each.type, each.shape) for each in session.get_inputs()}
+    assert inputs["hist"] == ("tensor(uint8)", ["batch", 20, 48, 64])
+    assert inputs["step_scale"] == ("tensor(float)", ["batch"])
+    described = json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
+    assert described["checkpoint"]["spec"]["class_names"] == ["car", "pedestrian"]
+    assert described["checkpoint"]["windows"]["stride_us"] == 50_000
+    assert set(described["state"]) == set(inputs) - {"hist", "step_scale"}
+    assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
+    read = read_exported(path)
+    assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
+
+
+def test_the_graph_has_no_operation_that_it_could_do_without(exported):
+    """Activations are single nodes, scales are part of the weights, and the two parts of a state are never joined."""
+    onnx = pytest.importorskip("onnx")
+    _, folder = exported(".onnx")
+    graph = onnx.load(folder / "model.onnx").graph
+    counts = Counter(node.op_type for node in graph.node)
+    assert not counts.keys() & {"Erf", "Sqrt", "BatchNormalization", "GatherND", "ScatterND", "Expand", "Identity"}
+    assert counts["Gelu"] == 2 + 4 * 2 and counts["Softmax"] == 2 and counts["Cast"] == 1
+    assert counts["Gather"] == 1, "pixels go from the blocks to the grid at once"
+    makes = {name: node.op_type for node in graph.node for name in node.output}
+    for state in graph.output[1:]:
+        assert state.name.startswith("next_state") and makes[state.name] not in ("Concat", "Transpose")
+    weights = {weight.name for weight in graph.initializer}
+    assert not [node.name for node in graph.node if weights.issuperset(node.input) and node.op_type != "Constant"]
+
+
+def test_weights_are_exported_alone(exported, tmp_path):
+    checkpoint, folder = exported(".onnx")
+    path = tmp_path / "model.safetensors"
+    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
+    found = read_checkpoint(path)
+    assert found.spec == checkpoint.spec and found.raw_dir is None
+    weights = found.detector.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in checkpoint.detector.state_dict().items())
+
+
+def test_an_exported_detector_streams(exported, draw_events):
+    """At a rate that changes, and in the same words as PyTorch."""
+    checkpoint, folder = exported(".onnx")
+    events = draw_events(5_000, start_us=0, duration_us=600_000)
+    found = []
+    for weights in (checkpoint, read_exported(folder / "model.onnx")):
+        live = StreamDetector(weights, 48, 64, downsample=1, start_us=0, config=PostprocessConfig(max_detections=5))
+        windows = live.push(events.between(0, 300_000))
+        live.schedule = FixedRate(200)
+        found.append(windows + live.push(events.between(300_000, 600_000)))
+    assert len(found[0]) == len(found[1]) > 50
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
+
+
+def test_every_representation_is_exported_with_its_numbers(live_checkpoint):
+    wanted = {"histogram": torch.uint8, "voxel_grid": torch.float16, "event_stack": torch.int8, "surfaces": torch.uint8}
+    met = {parts.get("representation", "histogram") for parts in EXPORTED.values()}
+    for representation in wanted:
+        windows = replace(live_checkpoint().windows, representation=representation)
+        assert frame_dtype(windows) == wanted[representation]
+    assert met == set(wanted) - {"surfaces"}  # whose frames are for a model what histograms are
+
+
+@pytest.mark.parametrize("suffix", EXPORTED)
+def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path, suffix):
+    _, folder = exported(suffix)
+    t = np.arange(0, 200_000, 40)
+    zero = (t // 40 % 48).astype(np.uint16)
+    write_dat(tmp_path / "a.dat", Events(t, zero, zero, (t % 2).astype(np.uint8)), 48, 64)
+    scores = []
+    for name in ("model.ckpt", f"model{suffix}"):
+        arguments = [f"checkpoint={folder / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
+        options = ["trust=true", "formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
+        assert cli.main(["predict", *arguments, *options]) == 0
+        lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
+        scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])
+    assert len(scores[0]) > 10
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+
+
+def test_a_difference_that_is_no_number_is_none(live_checkpoint):
+    checkpoint = live_checkpoint()
+    exported = live_checkpoint()
+    forward = exported.detector.forward
+    calls = []
+
+    def broken_at_first(*arguments):
+        (rows,), state = forward(*arguments)
+        calls.append(1)
+        return YoloxPredictions(rows * (float("nan") if len(calls) == 1 else 1)), state
+
+    exported.detector.forward = broken_at_first
+    assert all(math.isnan(value) for value in largest_difference(checkpoint, exported, 3))
+
+
+@pytest.fixture
+def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
+    """A function: name of a file to export to -> the line that says why it cannot be. Nothing is really traced."""
+    weights = live_checkpoint()
+    meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
+    write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
+    monkeypatch.setattr("torch.export.export", lambda *arguments, **options: None)
+    monkeypatch.setattr("torch.export.save", lambda program, file, extra_files: file.write(b"model"))
+
+    def run(name):
+        assert cli.main(["export", f"checkpoint={tmp_path / 'model.ckpt'}", f"out={tmp_path / name}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.ckpt"]
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize("difference", [0.1, float("nan")])
+def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
+    monkeypatch.setattr("rvtssm.commands.export.read_exported", lambda path, trust: None)
+    monkeypatch.setattr("rvtssm.commands.export.largest_difference", lambda *_, **options: (1e-6, difference))
+    assert "differs from the weights" in refused("model.pt2")
+
+
+def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path, monkeypatch):
+    earlier = tmp_path / "earlier" / "model.pt2"
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"good")
+
+    def unreadable(path, trust):
+        assert path.read_bytes() == b"model"
+        raise ValueError("cannot be read")
+
+    monkeypatch.setattr("rvtssm.commands.export.read_exported", unreadable)
+    assert "cannot be read" in refused("earlier/model.pt2")
+    assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
+
+
+def test_a_place_that_cannot_be_written_or_a_missing_compiler_is_one_line(refused, tmp_path, monkeypatch):
+    (tmp_path / "folder.pt2").mkdir()
+    assert "folder.pt2 is a folder, and the exported model is a file" in refused("folder.pt2")
+    assert "is or lies below a file" in refused("model.ckpt/model.pt2")
+    full = os.open("/dev/full", os.O_WRONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda path, data: os.write(full, data))
+        assert "No space left on device" in refused("full.pt2")
+    os.close(full)
+
+    def without_compiler(*arguments, **options):
+        raise RuntimeError("No working C++ compiler found\nand much more")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", without_compiler)
+    assert "(No working C++ compiler found); install a C++ compiler" in refused("model.aot.pt2")
+
+
+def test_other_frames_need_another_export(exported, live_checkpoint, tmp_path, monkeypatch):
+    _, folder = exported(".onnx")
+    with pytest.raises(ValueError, match=r"exported for frames of 64 x 48 pixels, needed are 96 x 32; export it again"):
+        detector_for_frame(read_exported(folder / "model.onnx"), 32, 96)
+    traced = []
+    monkeypatch.setattr("torch.export.export", lambda step, example, **options: traced.append(example))
+    monkeypatch.setattr("torch.export.save", lambda program, file, extra_files: None)
+    assert export_detector(live_checkpoint(), tmp_path / "model.pt2", 32, 96)["frame_hw"] == [32, 96]
+    ((hist, *_),) = traced
+    assert hist.shape == (2, 20, 32, 96)
+
+
+def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
+    for temporal in (
+        {"name": "s4", "discretization": "zoh"},
+        {"name": "s7", "s7_mode": "eq4"},
+        {"name": "s5", "bidirectional": True},
+    ):
+        with pytest.raises(ValueError, match="cannot be exported"):
+            DetectorStep(build(**temporal))
+    with pytest.raises(ValueError, match="forget every 3 steps"):
+        export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")
+    exported = replace(live_checkpoint(), detector=torch.nn.Identity())  # as what `read_exported` gives: no `Detector`
+    with pytest.raises(ValueError, match="is an exported file, which cannot be exported again; give the checkpoint"):
+        export_detector(exported, tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_precision_of_an_exported_file_is_refused():
+    with pytest.raises(ValueError, match="precision='bfloat16'; choose from float32, bf16"):
+        read_exported("model.onnx", precision="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["a.pt2", "a.aot.pt2"])
+def test_a_program_is_not_opened_without_trust(tmp_path, capsys, monkeypatch, name):
+    def opened(*arguments, **options):
+        raise AssertionError("opened")
+
+    monkeypatch.setattr("torch.export.load", opened)
+    monkeypatch.setattr("torch._inductor.aoti_load_package", opened)
+    (tmp_path / name).write_bytes(b"program")
+    for verb in ("predict", "evaluate", "audit", "info", "export"):
+        out = tmp_path / ("b.onnx" if verb == "export" else "out")
+        assert cli.main([verb, f"checkpoint={tmp_path / name}", "recording=x", f"out={out}"]) == 2, verb
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name} is a program: reading it can run any code. If you trust its source, give trust=true" in line
+
+
+class _Command:
+    """Creates the file `ran` when it is unpickled."""
+
+    def __reduce__(self):
+        return open, ("ran", "w")
+
+
+def test_even_a_trusted_program_has_only_tensors_for_weights(live_checkpoint, tmp_path, monkeypatch):
+    """torch reads some parts of such a file with pickle: a command there is refused, not run."""
+    monkeypatch.chdir(tmp_path)
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    torch.export.save(program, tmp_path / "whole.pt2")
+    hostile = io.BytesIO()
+    torch.save(_Command(), hostile)
+    with zipfile.ZipFile(tmp_path / "whole.pt2") as whole, zipfile.ZipFile(tmp_path / "a.pt2", "w") as archive:
+        names = [entry.filename for entry in whole.infolist()]
+        assert any("sample_inputs" in name for name in names), names
+        for name in names:
+            archive.writestr(name, hostile.getvalue() if "sample_inputs" in name else whole.read(name))
+    with pytest.raises(ValueError, match=r"not a whole torch\.export file"):
+        read_exported(tmp_path / "a.pt2", trust=True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.aot.pt2"])
+def test_files_that_are_no_export_get_one_line(tmp_path, name, capsys):
+    path = tmp_path / name
+    recording = tmp_path / "a.dat"
+    for content in (None, b"", b"not a model" * 100):
+        if content is not None:
+            path.write_bytes(content)
+        arguments = [f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}"]
+        assert cli.main(["predict", "trust=true", *arguments]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_says_too_little_is_refused(live_checkpoint):
+    checkpoint = live_checkpoint()
+    described = {name: getattr(checkpoint, name) for name in CheckpointMeta.__dataclass_fields__}
+    whole = {"checkpoint": CheckpointMeta(**described).to_dict(), "frame_hw": [48, 64], "state": {}, "predictions": {}}
+    assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
+    less = [{key: value for key, value in whole.items() if key != name} for name in whole]
+    for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
+        with pytest.raises(ValueError, match=r"a.onnx does not say what it was exported from"):
+            read_description(json.dumps(content), "a.onnx")
+
+
+def test_names_decide_the_format():
+    endings = {".onnx": "onnx", ".xml": "openvino", ".pt2": "export", ".aot.pt2": "aot"}
+    assert {end: format_of(f"x{end}") for end in endings} == endings
+    assert is_exported("a.onnx") and not is_exported("a.ckpt")
+    with pytest.raises(ValueError, match=r"ends in .onnx, .xml, .pt2, .aot.pt2"):
+        format_of("model.engine")

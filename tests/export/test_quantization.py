@@ -1,0 +1,243 @@
+"""Exported files in lower precision: products in 8 bits, states in float32, no drift, errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from live_examples import SMALL
+
+from rvtssm.commands import cli
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.export import export_detector
+from rvtssm.export.calibration import CalibrationFrames
+from rvtssm.export.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
+from rvtssm.export.exported import largest_difference, read_exported
+from rvtssm.export.quantization import quantize
+from rvtssm.models.file_digest import check_digest
+from rvtssm.records import WindowSettings
+from rvtssm.system import extras
+
+
+@pytest.fixture(scope="module")
+def low_precision(exported, draw_events, made_once):
+    """A folder with `exact.onnx`, and with `int8.onnx` and `int8.xml`, which `rvtssm export` made of it."""
+    for package in ("nncf", "openvino", "onnxscript"):
+        pytest.importorskip(package)
+    _, source = exported(".onnx")
+
+    def fill(folder):
+        shutil.copyfile(source / "model.onnx", folder / "exact.onnx")
+        write_dat(folder / "events.dat", draw_events(20_000), 48, 64)
+        arguments = [f"checkpoint={source / 'model.ckpt'}", f"out={folder / 'int8.xml'}", "check_steps=3"]
+        arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}", "calibration_windows=4"]
+
+        def copied(*given):  # since the translation by torch takes long
+            shutil.copyfile(folder / "exact.onnx", given[-1])
+
+        def kept(path, steps):
+            quantize(path, steps)
+            shutil.copyfile(path, folder / "int8.onnx")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(export_detector, "_write_onnx", copied)
+            patch.setattr(export_detector, "quantize", kept)
+            assert cli.main(["export", *arguments]) == 0
+
+    return made_once("low_precision", fill)
+
+
+def test_an_xml_in_float32_equals_pytorch(exported, tmp_path):
+    for package in ("openvino", "onnx"):
+        pytest.importorskip(package)
+    import onnx
+
+    checkpoint, folder = exported(".onnx")
+    shutil.copyfile(folder / "model.onnx", tmp_path / "model.onnx")
+    path = to_openvino(tmp_path / "model.onnx")
+    (text,) = (each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == METADATA_KEY)
+    describe(path, json.loads(text))
+    boxes, scores = largest_difference(checkpoint, read_exported(path), 10)
+    assert 0 < boxes < 1e-3 and scores < 1e-3
+
+
+def of_states(names):
+    return [name for name in names if name.startswith(("state_", "next_state_"))]
+
+
+def test_products_have_8_bits_and_the_recurrence_has_none(low_precision):
+    import onnx
+
+    graph = onnx.load(low_precision / "int8.onnx").graph
+    makers = {name: node for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
+    rounded = [
+        {makers[name].op_type == "DequantizeLinear" for name in node.input[:2] if name in makers} for node in products
+    ]
+    assert rounded.count({True}) > 15 and len(rounded) - rounded.count({True}) == 9, "three for each of three maps"
+    pending = of_states([each.name for each in graph.output])
+    assert pending
+    before, seen = set(), set()  # products that lead to a next state end the search
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op_type not in ("Conv", "Gemm", "MatMul"):
+            before.add(node.op_type)
+            pending += node.input
+    assert "Mul" in before and not before & {"QuantizeLinear", "DequantizeLinear"}
+
+
+@torch.no_grad()
+def test_carried_steps_stay_near_and_do_not_drift(low_precision):
+    exact, low = (read_exported(low_precision / name).detector for name in ("exact.onnx", "int8.xml"))
+    windows = WindowSettings(50_000)
+    frames = CalibrationFrames((str(low_precision / "events.dat"),), SMALL, windows, (48, 64), 8).first(8)
+    generator, drift = torch.Generator().manual_seed(0), []
+    states = [exact.init_state(1), low.init_state(1)]
+    for i in range(300):
+        counts = torch.from_numpy(frames[i % len(frames)])[None, None]
+        scale = 0.1 + 1.9 * torch.rand(1, 1, generator=generator)
+        found = []
+        for k, detector in enumerate((exact, low)):
+            predictions, states[k] = detector(counts, states[k], scale)
+            found.append(detector.head.compared(predictions)[1])
+        pairs = list(zip(*states, strict=True))
+        drift.append(max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs))
+        assert (found[1] - found[0]).abs().max() < 0.1
+    assert 0 < max(drift[:100]) < 0.5 and max(drift[-100:]) < 1.2 * max(drift[:100])
+    assert all(leaf.dtype == torch.float32 and len(leaf.unique()) > 256 for leaf in states[1] if leaf.numel() > 1000)
+
+
+@torch.no_grad()
+def test_two_runtimes_compute_the_same_products(low_precision):
+    """OpenVINO 2026.4 loses the sign of int8 after a concatenation; products of full weights overflow without VNNI."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(low_precision / "int8.onnx"))
+    low, generator = read_exported(low_precision / "int8.xml").detector, torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 4, (1, 1, 20, 48, 64), generator=generator, dtype=torch.uint8)
+    state = tuple(0.3 * torch.randn(leaf.shape, generator=generator) for leaf in low.init_state(1))
+    predictions, after = low(counts, state, torch.ones(1, 1))
+    inputs = [counts[0], torch.ones(1), *(leaf[None] for leaf in state)]
+    names = [each.name for each in session.get_inputs()]
+    expected = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)})
+    found = [predictions.rows, *(leaf[None] for leaf in after)]
+    for ours, theirs in zip(found, map(torch.from_numpy, expected), strict=True):
+        assert (ours - theirs).abs().mean() < 0.05 * theirs.abs().mean()
+
+
+def test_the_file_says_what_was_measured(low_precision):
+    import openvino
+
+    model = openvino.Core().read_model(low_precision / "int8.xml")
+    measured = json.loads(model.get_rt_info(["framework", "rvtssm"]).astype(str))["measured"]
+    assert measured.pop("precision") == "int8" and measured.pop("steps") == 3
+    assert measured.keys() == {"boxes", "scores"} and all(0 < value < 1 for value in measured.values())
+
+
+def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path):
+    for suffix in (".xml", ".bin"):
+        shutil.copyfile(low_precision / f"int8{suffix}", tmp_path / f"a{suffix}")
+    assert check_digest(tmp_path / "a.xml")
+    for path in (tmp_path / "a.xml", tmp_path / "a.bin"):
+        whole = path.read_bytes()
+        for position in range(100, len(whole), len(whole) // 5):
+            flipped = bytearray(whole)
+            flipped[position] ^= 4
+            path.write_bytes(flipped)
+            with pytest.raises(ValueError, match=r"a\.xml is damaged"):
+                read_exported(tmp_path / "a.xml")
+        path.write_bytes(whole)
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(ValueError, match=r"a\.xml needs a\.bin in the same folder; copy both"):
+        read_exported(tmp_path / "a.xml")
+
+
+def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_path, monkeypatch):
+    """A kill at any moment leaves no .xml beside weights of another one."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
+    (tmp_path / "new").mkdir()
+    new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
+    for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
+        path.write_text(path.parent.name)
+    with pytest.raises(ValueError, match=r"there is such a file without a\.xml; choose another name, or remove a\.bin"):
+        check_export(old, "float32")
+    old.write_text("old")
+    check_export(old, "float32")
+    moves, replace = [], os.replace
+
+    def move(source, path):
+        moves.append(path.suffix)
+        assert len(synced) == len(moves) and not old.exists()
+        replace(source, path)
+
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "replace", move)
+    move_file(new, old)
+    assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing", "message"),
+    [
+        (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
+        (["out=a.pt2", "precision=int8", "calibrate=b"], (), r"precision=int8 needs a name that ends in .onnx or .xml"),
+        (["out=a.safetensors", "precision=int8", "calibrate=b"], (), r"a name that ends in .onnx or .xml, not a.safet"),
+        (["out=a.xml", "precision=fp8"], (), "export.precision='fp8'; choose from float32, bf16, int8"),
+        (["out=a.xml", "precision=bf16"], (), "precision=bf16 needs a name that ends in .safetensors, not a.xml"),
+        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `pip install -e '.\[openvino\]'`"),
+        (
+            ["out=a.onnx", "precision=int8", "calibrate=b"],
+            ("nncf",),
+            r"needs the package nncf; run `pip install -e '.\[int8\]'`",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line(monkeypatch, capsys, keys, missing, message):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else name)
+    assert cli.main(["export", "checkpoint=a.ckpt", *keys]) == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_calibration_frames_are_those_of_both_rates_and_fit_the_file(draw_events, tmp_path):
+    events, windows = draw_events(20_000), WindowSettings(50_000)
+    write_dat(tmp_path / "events.dat", events, 48, 64)
+    frames = CalibrationFrames((str(tmp_path / "events.dat"),), SMALL, windows, (48, 64), 6)
+    (slow, scale), (fast, small_scale) = frames
+    assert (scale, small_scale) == (1, 0.1) and slow.shape == fast.shape == (3, 20, 48, 64)
+    assert slow.sum() > 0 and not np.array_equal(slow, fast)
+    assert [frame.tolist() for frame in frames.first(4)] == [*slow.tolist(), fast[0].tolist()]
+    with pytest.raises(ValueError, match=r"events\.dat has frames of 64 x 48 pixels, and the file is for 32 x 48"):
+        replace(frames, frame_hw=(48, 32)).check()
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "num_paths", "each", "read"),
+    [(200, 3, 34, [0, 1, 2]), (200, 100, 20, [0, 20, 40, 60, 80]), (4, 3, 2, [0])],
+)
+def test_a_recording_gives_enough_windows_for_a_state(draw_events, monkeypatch, num_windows, num_paths, each, read):
+    opened = []
+
+    def first(path, seconds, usual_hw):
+        opened.append(int(path))
+        return draw_events(5_000, duration_us=round(1e6 * seconds)), (48, 64), path
+
+    monkeypatch.setattr("rvtssm.export.calibration.first_events", first)
+    paths = tuple(map(str, range(num_paths)))
+    frames = CalibrationFrames(paths, SMALL, WindowSettings(50_000), (48, 64), num_windows)
+    assert {len(windows) for windows, _ in frames} == {each} and opened == read
+
+
+@pytest.mark.parametrize("where", ["-", "tcp://localhost:1", "camera:"])
+def test_a_stream_is_no_recording_to_calibrate_on(where):
+    with pytest.raises(ValueError, match=f"{where} is a stream, and a recording is needed; name a file or a folder"):
+        CalibrationFrames((where,), SMALL, WindowSettings(50_000), (48, 64), 4).check()

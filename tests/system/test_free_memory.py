@@ -1,0 +1,26 @@
+"""What does not fit in memory is refused before it is tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from rvtssm.commands.checks import check
+from rvtssm.commands.cli import compose
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.records import WindowSettings
+from rvtssm.system.free_memory import check_memory
+
+
+def test_only_what_is_free_is_given():
+    check_memory(1 << 20, "little")
+    with pytest.raises(ValueError, match=r"^1 exabyte: that takes 1e\+09 GB of memory, .* GB are free$"):
+        check_memory(10**18, "1 exabyte")
+
+
+def test_a_hundred_thousand_bins_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr("rvtssm.system.free_memory._free_bytes", lambda: 10_000_000_000)
+    with pytest.raises(ValueError, match=r"num_bins=100000 gives frames of \(200000, 240, 304\), use fewer: that"):
+        FrameCounter(WindowSettings(num_bins=100_000), frame_pixels(240, 304, 1))
+    with pytest.raises(ValueError, match=r"training .* parameters; use fewer num_bins or a smaller model: that takes"):
+        check(compose(["windows.num_bins=100000", "model=base"]))

@@ -1,0 +1,163 @@
+"""Folders of results: one writer at a time, sets that are whole or absent after any kill, nothing foreign replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rvtssm.system.output_folder import locked, result_set, write_files
+from tests.killed import killed_at_each_call
+
+PATTERNS = ("a", "b", "c", "still_*")
+OLD, NEW = {"a": b"1", "b": b"22", "still_1": b"old"}, {"b": b"x", "c": b"yy", "still_2": b"new"}
+
+
+def publish(folder: Path, content: dict[str, bytes], name: str = "set") -> None:
+    with result_set(folder, name, PATTERNS) as staged:
+        write_files(staged, content)
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def test_a_set_replaces_the_set_before_and_nothing_else(tmp_path):
+    publish(tmp_path / "out", OLD)
+    assert visible(tmp_path / "out") == OLD
+    (tmp_path / "out" / "mine.txt").write_text("kept")
+    publish(tmp_path / "out", NEW)
+    assert visible(tmp_path / "out") == {**NEW, "mine.txt": b"kept"}
+    assert hidden(tmp_path / "out") == [".set.manifest.json"]
+    sizes = json.loads((tmp_path / "out" / ".set.manifest.json").read_text())["files"]
+    assert sizes == {name: len(data) for name, data in NEW.items()}
+    publish(tmp_path / "out", {})
+    assert visible(tmp_path / "out") == {"mine.txt": b"kept"}
+
+
+def test_an_error_keeps_the_old_set_and_removes_a_new_folder(tmp_path):
+    publish(tmp_path / "out", OLD)
+    for folder in (tmp_path / "out", tmp_path / "new"):
+        with pytest.raises(ValueError, match="wrong"), result_set(folder, "set", PATTERNS) as staged:
+            (staged / "a").write_bytes(b"half")
+            raise ValueError("wrong")
+    assert visible(tmp_path / "out") == OLD and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("foreign", ["a", "still_holiday"])
+@pytest.mark.parametrize("has_set", [False, True])
+def test_a_file_that_is_not_from_the_set_is_refused_before_the_work(tmp_path, foreign, has_set):
+    if has_set:
+        publish(tmp_path, {"b": b"22"})
+    (tmp_path / foreign).write_bytes(b"mine")
+    before = visible(tmp_path)
+    refused = pytest.raises(ValueError, match=f"{tmp_path} holds {foreign}, which this rvtssm did not write")
+    with refused, result_set(tmp_path, "set", PATTERNS):
+        raise AssertionError("the work began")
+    assert visible(tmp_path) == before
+
+
+def test_a_file_that_was_changed_or_appears_during_the_work_is_not_replaced(tmp_path):
+    publish(tmp_path, OLD)
+    (tmp_path / "a").write_bytes(b"edited by hand")
+    with pytest.raises(ValueError, match="holds a, which"):
+        publish(tmp_path, NEW)
+    (tmp_path / "a").write_bytes(OLD["a"])
+    with pytest.raises(ValueError, match="holds c, which"), result_set(tmp_path, "set", PATTERNS) as staged:
+        (staged / "c").write_bytes(b"ours")
+        (tmp_path / "c").write_bytes(b"theirs")
+    assert visible(tmp_path) == {**OLD, "c": b"theirs"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"files": 3}', '{"files": {"../victim": 4}}', '{"files": {"..": 4}}'])
+def test_a_manifest_of_something_else_removes_nothing(tmp_path, content):
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".set.manifest.json").write_text(content)
+    with pytest.raises(ValueError, match="is not a manifest of rvtssm"):
+        publish(tmp_path / "out", NEW)
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
+@pytest.mark.parametrize("old", [{}, OLD], ids=["first", "second"])
+def test_killed_at_any_moment_a_folder_holds_the_old_set_or_the_new_one(tmp_path, old):
+    found = []
+    for folder in killed_at_each_call(tmp_path, lambda out: publish(out, old), lambda out: publish(out, NEW)):
+        if (folder / ".set.manifest.json").exists():  # then all of the set is there, without any help
+            assert visible(folder) in (old, NEW)
+        with pytest.raises(InterruptedError), result_set(folder, "set", PATTERNS) as staged:
+            staged.parent.joinpath("mine.txt").write_text("so that the folder stays")
+            raise InterruptedError  # the next run completes what was decided, even if it fails itself
+        (folder / "mine.txt").unlink()
+        assert visible(folder) in (old, NEW)
+        assert set(hidden(folder)) <= {".set.manifest.json"}
+        found.append(visible(folder) == NEW)
+    assert sorted(found) == found and 3 < sum(found) < len(found) - 2  # old ones, then new ones
+
+
+HOLD = """
+import os, sys, time
+from rvtssm.system.output_folder import locked
+with locked(sys.argv[1]):
+    if sys.argv[2] == "fork" and not os.fork():
+        time.sleep(60)
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("mode", ["alone", "fork"])
+def test_a_folder_has_one_writer_who_is_named_and_whose_lock_ends_with_it(tmp_path, mode):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "out"), mode], stdout=subprocess.PIPE, text=True, process_group=0
+    ) as holder:
+        try:
+            pid = int(holder.stdout.readline())
+            with pytest.raises(ValueError) as error, locked(tmp_path / "out"):
+                raise AssertionError("two writers")
+            pattern = (
+                rf"out is in use by process {pid} on \S+ since {time.strftime('%Y')}-\d\d-\d\d .*network disk.*delete"
+            )
+            assert re.search(pattern, str(error.value))
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+            publish(tmp_path / "out", NEW)  # also while a process that it had forked is still there
+            assert visible(tmp_path / "out") == NEW
+        finally:
+            os.killpg(holder.pid, signal.SIGKILL)
+
+
+def test_locks_nest_and_leave_nothing(tmp_path):
+    with locked(tmp_path / "out"):
+        with locked(tmp_path / "out"), result_set(tmp_path / "out", "set", PATTERNS) as staged:
+            (staged / "a").write_bytes(b"1")
+        assert (tmp_path / "out" / ".rvtssm.lock").exists()
+    assert hidden(tmp_path / "out") == [".set.manifest.json"]
+
+
+def test_a_disk_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("filelock.UnixFileLock._acquire", refuse)
+    publish(tmp_path / "out", NEW)
+    assert visible(tmp_path / "out") == NEW and "cannot be locked" in caplog.text
+
+
+def test_a_full_disk_is_named_and_keeps_the_old_set(tmp_path, monkeypatch):
+    publish(tmp_path, OLD)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space") as error:
+        publish(tmp_path, NEW)
+    assert error.value.filename == str(tmp_path) and visible(tmp_path) == OLD
