@@ -22,6 +22,7 @@ from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_at_least, check_choice, check_positive
+from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 
@@ -60,33 +61,33 @@ class EvaluationConfig:
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
         check_at_least("evaluation", self, 1, "processes")
         if self.latency_ms is not None and self.latency_from is not None:
-            raise ValueError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
+            raise UserError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
         for key, value in usual.items():
             if not self.streaming and getattr(self, key) != value:
-                raise ValueError(
+                raise UserError(
                     f"evaluation.{key}={getattr(self, key)} concerns streaming; set evaluation.streaming=true"
                 )
         if self.label_hz is not None and self.grid == "labels" and not self.streaming:
-            raise ValueError(
+            raise UserError(
                 f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "
                 "evaluation.streaming=true"
             )
         if self.label_hz is not None and self.track is not None:
-            raise ValueError(
+            raise UserError(
                 f"evaluation.track={self.track} compares with annotated labels, not with those of evaluation.label_hz="
                 f"{self.label_hz:g}; leave one of them out"
             )
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
-            raise ValueError(f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]")
+            raise UserError(f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]")
         rates = self.frequencies_hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
-            raise ValueError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
+            raise UserError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
         if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
-            raise ValueError(f"evaluation.frequencies_hz={rates} names a rate twice; name each once")
+            raise UserError(f"evaluation.frequencies_hz={rates} names a rate twice; name each once")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
-            raise ValueError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
+            raise UserError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
 
 
 @dataclass
@@ -126,7 +127,7 @@ class Config:
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed} must be at least 0 and less than 2**32")
+            raise UserError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
 # groups whose choices are tables of the code, with the section that a choice fills
@@ -153,4 +154,4 @@ def configs_dir() -> Path:
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise ValueError(f"no configs/ beside or in {package}; install rvtssm again")
+    raise UserError(f"no configs/ beside or in {package}; install rvtssm again")

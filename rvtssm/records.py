@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -28,12 +29,12 @@ EVENT_SUFFIXES = (
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if array.dtype != dtype:
-        raise ValueError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
+        raise UserError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
     if array.shape != shape and (
         array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
     ):
         wanted = "(" + ", ".join("N" if s is None else str(s) for s in shape) + ")"
-        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
+        raise UserError(f"{name} must have shape {wanted}, got {array.shape}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +151,18 @@ class WindowSettings:
         check_choice("convention", self.convention, CONVENTIONS)
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         if self.convention == "rvt" and self.representation != "histogram":
-            raise ValueError(
+            raise UserError(
                 f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact"
             )
         if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
-            raise ValueError(
+            raise UserError(
                 f"cannot count with count_cutoff={self.count_cutoff} (1 to 255), num_bins={self.num_bins} (at least 1)"
             )
         if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
-            raise ValueError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
+            raise UserError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
         shortest, longest = _TIME_CONSTANTS_US
         if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
-            raise ValueError(
+            raise UserError(
                 f"time constants of {list(self.time_constants_us)} us; give at least one, each between {shortest} and "
                 f"{longest} us"
             )

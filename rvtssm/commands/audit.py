@@ -17,6 +17,7 @@ from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.streaming.sources import find_sources, first_events
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 
 
 def audit(config: Config, as_json: bool = False) -> None:
@@ -46,7 +47,7 @@ def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[
     if where is None and config.dataset.raw_dir:
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
-            raise ValueError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
+            raise UserError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
         where = str(recordings[0].events_path)
     if where is None:
         size = spec.frame_height, spec.frame_width

@@ -7,6 +7,7 @@ from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
 from rvtssm.training.regularize import h2_term
 
 _FRAME_HW = (32, 32)  # no weight depends on it
@@ -38,4 +39,4 @@ def _check_h2(config: Config, backbone: Backbone) -> None:
     try:
         h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
     except ValueError as error:
-        raise ValueError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
+        raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None

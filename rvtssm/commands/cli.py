@@ -22,6 +22,7 @@ from rvtssm import __version__
 from rvtssm.commands.composition import compose, quoted
 from rvtssm.commands.console import console, say, say_error
 from rvtssm.commands.verbs import VERBS, known_verb, usage
+from rvtssm.system.user_error import UserError
 
 # `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
 PATH_KEYS = {
@@ -90,13 +91,13 @@ def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str]) -> int:
-    """Run a verb and return the exit code; raise ValueError if the verb or a flag does not exist."""
+    """Run a verb and return the exit code; raise UserError if the verb or a flag does not exist."""
     known = known_verb(verb)
     for flag in flags:
         if flag not in ("--json", "--config", "--help"):
-            raise ValueError(f"there is no option {flag}; values are given as key=value")
+            raise UserError(f"there is no option {flag}; values are given as key=value")
         if flag == "--json" and not known.has_json:
-            raise ValueError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
+            raise UserError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
     module = f"rvtssm.commands.{FILES.get(verb, verb)}"
     if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()
@@ -121,11 +122,11 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
 
     if of_hydra:
         if verb == "study":
-            raise ValueError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
+            raise UserError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
         if flags:
-            raise ValueError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
+            raise UserError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
         if path:
-            raise ValueError(f"{path}: with {of_hydra[0]}, write recording={path}")
+            raise UserError(f"{path}: with {of_hydra[0]}, write recording={path}")
         from rvtssm.commands.sweeps import run_with_hydra
 
         run_with_hydra(verb, module, overrides, of_hydra)
@@ -152,7 +153,7 @@ def _in_section(override: str, sections: tuple[str, ...]) -> str:
     from rvtssm.config import CHOICES, Config
 
     if override.startswith(("+", "~")):
-        raise ValueError(f"{override!r}: every key exists already; write key=value")
+        raise UserError(f"{override!r}: every key exists already; write key=value")
     key, config = override.partition("=")[0], Config()
     is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
     has_its_own = key == "precision" and ("training" in sections or "export" in sections)

@@ -21,6 +21,7 @@ from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 
 _FILES = ("report.html", "metrics.json")
@@ -49,7 +50,7 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     generate(config)
     _announce("preprocess")
     if preprocess(config):
-        raise ValueError(f"some recordings in {config.dataset.raw_dir} could not be prepared; see the lines above")
+        raise UserError(f"some recordings in {config.dataset.raw_dir} could not be prepared; see the lines above")
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")

@@ -24,6 +24,7 @@ from rvtssm.records import DatasetSpec
 from rvtssm.reports.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.reports.report import REPORT_FILES, console_table, write_report
 from rvtssm.system.output_folder import locked, result_set
+from rvtssm.system.user_error import UserError
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -57,9 +58,9 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
         _say_results({str(config.checkpoint): report})
         return [report]
     if not config.evaluation.checkpoints or config.checkpoint:
-        raise ValueError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
+        raise UserError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
     if missing := [path for path in config.evaluation.checkpoints if not Path(local_weights(path)).is_file()]:
-        raise ValueError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
+        raise UserError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
     for path in config.evaluation.checkpoints:  # raises before hours of work if one of them cannot be evaluated
         one = replace(config, checkpoint=path)
         _data_for(one, read_weights(one))
@@ -111,7 +112,7 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
         dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
     data = SequenceDataModule(dataset, data=config.data)
     if _frames(data.spec) != _frames(spec):
-        raise ValueError(
+        raise UserError(
             f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
             "evaluate on the dataset of the weights"
         )

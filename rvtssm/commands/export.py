@@ -17,6 +17,7 @@ from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, write_checkp
 from rvtssm.models.detector import Detector
 from rvtssm.streaming.sources import find_sources
 from rvtssm.system.atomic_files import staging_folder
+from rvtssm.system.user_error import UserError
 
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
 
@@ -49,7 +50,7 @@ def export(config: Config) -> None:
         boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
         largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf
         if not (boxes <= largest and scores <= largest):  # also if one is NaN
-            raise ValueError(
+            raise UserError(
                 f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
                 f"{options.check_steps} steps; it was not kept, choose another format or precision"
             )
@@ -75,6 +76,6 @@ def _noted(checkpoint: LoadedCheckpoint, note: str | None) -> LoadedCheckpoint:
 def _export_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> None:
     """Write the weights and their description; it names no folders, because such a file goes to other machines."""
     if not isinstance(checkpoint.detector, Detector):
-        raise ValueError("this model is an exported file; give the checkpoint it is from")
+        raise UserError("this model is an exported file; give the checkpoint it is from")
     write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

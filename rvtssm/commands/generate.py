@@ -10,6 +10,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.simulation.generate_recordings import SIMULATED, generate_dataset
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.system.output_folder import locked
+from rvtssm.system.user_error import UserError
 
 
 def generate(config: Config) -> None:
@@ -17,11 +18,11 @@ def generate(config: Config) -> None:
     spec = build_spec(config.dataset)
     if spec.name not in SIMULATED:
         names = " or ".join(f"dataset={name}" for name in SIMULATED)
-        raise ValueError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
+        raise UserError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
     sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
     if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
-        raise ValueError(
+        raise UserError(
             f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
             "and dataset.width, which every verb reads"
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 from rvtssm.commands.config_keys import Key, keys_of, purpose, similar
 from rvtssm.commands.verbs import VERBS, known_verb
 from rvtssm.config import CHOICES, Config, configs_dir
+from rvtssm.system.user_error import UserError
 
 # group -> section
 _GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
@@ -41,7 +42,7 @@ def hint(key: str, verb: str) -> str:
 def completion_script(shell: str) -> str:
     """Return a script that completes verbs and keys; the shell reads it when it starts. ValueError for other shells."""
     if shell not in _SHELLS:
-        raise ValueError(f"there is no completion for {shell!r}; choose from {', '.join(_SHELLS)}")
+        raise UserError(f"there is no completion for {shell!r}; choose from {', '.join(_SHELLS)}")
     case, line, script = _SHELLS[shell]
     words = {name: [f"{word}=" for word in _words(name)] for name in VERBS} | {"completion": list(_SHELLS)}
     cases = case.join(line.format(verb=name, words=" ".join(found)) for name, found in words.items() if found)
@@ -71,7 +72,7 @@ def _topic(topic: str, verb: str) -> str:
     ends = [f"{section}.{topic}" for section in VERBS[verb].own] + [topic]
     if found := [key for key in keys_of(config) if key.name in ends]:
         return _table(topic, found[:1])
-    raise ValueError(f"there is no section or key {topic!r}; {hint(topic, verb)}")
+    raise UserError(f"there is no section or key {topic!r}; {hint(topic, verb)}")
 
 
 def _choices(sections: tuple[str, ...]) -> list[str]:

@@ -13,16 +13,17 @@ from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 
 OUTCOMES = ("taken", "resized", "left")
 
 
 def read_start(path: str) -> TransferSource:
-    """Return the weights in `path`; raise ValueError if there are none."""
+    """Return the weights in `path`; raise UserError if there are none."""
     try:
         return read_source(path)
     except ValueError as error:
-        raise ValueError(f"training.init_from: {error}") from None
+        raise UserError(f"training.init_from: {error}") from None
 
 
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
@@ -33,7 +34,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     try:
         report = transfer(source, detector, meta)
     except ValueError as error:
-        raise ValueError(f"training.init_from={path}: {error}") from None
+        raise UserError(f"training.init_from={path}: {error}") from None
     if out is None:
         return
     console.print(_table(path, report))

@@ -13,17 +13,18 @@ from rvtssm.datasets import build_spec
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.models.named_weights import default_weights, named_weights
 from rvtssm.remote.object_store import is_url
+from rvtssm.system.user_error import UserError
 
 
 def needed(value: str | None, key: str, what: str) -> str:
-    """Return the value; raise ValueError, which names the key, if it is missing."""
+    """Return the value; raise UserError, which names the key, if it is missing."""
     if not value:
-        raise ValueError(f"{key} is needed: {what}")
+        raise UserError(f"{key} is needed: {what}")
     return value
 
 
 def weights_path(config: Config) -> str:
-    """Return the path or the name of the weights; raise ValueError if it is missing, or if there is no such name."""
+    """Return the path or the name of the weights; raise UserError if it is missing, or if there is no such name."""
     path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
     named_weights(path)
     return path
@@ -39,31 +40,31 @@ def _check_weights_or_default(config: Config) -> None:
 
 
 def events_path(config: Config) -> str:
-    """Return what to predict on; raise ValueError if it is missing."""
+    """Return what to predict on; raise UserError if it is missing."""
     return needed(config.recording, "recording=FILE", "the events: a file, a folder, -, tcp://HOST:PORT or camera:")
 
 
 def export_path(config: Config) -> Path:
-    """Return the file to export to; raise ValueError if it is missing or a folder."""
+    """Return the file to export to; raise UserError if it is missing or a folder."""
     formats = (
         "model.onnx (ONNX), model.xml (OpenVINO), model.pt2 (torch.export), model.aot.pt2 (compiled) or "
         "model.safetensors (weights)"
     )
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
-        raise ValueError(f"{out} is a folder, and the exported model is a file; choose another name")
+        raise UserError(f"{out} is a folder, and the exported model is a file; choose another name")
     return out
 
 
 def calibration_path(config: Config) -> str | None:
-    """Return the recordings to calibrate an export on, None without; raise ValueError if int8 lacks them."""
+    """Return the recordings to calibrate an export on, None without; raise UserError if int8 lacks them."""
     if config.export.precision == "int8":
         return needed(config.export.calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
     return config.export.calibrate
 
 
 def video_path(config: Config) -> str:
-    """Return what to simulate; raise ValueError if it or the folder to write to is missing."""
+    """Return what to simulate; raise UserError if it or the folder to write to is missing."""
     needed(config.out, "out=DIR", "the folder of the dataset that is written")
     return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
 
@@ -72,10 +73,10 @@ def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.frequencies_hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
-        raise ValueError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
+        raise UserError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
     trained_hz = config.windows.settings.hz
     if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
-        raise ValueError(
+        raise UserError(
             f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
             "from; name it as well"
         )
@@ -88,7 +89,7 @@ def makes_recordings(config: Config) -> bool:
 
 def _check_study(config: Config) -> None:
     if config.evaluation.checkpoints is not None or config.checkpoint:
-        raise ValueError("a study trains its own weights; leave checkpoint and evaluation.checkpoints out")
+        raise UserError("a study trains its own weights; leave checkpoint and evaluation.checkpoints out")
     if not makes_recordings(config):
         check_training(config)
 
@@ -96,12 +97,12 @@ def _check_study(config: Config) -> None:
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(folders(config).values()):
-        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
     build_spec(config.dataset)
 
 
 def recordings_path(config: Config) -> str:
-    """Return the folder of the recordings; raise ValueError if it is missing."""
+    """Return the folder of the recordings; raise UserError if it is missing."""
     return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
 
 
@@ -142,7 +143,7 @@ def _check_local(verb: str, config: Config) -> None:
         where[f"dataset.{_LOCAL[verb]}"] = folders(config)[_LOCAL[verb]]
     for key, folder in where.items():
         if folder and is_url(folder):
-            raise ValueError(
+            raise UserError(
                 f"{key}={folder} is in an object store, and `rvtssm {verb}` needs a folder of this machine there; "
                 "name one, and copy the files"
             )
@@ -156,12 +157,12 @@ def check_inputs(verb: str, config: Config) -> None:
 
 
 def writable(folder: Path) -> Path:
-    """Return the folder, which need not exist; raise ValueError now, not after hours of work, if it is not writable."""
+    """Return the folder, which need not exist; raise UserError now, not after hours of work, if it is not writable."""
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise ValueError(f"{folder} is or lies below a file ({place}), and a folder is needed; choose another")
+        raise UserError(f"{folder} is or lies below a file ({place}), and a folder is needed; choose another")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ValueError(f"{place} is not writable; choose another folder, or change its permissions")
+        raise UserError(f"{place} is not writable; choose another folder, or change its permissions")
     return folder
 
 

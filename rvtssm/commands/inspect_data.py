@@ -27,6 +27,7 @@ from rvtssm.inspection.picture import recording_png, tree_png
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import local_path
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 
 _MOST_HOT_PIXELS = 5  # that the table names
 
@@ -39,13 +40,13 @@ def inspect(config: Config, as_json: bool = False) -> int:
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
     path, _ = split_topic(local_path(where))
     if not path.exists():
-        raise ValueError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
+        raise UserError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
     spec = _spec(config, path)
     found: RecordingInspection | TreeInspection
     is_folder = path.is_dir() and not is_bag(path)
     if is_folder and not is_prepared(path):
         if spec is None:
-            raise ValueError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
+            raise UserError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
         found = inspect_raw(path, spec, progress=True)
     elif is_folder or is_sequence(path):
         found = inspect_prepared(path, spec, progress=is_folder)

@@ -30,6 +30,7 @@ from rvtssm.streaming.stream import check_causal
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import SameProcess, WorkerDied, Workers, finished
 
 _SETTINGS_FILE = "label.json"
@@ -46,7 +47,7 @@ def label(config: Config) -> int:
     raw_dir = Path(recordings_path(config))
     out = writable(Path(config.out or "outputs/label"))
     if out.resolve() == raw_dir.resolve():
-        raise ValueError(f"{out} holds the recordings; choose another folder for the labels")
+        raise UserError(f"{out} holds the recordings; choose another folder for the labels")
     check_installed("rvtssm label")
     checkpoint = read_weights(config)
     check_causal(checkpoint.detector)
@@ -153,7 +154,7 @@ def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
         for each in (spec, known)
     )
     if asked != trained:
-        raise ValueError(
+        raise UserError(
             f"{config.checkpoint} was trained on {known.name} ({trained}), {spec.name} has {asked}; label the dataset "
             "of the weights"
         )
@@ -180,9 +181,9 @@ def _check_settings(out: Path, config: Config) -> None:
         found = json.loads(path.read_text())
         if different := [key for key in settings if found.get(key) != settings[key]]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
-            raise ValueError(f"{out} has labels of {listed}; delete it or choose another folder")
+            raise UserError(f"{out} has labels of {listed}; delete it or choose another folder")
     elif any(not each.name.startswith(".") for each in out.iterdir()):
-        raise ValueError(f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
+        raise UserError(f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

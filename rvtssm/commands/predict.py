@@ -22,6 +22,7 @@ from rvtssm.prediction.predict_recording import PredictionSummary, predict_recor
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.streaming.sources import DSEC_TRACKS, find_sources
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 
 
 def predict(config: Config) -> int:
@@ -77,7 +78,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if num_failed == len(sources):  # what `out` holds from an earlier prediction stays
-        raise ValueError(f"none of the {num_failed} recordings could be predicted")
+        raise UserError(f"none of the {num_failed} recordings could be predicted")
     if scored:
         (staged / "scores.json").write_text(_scores(scored, wanted, num_unseen, checkpoint.spec, out))
     if num_failed:
@@ -158,7 +159,7 @@ def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
         return
     asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
     if asked != known:
-        raise ValueError(
+        raise UserError(
             f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
             "leave out dataset to predict the classes of the weights"
         )

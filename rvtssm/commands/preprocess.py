@@ -10,6 +10,7 @@ from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dat
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import absolute_path, local_path
 from rvtssm.system.output_folder import locked
+from rvtssm.system.user_error import UserError
 
 
 def preprocess(config: Config) -> int:
@@ -18,7 +19,7 @@ def preprocess(config: Config) -> int:
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if absolute_path(raw_dir) == absolute_path(prepared_dir):
-        raise ValueError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
+        raise UserError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
     announce(
         "preprocess",
         source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",
@@ -32,7 +33,7 @@ def preprocess(config: Config) -> int:
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
-        raise ValueError(
+        raise UserError(
             f"no recording of {raw_dir} has a usable box: classes {_numbered(spec)}, sensor {spec.width}x"
             f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
             "prepares without them"

@@ -16,6 +16,7 @@ from rvtssm.events.tree import find_event_files
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.system.extras import check_extra, is_installed
+from rvtssm.system.user_error import UserError
 
 
 def serve(config: Config) -> None:
@@ -63,5 +64,5 @@ def _recordings(where: str | None) -> dict[str, Path]:
     path = Path(where)
     found = find_event_files(path) if path.is_dir() else [path]
     if not found or not all(file.is_file() for file in found):
-        raise ValueError(f"recording={where} is no event file and holds none; name a file or a folder, or leave it out")
+        raise UserError(f"recording={where} is no event file and holds none; name a file or a folder, or leave it out")
     return {file.name: file for file in found}

@@ -21,6 +21,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 
 _LONGEST_S = 4294  # of a DAT file
 
@@ -36,14 +37,14 @@ def simulate(config: Config) -> None:
     config.synthetic.camera.check()
     source = open_video(video_path(config), wanted.fps, wanted.linear)
     if source.num_frames / source.fps > _LONGEST_S:
-        raise ValueError(f"{source.path} is longer than {_LONGEST_S} s, the clock of the files; cut it into parts")
+        raise UserError(f"{source.path} is longer than {_LONGEST_S} s, the clock of the files; cut it into parts")
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
     if wanted.labels:
         boxes, names = read_video_labels(wanted.labels, wanted.label_format, source, wanted.classes)
         if wanted.label_hz is not None and len(boxes):
             if not (boxes["track_id"] > 0).any():
-                raise ValueError(
+                raise UserError(
                     f"{wanted.labels} has no tracks, which label_hz={wanted.label_hz:g} needs; leave it out"
                 )
             boxes = interpolated_boxes(boxes, wanted.label_hz, source.path.name)
@@ -90,14 +91,14 @@ def _origin(config: Config, source: VideoSource) -> dict[str, object]:
 
 
 def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]) -> None:
-    """Write `origin`, or raise ValueError if a file of the recording exists that was made from anything else."""
+    """Write `origin`, or raise UserError if a file of the recording exists that was made from anything else."""
     found: Mapping[str, object] = {}
     if path.exists():
         with file_errors(path, advice="choose another out=DIR"):
             found = dict(json.loads(path.read_text()))
     different = [key for key, value in origin.items() if found.get(key, ...) != value]
     if different and (existing := [file for file in recording if file.exists()]):
-        raise ValueError(
+        raise UserError(
             f"{existing[0]} is of another video or of other settings ({', '.join(different)}); choose another out=DIR"
         )
     with atomic_file(path) as staged:
@@ -115,9 +116,9 @@ def _counted(
             done = reached
         yield t_us, frame
     if done < 2:
-        raise ValueError("the video has a single frame that can be read; events need two or more")
+        raise UserError("the video has a single frame that can be read; events need two or more")
     if done < 0.98 * source.num_frames - 1:  # some formats only estimate the number
-        raise ValueError(
+        raise UserError(
             f"{source.path} ends after frame {done} of {source.num_frames}; copy it again, or convert it, for example "
             "to MP4"
         )
@@ -129,7 +130,7 @@ def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:
     if path.exists():
         found = yaml.safe_load(path.read_text())
         if found != content:
-            raise ValueError(f"{path} describes {found}, this video is {content}; choose another out=DIR")
+            raise UserError(f"{path} describes {found}, this video is {content}; choose another out=DIR")
         return
     with atomic_file(path) as staged:
         staged.write_text(yaml.safe_dump(content, sort_keys=False))

@@ -22,6 +22,7 @@ from rvtssm.prediction.track_objects import check_installed
 from rvtssm.reports.study_tables import STUDY_FILES, Score, score_from_json, score_to_json, to_score, write_study
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import check_replaceable, locked, result_set
+from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
 _OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
@@ -74,14 +75,14 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
         if makes_own and not all(_is_complete(cell) for cell in cells):
             generate(config)
             if preprocess(config):
-                raise ValueError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
+                raise UserError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
         _check_rates(cells)
         for number, of_training in enumerate(by_training.values(), start=1):
             console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
             try:
                 found = _scores(of_training, int(cells[0].seed))
             except ValueError as error:
-                raise ValueError(f"{of_training[0].folder.name}: {error}") from error
+                raise UserError(f"{of_training[0].folder.name}: {error}") from error
             scores |= {cells.index(cell): score for cell, score in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
                 write_study([scores[place] for place in sorted(scores)], _settings(config), staged)
@@ -116,7 +117,7 @@ def _check(cells: Sequence[_Cell]) -> None:
     by_folder: dict[Path, _Cell] = {}
     for cell in cells:
         if (other := by_folder.setdefault(cell.out, cell)) is not cell:
-            raise ValueError(f"two points of the study have the folder {other.out}; name each value once")
+            raise UserError(f"two points of the study have the folder {other.out}; name each value once")
         check_training(cell.config)
         check(cell.config)
         if cell.config.evaluation.track:
@@ -136,7 +137,7 @@ def _check_rates(cells: Sequence[_Cell]) -> None:
         try:
             check_rates(cell.config)
         except ValueError as error:
-            raise ValueError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
+            raise UserError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 
 def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
@@ -144,7 +145,7 @@ def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
     found, now = ({word for word in words if word.startswith(_NOT_COMPARED_BY_TRAIN)} for words in (kept, cell.words))
     if found != now:
         differences = [" ".join(sorted(words)) or "the defaults" for words in (found - now, now - found)]
-        raise ValueError(
+        raise UserError(
             f"{cell.folder.name} was trained with other settings ({differences[0]}, now {differences[1]}); "
             "go on with the same ones, or start a new study in another folder"
         )
@@ -159,7 +160,7 @@ def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str,
         wanted = replace(each, dataset=replace(each.dataset, source=config.dataset.source))
         differ = [name for name in sections if getattr(wanted, name) != getattr(config, name)]
         if differ:
-            raise ValueError(
+            raise UserError(
                 f"{_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
                 "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
                 + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw")

@@ -19,6 +19,7 @@ from rvtssm.commands.composition import compose, quoted, to_config
 from rvtssm.commands.inputs import check_inputs
 from rvtssm.config import Config, configs_dir, register_schema
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 
 _PLUGINS = {
     "hydra/launcher=joblib": ("sweeps", "hydra_joblib_launcher"),
@@ -35,7 +36,7 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
         if each.is_sweep_override():
             is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
             if not (is_listed or each.is_range_sweep()):
-                raise ValueError(f"{each.input_line}: the points of a study are listed; write key=value,value")
+                raise UserError(f"{each.input_line}: the points of a study are listed; write key=value,value")
             axes[each.key_or_group] = list(each.sweep_string_iterator())
     return _plain(words), axes
 
@@ -58,7 +59,7 @@ def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], 
     fixed = {word.partition("=")[0] for word in plain}
     rest, axes = split_axes(base.study.axes)
     if rest:
-        raise ValueError(f"study.axes: {rest[0]!r} has one value; write key=value,value, or set it beside the axes")
+        raise UserError(f"study.axes: {rest[0]!r} has one value; write key=value,value, or set it beside the axes")
     axes = {key: values for key, values in axes.items() if key not in fixed} | given
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())
@@ -114,7 +115,7 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         check_inputs(verb, config)
         result = getattr(importlib.import_module(module), verb)(config)
         if isinstance(result, int) and result:  # the exit code of the verb
-            raise ValueError(f"not all is done in {config.out}; the lines above say why")
+            raise UserError(f"not all is done in {config.out}; the lines above say why")
         return objective(verb, result)
 
     hydra.main(config_path=str(configs_dir()), config_name="config", version_base="1.3")(job)()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rvtssm.commands.config_keys import similar
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,5 +158,5 @@ def known_verb(name: str) -> Verb:
     """Return the verb of this name. Raise ValueError, which names similar ones, if there is none."""
     if name not in VERBS:
         meant = "".join(f"; did you mean {found}?" for found in similar(name, VERBS)[:1])
-        raise ValueError(f"there is no verb {name!r}; choose from {', '.join(VERBS)}{meant}")
+        raise UserError(f"there is no verb {name!r}; choose from {', '.join(VERBS)}{meant}")
     return VERBS[name]

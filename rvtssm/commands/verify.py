@@ -6,13 +6,14 @@ from rvtssm.commands.console import say, say_error
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.preparation.verification import verify_dataset
+from rvtssm.system.user_error import UserError
 
 
 def verify(config: Config) -> int:
     """Check `dataset.raw_dir` and `dataset.prepared_dir`, if given; return 2 if anything is wrong."""
     spec, dataset = build_spec(config.dataset), config.dataset
     if not dataset.raw_dir and not dataset.prepared_dir:
-        raise ValueError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to check")
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to check")
     options = replace(config.preprocess, overwrite=False)
     found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, config.windows.settings, options)
     for name, message in found.faults:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from rvtssm.datasets import custom, dsec, gen1, onempx, open_world, synthetic
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.user_error import UserError
 
 DATASETS: dict[str, DatasetSpec] = {
     "gen1": gen1.SPEC,
@@ -39,16 +40,16 @@ class DatasetConfig:
 def build_spec(config: DatasetConfig) -> DatasetSpec:
     """Return the spec of the named dataset at the named sensor size. Raise ValueError for names that do not exist."""
     if not config.name:
-        raise ValueError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
+        raise UserError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
     if not spec.class_names:  # a file beside its recordings describes it
         folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
         if not folders:
-            raise ValueError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
+            raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
-        raise ValueError(
+        raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "
             f"times smaller; a frame needs a pixel and a sensor no side above {_LARGEST_SENSOR}, choose the size that "
             "fits"

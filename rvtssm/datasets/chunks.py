@@ -15,6 +15,7 @@ from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.records import Labels, SequenceBatch
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class ChunkDataset(Dataset[Chunk]):
         num_rates: int = 1,
     ) -> None:
         if not sequences:
-            raise ValueError("a dataset needs at least one sequence")
+            raise UserError("a dataset needs at least one sequence")
         kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
         if len(kinds) > 1:
-            raise ValueError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")
+            raise UserError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk

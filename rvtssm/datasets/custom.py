@@ -20,6 +20,7 @@ from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.remote.mirror import local_path, uploaded_file, whole
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"
 SPEC = DatasetSpec(  # values for keys that the file leaves out
@@ -47,25 +48,25 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         names = " and ".join(map(str, paths))
-        raise ValueError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
+        raise UserError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
     with whole(path), file_errors(path, " is not YAML", "write one `key: value` a line"):
         try:
             content = yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
-            raise ValueError(str(error)) from None
+            raise UserError(str(error)) from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
+        raise UserError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
     if unknown := [str(key) for key in content if key not in _KEYS]:
-        raise ValueError(f"{path} has the unknown key {unknown[0]}; choose from {', '.join(sorted(_KEYS))}")
+        raise UserError(f"{path} has the unknown key {unknown[0]}; choose from {', '.join(sorted(_KEYS))}")
     if missing := [key for key in _NEEDED if key not in content]:
-        raise ValueError(f"{path} does not say {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
+        raise UserError(f"{path} does not say {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
     if Path(spec.boxes_suffix).suffix not in LABEL_READERS and spec.boxes_suffix not in LABEL_READERS:
         kinds = ", ".join(LABEL_READERS)
-        raise ValueError(f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}")
+        raise UserError(f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}")
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
-        raise ValueError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
+        raise UserError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
     return spec
 
 
@@ -137,7 +138,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         wanted = "a folder in that of this file" if is_folder else "a name without /"
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
-    raise ValueError(f"{path} has {key}: {value!r}; write {wanted}")
+    raise UserError(f"{path} has {key}: {value!r}; write {wanted}")
 
 
 def _is_inside(name: str) -> bool:

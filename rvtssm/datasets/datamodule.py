@@ -22,6 +22,7 @@ from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, ope
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import end_with_parent
 
 # Ctrl-C, the end of a preemptible machine, the end of a job's time
@@ -50,8 +51,9 @@ def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
     """Return the next batch, None after the last. An error of a worker that says what to do loses its traceback."""
     try:
         return next(batches, None)
-    except ValueError as error:
-        raise ValueError(str(error).rpartition("\nValueError: ")[2].strip()) from error
+    except UserError as error:  # its message is the traceback of the worker, whose last line names the class
+        kind = type(error)
+        raise UserError(str(error).rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip()) from error
 
 
 class ResumableLoader(SequenceLoader):
@@ -105,7 +107,7 @@ class SequenceDataModule(L.LightningDataModule):
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
         if augment is not None and augment.rates_hz is not None and self.source != "raw":
-            raise ValueError(
+            raise UserError(
                 f"augment.rates_hz={augment.rates_hz} with dataset.source={self.source}: only raw events can be "
                 "counted at any rate; set dataset.source=raw and dataset.raw_dir, or augment.rates_hz=null"
             )
@@ -191,7 +193,7 @@ class SequenceDataModule(L.LightningDataModule):
             return self._raw_split(split).sequences(settings, grid, label_hz)
         if grid == "free" or label_hz is not None:
             key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
-            raise ValueError(
+            raise UserError(
                 f"evaluation.{key} with prepared recordings, whose windows end at the labels and which have no tracks; "
                 "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
             )
@@ -280,5 +282,5 @@ def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
 
 def _given(folder: str | None, key: str) -> str:
     if folder is None:
-        raise ValueError(f"{key} is not set; give the folder that holds train/, val/ and test/")
+        raise UserError(f"{key} is not set; give the folder that holds train/, val/ and test/")
     return folder

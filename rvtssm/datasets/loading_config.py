@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.user_error import UserError
 
 RATE_WINDOWS = ("shrink", "slide", "random")
 
@@ -31,17 +32,17 @@ class SamplingConfig:
         check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
         check_share("sampling", self, "stream_share")
         if self.batch_size < (2 if self.mode == "mixed" else 1):
-            raise ValueError(
+            raise UserError(
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
                 "a mixed batch holds at least one random chunk and one stream"
             )
         if self.mode == "mixed" and self.stream_share in (0, 1):
-            raise ValueError(
+            raise UserError(
                 f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
                 f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
             )
         if self.batches_per_epoch is not None and self.mode != "random":
-            raise ValueError(
+            raise UserError(
                 f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
                 "with streams an epoch is one pass over all recordings"
             )
@@ -65,7 +66,7 @@ class FlipZoomConfig:
         check_share(section, self, "flip_prob", "zoom_prob")
         check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
         if self.zoom_in_weight + self.zoom_out_weight == 0:
-            raise ValueError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
+            raise UserError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
         for kind in ("zoom_in", "zoom_out"):
             check_at_least(section, self, 1, f"{kind}_min")
             check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
@@ -90,10 +91,10 @@ class AugmentConfig:
         self.random.check("augment.random")
         self.stream.check("augment.stream")
         if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
-            raise ValueError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
+            raise UserError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
         check_choice("augment.rate_window", self.rate_window, RATE_WINDOWS)
         if self.stream.zoom_in_weight:
-            raise ValueError(
+            raise UserError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
                 "chunk and cannot stay the same over a stream: use 0"
             )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.system.user_error import UserError
 
 # the purposes of random numbers, kept apart so that one does not follow from another
 _STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _RATE = range(5)
@@ -98,11 +99,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
         self.epoch, self.batch = 0, 0
         if self.num_random and not len(self._labelled):
-            raise ValueError(
+            raise UserError(
                 f"none of the {self.num_recordings} training recordings has a label; random chunks need one"
             )
         if self.num_streams and not any(self.num_steps):
-            raise ValueError(f"none of the {self.num_recordings} training recordings has a step to stream")
+            raise UserError(f"none of the {self.num_recordings} training recordings has a step to stream")
         self._first = [0]  # batch of each epoch, as far as they have been asked for
 
     def __len__(self) -> int:
@@ -131,7 +132,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         """Go to a stored place. Raise ValueError if it does not exist in these data."""
         length = self._length(state["epoch"])
         if not 0 <= state["batch"] < length:
-            raise ValueError(
+            raise UserError(
                 f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
                 "resume with the data, batch size and number of processes of the interrupted run"
             )

@@ -18,6 +18,7 @@ from rvtssm.events.tree import find_recordings, find_sequences
 from rvtssm.preparation.store import StoredSequence, open_sequence
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import load_ends, local_path
+from rvtssm.system.user_error import UserError
 
 _SPAN_US = 400_000  # of the events that are decoded at once
 # What RVT's preparation aims at, whatever the length of its windows; the true distances are in its timestamps.
@@ -70,7 +71,7 @@ class FrameSequence:
             found, asked = getattr(self.settings, field.name), getattr(wanted, field.name)
             # a stride of 1e6 / 30 us is stored as whole microseconds
             if found != asked and not (field.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
-                raise ValueError(
+                raise UserError(
                     f"{self.name} was prepared with {field.name}={found} but the run asks for {asked}; prepare it "
                     "again with `rvtssm preprocess`, or use the raw recordings (source=raw dataset.raw_dir=DIR)"
                 )
@@ -82,23 +83,23 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     stored = open_sequence(path, spec)
     meta, labels = stored.meta, stored.labels
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
-        raise ValueError(f"{path} was prepared as dataset {meta.get('dataset')!r}, the run asks for {spec.name!r}")
+        raise UserError(f"{path} was prepared as dataset {meta.get('dataset')!r}, the run asks for {spec.name!r}")
     wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
     wanted["class_names"] = list(spec.class_names)
     found = {key: meta.get(key, value) for key, value in wanted.items()}
     if found != wanted:
-        raise ValueError(
+        raise UserError(
             f"{path} was prepared with {found}, the run asks for {wanted}; set dataset.height and dataset.width "
             "to those of the recordings, or prepare them again"
         )
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
-        raise ValueError(
+        raise UserError(
             f"{path} holds class {labels.class_id[~known][0]}, but {spec.name} has {len(spec.class_names)} classes "
             f"({', '.join(spec.class_names)}), counted from 0; name them all, or prepare the recordings again"
         )
     if not np.isfinite(labels.boxes_ltwh).all():
-        raise ValueError(f"{path} holds boxes that are not finite; prepare the recordings again")
+        raise UserError(f"{path} holds boxes that are not finite; prepare the recordings again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     return FrameSequence(
         stored.name,
@@ -120,7 +121,7 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     """Open all prepared recordings of a split, by name. Raise ValueError if there is none."""
     paths = find_sequences(prepared_dir, split)
     if not paths:
-        raise ValueError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
+        raise UserError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
     load_ends(paths)
     return [open_prepared(path, spec) for path in paths]
 
@@ -136,7 +137,7 @@ class StoredFrames:
         return self.stored.path
 
     def counted_anew(self, windows: Windows) -> StoredFrames:
-        raise ValueError(
+        raise UserError(
             f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
             "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue"
         )
@@ -191,7 +192,7 @@ class RawSplit:
         self.split = split
         found = find_recordings(raw_dir, split, spec)
         if not found:
-            raise ValueError(
+            raise UserError(
                 f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
                 "data_prep/README.md shows where recordings of each dataset lie"
             )
@@ -216,7 +217,7 @@ class RawSplit:
         could not be prepared either.
         """
         if label_hz is not None and not any(boxes["track_id"].any() for _, _, boxes in self._recordings):
-            raise ValueError(
+            raise UserError(
                 f"the labels of the {self.split} split have no track_id, without which nothing can be interpolated; "
                 "set evaluation.label_hz=null"
             )
@@ -235,7 +236,7 @@ class RawSplit:
                     FrameSequence(name, plan.windows, labels, plan.frame_shape, settings, CountedFrames(plan))
                 )
         if not sequences:
-            raise ValueError(
+            raise UserError(
                 f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"
             )
         return sequences

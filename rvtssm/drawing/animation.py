@@ -12,6 +12,7 @@ from PIL import Image
 
 from rvtssm.drawing import draw
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.user_error import UserError
 
 _MOST_PICTURES = 160  # in memory; a longer recording shows every second one, or fewer
 _MOST_WIDTH = 640  # pixels
@@ -43,10 +44,10 @@ def open_animation(path: Path, fps: float, most_bytes: float) -> Iterator[Callab
 
     yield write
     if not kept:
-        raise ValueError(f"{path}: an animation needs at least one picture")
+        raise UserError(f"{path}: an animation needs at least one picture")
     while len(data := _encoded(kept, is_gif, 1000 * period / fps)) > most_bytes:
         if len(kept) == 1:
-            raise ValueError(
+            raise UserError(
                 f"{path}: one picture has {len(data)} bytes; allow more by predict.animation_mb, or draw smaller "
                 "pictures by predict.scale"
             )

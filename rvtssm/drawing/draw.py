@@ -17,6 +17,7 @@ from rvtssm.events.surfaces import to_sums
 from rvtssm.prediction.inference_config import SHOWN_SCORE
 from rvtssm.records import STILL_US, Detections, Labels, WindowSettings
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.user_error import UserError
 
 Color = tuple[int, int, int]  # RGB
 Box = tuple[int, int, int, int]  # left, top, right, bottom, pixels of the picture
@@ -164,14 +165,14 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
 
         yield write
         if stream is None or container is None:
-            raise ValueError(f"{path}: a video needs at least one frame")
+            raise UserError(f"{path}: a video needs at least one frame")
         container.mux(stream.encode())
         stack.close()  # writes the index, before the file appears
 
 
 def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
     if "libx264" not in av.codecs_available:
-        raise ValueError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
+        raise UserError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
     stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
     stream.pix_fmt = "yuv420p"  # the only one that every browser plays
     context = stream.codec_context

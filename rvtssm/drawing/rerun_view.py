@@ -12,6 +12,7 @@ import numpy as np
 from rvtssm.drawing.draw import class_color, class_name, events_image, to_png
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def _finish(stream: Any, path: Path | None) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         if path is not None:
-            raise ValueError(f"{path} cannot be written ({reason}); make room, or choose another folder") from None
+            raise UserError(f"{path} cannot be written ({reason}); make room, or choose another folder") from None
         log.warning("predict.view=rerun: the viewer did not take everything (%s); the files are complete", reason)
     finally:
         stream.disconnect()
@@ -127,7 +128,7 @@ def _show(stream: Any) -> None:
     try:
         stream.spawn()
     except RuntimeError as error:
-        raise ValueError(
+        raise UserError(
             f"predict.view=rerun: the viewer cannot be started ({' '.join(str(error).split())}); it needs a screen, "
             "write a file by predict.formats=[rrd] instead"
         ) from None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.system.limits import check_positive
+from rvtssm.system.user_error import UserError
 
 
 @dataclass
@@ -17,11 +18,11 @@ class AuditConfig:
 
     def __post_init__(self) -> None:
         if not (self.frequencies_hz and all(0 < hz <= 1e6 for hz in self.frequencies_hz)):
-            raise ValueError(
+            raise UserError(
                 f"audit.frequencies_hz={self.frequencies_hz}; name positive rates up to 1000000 Hz, such as [20,200]"
             )
         if not (self.finer and min(self.finer) >= 1):
-            raise ValueError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
+            raise UserError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
         check_positive("audit", self, "threshold", "num_timed", "duration_s")
         if self.threshold >= 1:
-            raise ValueError(f"audit.threshold={self.threshold:g} must be less than 1")
+            raise UserError(f"audit.threshold={self.threshold:g} must be less than 1")

@@ -27,6 +27,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.streaming.stream import stream
 from rvtssm.system.plugins import import_plugins
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
 from rvtssm.training.launch import launched
 
@@ -88,7 +89,7 @@ class OtherProcesses:
                 if isinstance(done.error, WorkerDied):
                     names = ", ".join(sequence.name for sequence in batches[done.key].sequences)
                     processes = f"evaluation.processes was {self._workers.num_workers}"
-                    raise ValueError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
+                    raise UserError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
                 if done.error is not None:
                     raise done.error
                 advance(batches[done.key].num_chunks)
@@ -97,7 +98,7 @@ class OtherProcesses:
         self._workers.close()
 
 
-class _ProcessLost(ValueError):
+class _ProcessLost(UserError):
     """Another process of the launcher has ended."""
 
 
@@ -121,7 +122,7 @@ class Ranks:
             self._group: Any = torch.distributed.new_group(timeout=_TIMEOUT)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(
+            raise UserError(
                 f"not all of the {self.num_ranks} processes of the launcher came together ({reason}); start them again"
             ) from error
 
@@ -158,7 +159,7 @@ class Ranks:
                 for batch in own:
                     run_batch(batch, self.checkpoint or weights_here(batch.config, batch.weights), advance)
         except (ValueError, OSError) as failed:
-            error = ValueError(f"process {self.rank}: {failed}")
+            error = UserError(f"process {self.rank}: {failed}")
         except Exception:  # of which all have to learn, too
             error = RuntimeError(f"process {self.rank}: {traceback.format_exc()}")
         errors: list[Exception | None] = [None] * self.num_ranks
@@ -187,7 +188,7 @@ def join_ranks(config: Config) -> Ranks | None:
     if found is None or is_alone or found.world_size() == 1:
         return None
     if config.evaluation.processes != 1:
-        raise ValueError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
+        raise UserError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
     return Ranks(found)
 
 
@@ -253,7 +254,7 @@ def _run_elsewhere(batch: RecordingBatch) -> None:
 
 
 def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
-    """Return the weights of `config` in a process that may have read them already; raise ValueError if they changed."""
+    """Return the weights of `config` in a process that may have read them already; raise UserError if they changed."""
     import_plugins(config.plugins)
     return _read_once(str(config.checkpoint), config.precision, config.trust, sha256)
 
@@ -262,7 +263,7 @@ def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
 def _read_once(path: str, precision: str, trust: bool, weights: str) -> LoadedCheckpoint:
     checkpoint = read_weights_file(path, precision, trust)
     if weights_sha256(path, precision, checkpoint) != weights:
-        raise ValueError(f"{path} was replaced while it was used; run it again, or use a copy")
+        raise UserError(f"{path} was replaced while it was used; run it again, or use a copy")
     return checkpoint
 
 

@@ -13,6 +13,7 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.evaluation.matches import SIZES, RecordingMatches, average_precisions
 from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.records import DatasetSpec, Detections, Labels
+from rvtssm.system.user_error import UserError
 
 Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
 
@@ -81,11 +82,11 @@ def match_detections(
 
 def _check_times(name: str, labels: Labels, detections: Sequence[Detections], tolerance_us: int) -> None:
     if np.any(np.diff(labels.t_us) < 0):
-        raise ValueError(f"{name}: labels must be ordered by time; sort them before scoring")
+        raise UserError(f"{name}: labels must be ordered by time; sort them before scoring")
     if tolerance_us == 0 and len(labels):
         missing = np.setdiff1d(labels.t_us, np.array([frame.t_us for frame in detections], np.int64))
         if len(missing):
-            raise ValueError(
+            raise UserError(
                 f"{name}: no detections were made at label time {missing[0]} us ({len(missing)} of "
                 f"{len(np.unique(labels.t_us))} label times); give one Detections per label time, empty or not, "
                 "or set time_tolerance_us"

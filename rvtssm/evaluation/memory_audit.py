@@ -19,6 +19,7 @@ from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 
 _BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
 
@@ -65,14 +66,14 @@ def audit_detector(
     """
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
-        raise ValueError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
+        raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
     check_causal(checkpoint.detector)
     downsample = downsample or usual_downsample(checkpoint.spec, *sensor_hw)
     detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
     frames = _frames(checkpoint, events, sensor_hw, downsample)
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:
-        raise ValueError(
+        raise UserError(
             f"the events fill {len(frames)} windows, an audit of these weights needs {border + 2}; give a longer "
             "recording or a larger audit.duration_s"
         )
@@ -134,7 +135,7 @@ def cost_per_step(
 
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
-        raise ValueError("there are no events to audit on; give a recording that holds some")
+        raise UserError("there are no events to audit on; give a recording that holds some")
     windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
     return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 

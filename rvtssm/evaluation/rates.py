@@ -29,6 +29,7 @@ from rvtssm.records import DatasetSpec, Labels
 from rvtssm.streaming.latency import measured_latency_ms, read_latency_ms
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.provenance import written_by
+from rvtssm.system.user_error import UserError
 
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 
@@ -145,7 +146,7 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
     if options.latency_from is not None:
         return read_latency_ms(Path(options.latency_from), runs.checkpoint)
     if runs.source != "raw":
-        raise ValueError(
+        raise UserError(
             "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
             "dataset.raw_dir=DIR), or give evaluation.latency_ms"
         )
@@ -195,13 +196,13 @@ def _check_tracks(runs: SplitRuns) -> None:
     options = runs.config.evaluation
     check_installed(f"evaluation.track={options.track}")
     if runs.source != "raw":
-        raise ValueError(
+        raise UserError(
             "evaluation.track compares with the tracks of labels, which prepared recordings do not have; use the raw "
             "ones (evaluation.source=raw dataset.raw_dir=DIR)"
         )
     found = find_recordings(str(runs.data.config.raw_dir), options.split, runs.data.spec)
     if not any(raw.read_boxes(runs.data.spec)["track_id"].any() for raw in found):
-        raise ValueError(
+        raise UserError(
             f"the labels of the {options.split} split have no track_id, without which tracks cannot be scored; set "
             "evaluation.track=null"
         )

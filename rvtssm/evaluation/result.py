@@ -10,6 +10,7 @@ from rvtssm.evaluation.breakdown import Breakdown
 from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
 from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.tracking import TRACK_METRICS
+from rvtssm.system.user_error import UserError
 
 NO_VALUE = "–"  # stands for a number without ground truth
 
@@ -38,7 +39,7 @@ class EvaluationReport:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise ValueError("a report needs at least one rate; name some in evaluation.frequencies_hz")
+            raise UserError("a report needs at least one rate; name some in evaluation.frequencies_hz")
 
     @property
     def metric_names(self) -> list[str]:

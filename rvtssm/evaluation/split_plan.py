@@ -10,6 +10,7 @@ from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.protocol import scored_labels, scoring_rules
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SplitPlan:
         by_hz: dict[float, PlannedRate] = {}
         for rate in rates:
             if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
-                raise ValueError(
+                raise UserError(
                     f"evaluation.frequencies_hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
                     f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free"
                 )
@@ -58,7 +59,7 @@ class SplitPlan:
     def _plan(self, asked_hz: float) -> PlannedRate:
         sequences, trained = self.sequences(asked_hz), self.checkpoint.windows
         if not any(len(scored_labels(sequence.labels, self.checkpoint.spec)) for sequence in sequences):
-            raise ValueError(
+            raise UserError(
                 f"the {self.config.evaluation.split} split has no box that is scored "
                 f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
             )
@@ -73,7 +74,7 @@ class SplitPlan:
         if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):
             intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
             nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
-            raise ValueError(
+            raise UserError(
                 f"evaluation.frequencies_hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
                 f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
                 + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")

@@ -18,6 +18,7 @@ from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
 from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
 from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class SplitRuns(SplitPlan):
         for numbers, batch in batches.items():
             outputs = kept[numbers] or read_outputs(batch.path, len(numbers))
             if outputs is None:
-                raise ValueError(
+                raise UserError(
                     f"{batch.path} was removed or damaged during the evaluation, or a node that wrote it does not see "
                     "this folder; run it again, with a folder for `out` that all nodes share"
                 )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from rvtssm.system.user_error import UserError
+
 
 @dataclass
 class StudyConfig:
@@ -13,7 +15,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
-            raise ValueError(f"study.variants names one of {', '.join(names)} twice; name each once")
+            raise UserError(f"study.variants names one of {', '.join(names)} twice; name each once")
 
     def named_variants(self) -> list[tuple[str, list[str]]]:
         """Return the variants by name. Raise ValueError if one has no name."""
@@ -21,6 +23,6 @@ class StudyConfig:
         for variant in self.variants:
             name, colon, words = variant.partition(":")
             if not colon or not name.strip() or "=" in name:
-                raise ValueError(f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'")
+                raise UserError(f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'")
             found.append((name.strip(), words.split()))
         return found

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rvtssm.events.jit import jit
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -53,7 +54,7 @@ def frame_pixels(
     `downsample` below 1.
     """
     if downsample < 1:
-        raise ValueError(f"cannot keep one pixel in {downsample=}; use at least 1")
+        raise UserError(f"cannot keep one pixel in {downsample=}; use at least 1")
     row_first, row_count = _axis(height, downsample, row_sources)
     column_first, column_count = _axis(width, downsample, column_sources)
     frame_height = height // downsample if row_sources is None else len(row_sources)

@@ -26,6 +26,7 @@ from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
 _FIRST_ROOM = 1 << 16  # events a new counter has room for
@@ -81,9 +82,9 @@ class FrameCounter:
             return
         height, width = self.pixels.sensor_height, self.pixels.sensor_width
         if not all_below(events.x, width, events.y, height):
-            raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
+            raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
         if events.t[0] < self._latest_us:
-            raise ValueError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
+            raise UserError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
         self._make_room(len(events), len(events) * self.pixels.most + 1)
         start, self._end = self._end, self._end + len(events)
         if is_lent:

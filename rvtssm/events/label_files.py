@@ -16,6 +16,7 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import whole
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time in a line that was cut
@@ -33,9 +34,9 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
     """
     path = Path(path)
     if path.suffix not in LABEL_READERS:
-        raise ValueError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
+        raise UserError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; label files are needed, put one in its place")
+        raise UserError(f"{path} is a folder; label files are needed, put one in its place")
     with whole(path), file_errors(path):
         boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     return boxes[np.argsort(boxes["t"], kind="stable")]
@@ -47,7 +48,7 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         content = json.loads(path.read_text(_ENCODING))
         times = {image["id"]: _whole(image["t_us"]) for image in content["images"]}
         if len(times) < len(content["images"]):
-            raise ValueError("two images have the same id")
+            raise UserError("two images have the same id")
         names = {category["id"]: str(category["name"]) for category in content["categories"]}
         rows = [
             (times[found["image_id"]], *found["bbox"], _disk_id(names[found["category_id"]], spec))
@@ -61,7 +62,7 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     for image in content["images"]:
         _check_sensor(path, image.get("width"), image.get("height"), spec)
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
-        raise ValueError(
+        raise UserError(
             f"{path} has the categories {', '.join(names.values())}, of which {spec.name} has none "
             f"({', '.join(spec.class_names)}); use the names of the labels as class names"
         )
@@ -83,19 +84,19 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         try:
             has_time = len(words) == 6
             if has_time != (num_columns == 6):
-                raise ValueError("lines with a time and lines without")
+                raise UserError("lines with a time and lines without")
             t_us = int(words.pop(0)) if has_time else _known(end_us)
             class_id = int(words[0])
             if not 0 <= class_id <= _MOST_CLASSES:
-                raise ValueError(f"class {class_id}")
+                raise UserError(f"class {class_id}")
             if abs(t_us) >= _LARGEST_TIME_US:
-                raise ValueError(f"time {t_us}")
+                raise UserError(f"time {t_us}")
             cx, cy, w, h = (float(word) for word in words[1:])
         except ValueError as error:
             form = "[time in us] class cx cy w h, coordinates from 0 to 1"
             raise _damaged(path, f"boxes as YOLO writes them (line {number}: {_said(error)})", form) from None
         if not (min(cx, cy, w, h) >= -_ROUNDING and max(cx, cy, w, h) <= 1 + _ROUNDING):
-            raise ValueError(
+            raise UserError(
                 f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, outside 0 to 1; "
                 "YOLO text has fractions of the sensor, divide by its width and height"
             )
@@ -137,7 +138,7 @@ def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> Non
     except (TypeError, ValueError):
         return
     if 0 not in size and size != (spec.width, spec.height):
-        raise ValueError(
+        raise UserError(
             f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, the sensor of "
             f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
         )
@@ -149,13 +150,13 @@ def _disk_id(name: str, spec: DatasetSpec) -> int:
 
 def _whole(t_us: Any) -> int:
     if isinstance(t_us, float) and not t_us.is_integer():
-        raise ValueError(f"t_us {t_us} is not a whole number of microseconds")
+        raise UserError(f"t_us {t_us} is not a whole number of microseconds")
     return int(t_us)
 
 
 def _known(end_us: int | None) -> int:
     if end_us is None:
-        raise ValueError("it has no time")
+        raise UserError("it has no time")
     return end_us
 
 
@@ -166,7 +167,7 @@ def _to_boxes(rows: list[Any]) -> Boxes:
             boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
-        raise ValueError("a box is not finite")
+        raise UserError("a box is not finite")
     return boxes
 
 
@@ -176,5 +177,5 @@ def _said(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def _damaged(path: Path, what: str, wanted: str) -> ValueError:
-    return ValueError(f"{path} cannot be read as {what}; it needs {wanted}")
+def _damaged(path: Path, what: str, wanted: str) -> UserError:
+    return UserError(f"{path} cannot be read as {what}; it needs {wanted}")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rvtssm.records import DatasetSpec, Labels, Windows
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 BOX_DTYPE = np.dtype(
     [
@@ -51,7 +52,7 @@ def read_boxes(path: Path | str) -> Boxes:
             found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
         except ValueError as error:
             if "pickle" in str(error) or "objects" in str(error):  # numpy would advise to run its code
-                raise ValueError("no numpy array of numbers") from None
+                raise UserError("no numpy array of numbers") from None
             raise
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
@@ -62,12 +63,12 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
-        raise ValueError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}")
+        raise UserError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}")
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
-        raise ValueError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
+        raise UserError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
     if not all((np.abs(found[names[name]]) < _BEYOND_ANY).all() for name in ("t", "class_id")):
-        raise ValueError(f"{path} has boxes whose time or class is not a valid integer; copy it again")
+        raise UserError(f"{path} has boxes whose time or class is not a valid integer; copy it again")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
         with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
@@ -81,7 +82,7 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
     The file has the field `pseudo_score` only if a detector made one of the boxes.
     """
     if boxes.dtype != BOX_DTYPE:
-        raise ValueError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
+        raise UserError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
     if not boxes["pseudo_score"].any():
         boxes = boxes[[name for name in BOX_DTYPE.names or () if name != "pseudo_score"]]
     with atomic_file(path) as staged, open(staged, "wb") as file:
@@ -166,7 +167,7 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
     """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
-        raise ValueError("some boxes lie between the window ends; build the windows with label_grid from their times")
+        raise UserError("some boxes lie between the window ends; build the windows with label_grid from their times")
     return Labels(
         boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
         class_id=boxes["class_id"].astype(np.int64),
@@ -189,7 +190,7 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
     if len(np.unique(boxes["t"][is_zero])) < is_zero.sum():
         boxes = boxes[~is_zero]
     if not len(boxes):
-        raise ValueError(
+        raise UserError(
             f"the labels of {name} have no track_id, without which nothing can be interpolated; set "
             "evaluation.label_hz=null"
         )

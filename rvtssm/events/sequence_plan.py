@@ -12,6 +12,7 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.system.user_error import UserError
 
 _LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: objects can stand still at the end
 
@@ -98,7 +99,7 @@ def plan_sequence(
         try:
             windows = label_grid(boxes["t"], start_us, settings)
         except ValueError as error:
-            raise ValueError(
+            raise UserError(
                 f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
                 "they count from another moment"
             ) from None
@@ -108,12 +109,12 @@ def plan_sequence(
 def check_faults(recording: Recording, num_events: int) -> None:
     """Raise ValueError for faults that cannot be repaired in a recording of which `num_events` events were read."""
     if recording.format == "dat" and recording.faults.truncated_bytes:
-        raise ValueError(
+        raise UserError(
             f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last whole event; "
             "copy it again"
         )
     if outside := recording.faults.out_of_frame:
-        raise ValueError(
+        raise UserError(
             f"{recording.path} has {outside} of {num_events + outside} events outside its "
             f"{recording.height}x{recording.width} (height x width) pixels; choose the dataset or the size that fits"
         )
@@ -122,12 +123,12 @@ def check_faults(recording: Recording, num_events: int) -> None:
 def check_label_times(recording: Recording, last_label_us: int, first_us: int, last_us: int) -> None:
     """Raise ValueError if all boxes lie before the events of their recording, or some long after them."""
     if last_label_us < first_us:
-        raise ValueError(
+        raise UserError(
             f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "
             "they do not belong together, copy both again"
         )
     if last_label_us > last_us + _LATE_LABEL_US:
-        raise ValueError(
+        raise UserError(
             f"{recording.path} has events until {last_us} us but labels until {last_label_us} us; "
             "events are missing, copy it again"
         )

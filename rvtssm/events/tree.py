@@ -13,6 +13,7 @@ from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.remote.mirror import local_path
+from rvtssm.system.user_error import UserError
 
 # Files of cameras without a dataset's naming, besides the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
@@ -33,7 +34,7 @@ class RawRecording:
         Labels without a time get the time after the last event.
         """
         if self.boxes_path is None:
-            raise ValueError(
+            raise UserError(
                 f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); copy them, or prepare the "
                 "recording without, by labels=none"
             )
@@ -81,7 +82,7 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     """Return the prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT."""
     folder = local_path(prepared_dir) / split
     if not folder.is_dir():
-        raise ValueError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
+        raise UserError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
 
@@ -95,7 +96,7 @@ def _matches(
     folders = {pattern.partition("/")[0] for pattern in patterns}
     if not any((root / folder).is_dir() for folder in folders):
         wanted = " and ".join(str(root / folder) for folder in sorted(folders))
-        raise ValueError(f"{wanted} does not exist; put the recordings there or choose other splits")
+        raise UserError(f"{wanted} does not exist; put the recordings there or choose other splits")
     for pattern in patterns:
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rvtssm.records import Windows, WindowSettings
 from rvtssm.system.limits import check_at_least
+from rvtssm.system.user_error import UserError
 
 LATE_US = 10_000  # of a live stream; events that are later than this behind others mean that the clock has jumped
 LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long
@@ -37,11 +38,11 @@ class WindowsConfig:
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond
         if not all(map(math.isfinite, self.time_constants_ms)):
-            raise ValueError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
+            raise UserError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
         try:
             self.settings  # noqa: B018  checks its values
         except ValueError as error:
-            raise ValueError(f"windows: {error}") from None
+            raise UserError(f"windows: {error}") from None
 
     @property
     def settings(self) -> WindowSettings:
@@ -112,7 +113,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     """
     times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):
-        raise ValueError("a label grid needs at least one label time; use the free grid for recordings without labels")
+        raise UserError("a label grid needs at least one label time; use the free grid for recordings without labels")
     _check_span(start_us, int(times[-1]), stride_us)
     reach = stride_us if settings.length_us is None else settings.length_us
     num_before = max(0, int((times[0] - reach - start_us) // stride_us))
@@ -128,7 +129,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
 
 def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
     if (last_us - first_us) / stride_us > _MOST_WINDOWS:
-        raise ValueError(
+        raise UserError(
             f"times reach from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
             f"{stride_us:g} us; a time in the file is damaged, or the stride is too short"
         )

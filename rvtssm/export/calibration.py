@@ -11,6 +11,7 @@ from rvtssm.events.windows import free_grid
 from rvtssm.prediction.frame_size import usual_downsample
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.streaming.sources import first_events
+from rvtssm.system.user_error import UserError
 
 _FAST = 10  # times the rate of training: windows that overlap, as long as in training
 _LEAST = 20  # windows of a recording at a rate, since the first ones start from the zero state and hold few events
@@ -41,7 +42,7 @@ class CalibrationFrames:
                 yield count_windows(events, grid, *sensor_hw, settings, downsample), 1 / speed
 
     def check(self) -> None:
-        """Read each recording once; raise ValueError if frames have another size than the file, or without events."""
+        """Read each recording once; raise UserError if frames have another size than the file, or without events."""
         for _ in self._recordings()[1]:
             pass
 
@@ -57,13 +58,13 @@ class CalibrationFrames:
         downsample = usual_downsample(self.spec, *sensor_hw)
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
-            raise ValueError(
+            raise UserError(
                 f"calibrate: {path} has frames of {width} x {height} pixels, and the file is for "
                 f"{self.frame_hw[1]} x {self.frame_hw[0]}; give other recordings, or export.height={height} "
                 f"export.width={width}"
             )
         if not len(events):
-            raise ValueError(f"calibrate: {path} has no events in its first {seconds:g} s; give other recordings")
+            raise UserError(f"calibrate: {path} has no events in its first {seconds:g} s; give other recordings")
         return events, sensor_hw, downsample
 
     def first(self, num_frames: int) -> list[np.ndarray]:

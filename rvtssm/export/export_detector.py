@@ -30,6 +30,7 @@ from rvtssm.records import WindowSettings
 from rvtssm.system.atomic_files import atomic_file, named_if_full, replace_file, staging_folder
 from rvtssm.system.extras import check_extra
 from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
@@ -44,11 +45,11 @@ def format_of(path: Path | str) -> str:
     for kind in ("aot", "onnx", "openvino", "export"):
         if name.endswith(FORMATS[kind]):
             return kind
-    raise ValueError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
+    raise UserError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
 
 
 def check_export(path: Path | str, precision: str) -> str:
-    """Return the format of a file; raise ValueError if it cannot be written.
+    """Return the format of a file; raise UserError if it cannot be written.
 
     Reasons are a format that cannot hold the precision, a missing package, and a file in the place of the weights of an
     .xml file that is not from an export.
@@ -56,7 +57,7 @@ def check_export(path: Path | str, precision: str) -> str:
     path = Path(path)
     suffixes = _LOW_PRECISIONS.get(precision)
     if suffixes and path.suffix not in suffixes:
-        raise ValueError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
+        raise UserError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
     kind = format_of(path)
     if kind in ("onnx", "openvino"):
         check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
@@ -64,7 +65,7 @@ def check_export(path: Path | str, precision: str) -> str:
         check_extra(FORMATS[kind], "openvino", "openvino")
         weights = path.with_suffix(".bin")
         if weights.exists() and not path.exists():
-            raise ValueError(
+            raise UserError(
                 f"{path} would have its weights in {weights}, and there is such a file without {path.name}; choose "
                 f"another name, or remove {weights.name}"
             )
@@ -92,11 +93,11 @@ def export_detector(
     """
     kind = check_export(path, precision)
     if not isinstance(checkpoint.detector, Detector):
-        raise ValueError(
+        raise UserError(
             "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
         )
     if checkpoint.model_config.memory_chunk is not None:
-        raise ValueError(
+        raise UserError(
             f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
             "exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
         )
@@ -149,10 +150,10 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
             raise KeyError(*missing)
         for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
             if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
-                raise ValueError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
+                raise UserError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
             check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
+        raise UserError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
     return meta, description
 
 
@@ -230,7 +231,7 @@ def _compiled(program: Any, text: str, folder: Path) -> Path:
         torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
+        raise UserError(
             f"the model cannot be compiled here ({reason}); install a C++ compiler such as g++, or "
             "export to .onnx or .pt2"
         ) from error

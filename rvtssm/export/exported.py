@@ -22,6 +22,7 @@ from rvtssm.system.environment import environment_variable
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
 
 _AGAIN = "export it again with `rvtssm export`"
 _MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
@@ -96,13 +97,13 @@ def read_exported(path: Path | str, trust: bool = False, precision: str = "float
     kind = format_of(path)
     is_program = kind not in ("onnx", "openvino")
     if is_program and precision != "float32":
-        raise ValueError(
+        raise UserError(
             f"precision={precision}: {path} has the precision it was exported in; leave it out, or export to .onnx"
         )
     if not Path(path).is_file():
-        raise ValueError(f"there is no exported model at {path}")
+        raise UserError(f"there is no exported model at {path}")
     if is_program and not trust:
-        raise ValueError(
+        raise UserError(
             f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
             "from others ask for .onnx, which is data"
         )
@@ -184,7 +185,7 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
         )
     except Exception:  # its errors have no common class
-        raise ValueError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
+        raise UserError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
     names = [each.name for each in session.get_inputs()]
 
     def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -207,7 +208,7 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
     try:
         model = core.read_model(path)
     except Exception:  # its errors have no common class
-        raise ValueError(f"{path} is not a whole {_MAKERS[path.suffix]} file; {_AGAIN}") from None
+        raise UserError(f"{path} is not a whole {_MAKERS[path.suffix]} file; {_AGAIN}") from None
     shapes = {each.any_name: each.partial_shape for each in model.inputs}
 
     @functools.cache
@@ -232,7 +233,7 @@ def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray
             found = [torch.from_numpy(array) for array in outputs(inputs)]
         except Exception as error:  # they have no common class either
             reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
+            raise UserError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
         num_predictions = len(found) - len(state)
         return found[:num_predictions], found[num_predictions:]
 
@@ -246,7 +247,7 @@ def _open_program(path: Path) -> tuple[Run, str]:
         with environment_variable("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"):
             program = torch.export.load(path, extra_files=extra).module()
     except Exception:  # torch raises errors of many kinds for other files
-        raise ValueError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
+        raise UserError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
     text: Any = extra[METADATA_KEY]
 
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -260,5 +261,5 @@ def _open_compiled(path: Path) -> tuple[Run, str]:
     try:
         run = torch._inductor.aoti_load_package(str(path))
     except Exception:
-        raise ValueError(f"{path} is not a package that was compiled for this machine; export it again here") from None
+        raise UserError(f"{path} is not a package that was compiled for this machine; export it again here") from None
     return run, run.get_metadata().get(METADATA_KEY, "") or json.dumps(None)

@@ -19,6 +19,7 @@ from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_sett
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import whole
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 
 SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
@@ -120,7 +121,7 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
     """
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
-        raise ValueError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
+        raise UserError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
     settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
     todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
@@ -139,7 +140,7 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
             found = find_recordings(path, split, spec)
             todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
     if not todo:
-        raise ValueError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+        raise UserError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
     return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
 
 
@@ -183,7 +184,7 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             return shared_settings(read_meta(path))
         except ValueError:
             continue
-    raise ValueError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
+    raise UserError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:

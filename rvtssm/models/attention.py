@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rvtssm.system.user_error import UserError
+
 if TYPE_CHECKING:
     from rvtssm.models.model_config import ModelConfig
 
@@ -79,7 +81,7 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, head_dim: int, layer_scale: float = 1e-5) -> None:
         super().__init__()
         if dim % head_dim != 0:
-            raise ValueError(f"head_dim={head_dim} does not divide the {dim} channels of a stage; choose a divisor")
+            raise UserError(f"head_dim={head_dim} does not divide the {dim} channels of a stage; choose a divisor")
         self.head_dim = head_dim
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = ScaledLinear(dim, dim, layer_scale)

@@ -30,6 +30,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.limits import check_note
 from rvtssm.system.provenance import written_by
+from rvtssm.system.user_error import UserError
 
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
@@ -71,7 +72,7 @@ class CheckpointMeta:
     @classmethod
     def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
         if meta["format_version"] != FORMAT_VERSION:
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
@@ -173,14 +174,14 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     content = load_file(path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
-        raise ValueError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
+        raise UserError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
     if "rvtssm" not in content:
         if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
-            raise ValueError(
+            raise UserError(
                 f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
                 f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
             )
-        raise ValueError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
+        raise UserError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
     with file_errors(path, " does not say which model it holds", "another rvtssm may have written it"):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
     if any(key.startswith(DETECTOR_PREFIX) for key in weights):
@@ -202,7 +203,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """
     path = local_weights(path)
     if not Path(path).is_file():
-        raise ValueError(f"there is no checkpoint at {path}")
+        raise UserError(f"there is no checkpoint at {path}")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)
@@ -210,17 +211,17 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):  # torch names the class it refuses to make
-            raise ValueError(
+            raise UserError(
                 f"{path} holds pickled Python objects, and reading those runs code from the file; "
                 "if you trust its source, convert it with --trust-pickle"
             ) from None
-        raise ValueError(f"{path} is not a checkpoint: torch cannot read it") from None
+        raise UserError(f"{path} is not a checkpoint: torch cannot read it") from None
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{path} holds objects that cannot be made here: {error}") from None
+        raise UserError(f"{path} holds objects that cannot be made here: {error}") from None
     except Exception:  # torch raises errors of many kinds for other files
-        raise ValueError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
+        raise UserError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
+        raise UserError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
     return content
 
 
@@ -231,7 +232,7 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     which a memory forgets may be any number.
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
-        raise ValueError("the weights do not fit the model they claim to be: some are larger than what is stored")
+        raise UserError("the weights do not fit the model they claim to be: some are larger than what is stored")
     largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
@@ -241,7 +242,7 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
         limit = _LARGEST_FRAME if name == "frame" else largest
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, (int, float)) and not number <= limit:
-                raise ValueError(f"the weights do not fit the model they claim to be: {name}={number:g} is too large")
+                raise UserError(f"the weights do not fit the model they claim to be: {name}={number:g} is too large")
 
 
 def _load_safetensors(path: str | Path) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def _load_safetensors(path: str | Path) -> dict[str, Any]:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
         return {"state_dict": weights, **({_META_KEY: json.loads(description)} if description else {})}
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is not a checkpoint: safetensors cannot read it ({error})") from None
+        raise UserError(f"{path} is not a checkpoint: safetensors cannot read it ({error})") from None
 
 
 def _tuples(value: Any) -> Any:
@@ -274,9 +275,9 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
     if listed:
-        raise ValueError(f"the weights do not fit the model they claim to be: {'; '.join(listed)}")
+        raise UserError(f"the weights do not fit the model they claim to be: {'; '.join(listed)}")
     if broken := [key for key, weight in weights.items() if not weight.isfinite().all()]:
-        raise ValueError(
+        raise UserError(
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate"
         )

@@ -16,6 +16,7 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 
 class Backbone(nn.Module, ABC):
@@ -234,6 +235,6 @@ def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, i
 
 def _check_strides(key: str, strides: Sequence[int], channels: Mapping[int, int]) -> None:
     if len(set(strides)) < len(strides) or not set(strides) <= channels.keys():
-        raise ValueError(
+        raise UserError(
             f"{key}={list(strides)}; name strides of the backbone once each, of {list(channels)}, or none: []"
         )

@@ -15,6 +15,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import build_parts
 from rvtssm.ssm.layer import to_constant
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         if min(frame_hw) < 1:
-            raise ValueError(f"a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
+            raise UserError(f"a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
         self.frame_hw = frame_hw
         self.in_channels = in_channels
         self.product_dtype: torch.dtype | None = None  # of products outside of training, see `set_precision`
@@ -119,7 +120,7 @@ class Detector(nn.Module):
         """Return counts (L, B, C, H, W) as the numbers the backbone computes in, padded, channels last."""
         size, wanted = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
         if size != wanted:
-            raise ValueError(
+            raise UserError(
                 f"frames of {size} (channels, height, width), but this detector was built for {wanted}; "
                 "use data of the dataset it was trained on, or build it for these frames"
             )

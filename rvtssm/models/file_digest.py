@@ -9,6 +9,8 @@ import re
 import zipfile
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 DIGEST_KEY = "rvtssm_digest"  # of the metadata
 NO_DIGEST_YET = "sha256:" + 64 * "0"  # its value before `add_digest`
 _DIGEST = re.compile(rb"sha256:[0-9a-f]{64}")
@@ -39,7 +41,7 @@ def check_digest(path: Path | str) -> bool:
         except Exception:  # its errors have no common class
             is_whole = False
     if not is_whole:
-        raise ValueError(f"{path} is damaged: it differs from its digest; copy it again from where it was written")
+        raise UserError(f"{path} is damaged: it differs from its digest; copy it again from where it was written")
     return True
 
 
@@ -53,5 +55,5 @@ def _beside(path: Path) -> bytes:
         return b""
     weights = path.with_suffix(".bin")
     if not weights.is_file():
-        raise ValueError(f"{path} needs {weights.name} in the same folder; copy both")
+        raise UserError(f"{path} needs {weights.name} in the same folder; copy both")
     return weights.read_bytes()

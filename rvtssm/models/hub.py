@@ -11,6 +11,7 @@ from typing import Any
 from rvtssm.models.named_weights import named_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
 _PREFIX = re.compile("hf:/{1,2}")  # pathlib makes one slash of two
@@ -31,7 +32,7 @@ def local_weights(path: str | Path) -> str | Path:
     address = f"hf://{str(path)[prefix.end() :]}"
     found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if found is None:
-        raise ValueError(
+        raise UserError(
             f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or hf://OWNER/NAME/FILE.safetensors"
             "; other formats are not read from there, because reading them can run code"
         )
@@ -47,13 +48,13 @@ def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> st
     which names the repository and the reason, and if `is_private` is set and the repository is public.
     """
     if not _REPO.fullmatch(repo):
-        raise ValueError(f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
+        raise UserError(f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
     hub = _hub(repo)
     advice = "check the name, and log in by `hf auth login`"
     with file_errors(repo, " cannot be uploaded", advice, errors=(Exception,)):
         hub.create_repo(repo, private=is_private, exist_ok=True)
         if is_private and not hub.repo_info(repo).private:
-            raise ValueError(f"{repo} exists and is public; choose another name, or make it private on its page")
+            raise UserError(f"{repo} exists and is public; choose another name, or make it private on its page")
         kept = [CARD_FILE] if hub.file_exists(repo, CARD_FILE) else None
         hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=kept)
     return f"hf://{repo}"

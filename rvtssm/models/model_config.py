@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.user_error import UserError
 
 PRECISIONS = ("float32", "bf16")  # outside of training
 SCORES = ("objectness_times_class", "class_only")
@@ -44,21 +45,21 @@ class ModelConfig:
         check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_queries", "rtdetr_layers", "memory_chunk")
         check_at_least("model", self, 0, "fpn_blocks", "rtdetr_denoising", "layer_scale", "drop_path")
         if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
-            raise ValueError(
+            raise UserError(
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
                 f"need one number for each of the {_NUM_STAGES} stages"
             )
         if min(self.dim_multiplier) < 1 or min(self.num_blocks) < 0:
-            raise ValueError(
+            raise UserError(
                 f"model.dim_multiplier={self.dim_multiplier} must be at least 1, model.num_blocks={self.num_blocks} "
                 "at least 0"
             )
         if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
-            raise ValueError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
+            raise UserError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
         if self.drop_path >= 1:
-            raise ValueError(f"model.drop_path={self.drop_path:g} must be less than 1")
+            raise UserError(f"model.drop_path={self.drop_path:g} must be less than 1")
         if (self.memory == "chunk") != (self.memory_chunk is not None):
-            raise ValueError(
+            raise UserError(
                 f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
                 "give a length in steps with `chunk` and none with `carried`"
             )

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 FOLDER = Path(__file__).parents[1] / "weights"
 DEFAULT_WEIGHTS = "street-tiny"  # of verbs that are given none
 MODEL_CARDS = {"street-tiny": "docs/weights_street.md"}  # in the repository
@@ -29,7 +31,7 @@ def named_weights(path: str | Path) -> Path | None:
     known = weights_names()
     if name not in known:
         there = f"choose from {', '.join(known)}" if known else "this installation has none"
-        raise ValueError(f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}")
+        raise UserError(f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}")
     return FOLDER / f"{name}{_SUFFIX}"
 
 

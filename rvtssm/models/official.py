@@ -13,6 +13,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, fill_dete
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps the released SSM weights remember, by dataset
 
@@ -70,7 +71,7 @@ def convert_official(
     """
     model, temporal, num_classes, in_channels = derive_configs(state_dict, size, head_dim)
     if num_classes != spec.num_classes:
-        raise ValueError(
+        raise UserError(
             f"the checkpoint has {num_classes} classes, {spec.name} has {spec.num_classes} "
             f"({', '.join(spec.class_names)}); name the dataset it was trained on"
         )
@@ -78,7 +79,7 @@ def convert_official(
         memory = "carried" if temporal.name == "lstm" and memory_chunk is None else "chunk"
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
-            raise ValueError(f"no chunk length is known for {spec.name}; give it in steps, or ask for memory carried")
+            raise UserError(f"no chunk length is known for {spec.name}; give it in steps, or ask for memory carried")
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
     meta = CheckpointMeta(spec, model, temporal, released_windows(in_channels))
@@ -111,26 +112,26 @@ def derive_configs(
     `size` or `head_dim` is needed, see `convert_official`.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
-        raise ValueError(
+        raise UserError(
             "the checkpoint holds no weights by name; only RVT and the official SSM release can be converted"
         )
     if size is not None and size not in MODEL_SIZES:
-        raise ValueError(f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
+        raise UserError(f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
-        raise ValueError("weights do not tell the channels per attention head; name the size of the model, or them")
+        raise UserError("weights do not tell the channels per attention head; name the size of the model, or them")
     stage = "mdl.backbone.stages.{}."
     try:
         stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]
         num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
     except KeyError as error:
-        raise ValueError(
+        raise UserError(
             f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted"
         ) from None
     dims = [len(stem) for stem in stems]
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
-        raise ValueError(
+        raise UserError(
             f"the first stage has {dims[0]} channels, {size} has {MODEL_SIZES[size].embed_dim}; name the right size"
         )
     model = ModelConfig(

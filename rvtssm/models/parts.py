@@ -9,6 +9,7 @@ from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
@@ -29,7 +30,7 @@ def build_parts(
     check_choice("model.neck", model.neck, NECKS)
     backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]
     if not set(neck_class.strides) <= backbone.channels.keys():
-        raise ValueError(
+        raise UserError(
             f"model.neck={model.neck} needs maps of the strides {list(neck_class.strides)}, and model.backbone="
             f"{model.backbone} gives {list(backbone.channels)}; choose another backbone or neck"
         )

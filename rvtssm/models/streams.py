@@ -15,6 +15,7 @@ from torch import Tensor
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.records import SequenceBatch
+from rvtssm.system.user_error import UserError
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
 
@@ -43,7 +44,7 @@ class Streams:
         with_gradients: bool = False,
     ) -> None:
         if memory_chunk is not None and memory_chunk < 1:
-            raise ValueError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
+            raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
         self.detector = detector
         self.trained_stride_us = trained_stride_us
         self.memory_chunk = memory_chunk
@@ -133,7 +134,7 @@ class Streams:
         wanted = self.detector.init_state(len(stored["steps"]))
         shapes = [[leaf.shape for leaf in _leaves(state)] for state in (stored["state"], wanted)]
         if shapes[0] != shapes[1]:
-            raise ValueError(
+            raise UserError(
                 f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, this detector needs "
                 f"{[tuple(shape) for shape in shapes[1]]}; go on with the weights and the sensor they were made with"
             )

@@ -25,6 +25,7 @@ from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.system.user_error import UserError
 
 _STRIDES = (4, 8, 16, 32)
 PRETRAINED = "pretrained"
@@ -53,7 +54,7 @@ class TimmBackbone(Backbone):
         self._index = {stride: index for index, stride in enumerate(info.reduction()) if stride in _STRIDES}
         self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
         if not self.channels:
-            raise ValueError(f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another")
+            raise UserError(f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another")
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         self.temporal = nn.ModuleDict(
             {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
@@ -109,7 +110,7 @@ class TimmBackbone(Backbone):
                 own = timm.create_model(self.name, num_classes=0).state_dict()
             given = _read(self.weights)
             if missing := [name for name in own if name not in given]:
-                raise ValueError(
+                raise UserError(
                     f"model.timm_weights={self.weights} lacks {len(missing)} of the {len(own)} weights of "
                     f"model.timm_name={self.name}, such as {missing[0]}; give weights that timm saved for it"
                 )
@@ -127,7 +128,7 @@ class TimmBackbone(Backbone):
                 self.name, features_only=True, in_chans=self.in_channels, **self._options, **weights
             )
         except Exception as error:  # models, and the library that downloads their weights, have errors of many kinds
-            raise ValueError(
+            raise UserError(
                 f"model.timm_name={self.name}, model.timm_weights={self.weights}: timm cannot build it so ({error}); "
                 "choose another model, or weights from a file"
             ) from error
@@ -138,10 +139,10 @@ def _known(name: str | None) -> str:
     import timm
 
     if name is None:
-        raise ValueError("model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto")
+        raise UserError("model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto")
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        raise ValueError(f"model.timm_name={name!r} is no model of timm; near it are {', '.join(near) or 'none'}")
+        raise UserError(f"model.timm_name={name!r} is no model of timm; near it are {', '.join(near) or 'none'}")
     return name
 
 
@@ -149,8 +150,8 @@ def _read(path: str) -> dict[str, Any]:
     from timm.models import load_state_dict
 
     if not Path(path).is_file():
-        raise ValueError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
+        raise UserError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
     try:
         return load_state_dict(path, weights_only=True)
     except Exception as error:  # of whatever kind another file leads torch to
-        raise ValueError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error
+        raise UserError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error

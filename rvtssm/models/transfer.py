@@ -17,6 +17,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 # what decides how the numbers of a temporal layer are laid out and what they mean
 _LAYOUT = ("name", "half_state", "bidirectional", "s7_mode", "s7_block")
@@ -77,7 +78,7 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
         width = f" (they have {source.weights[stem].shape[0]})" if stem in source.weights else ""
         model = meta.model_config
-        raise ValueError(
+        raise UserError(
             f"none of the weights fits the backbone of this model, model.backbone={model.backbone}, "
             f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
             f"model.embed_dim={width} and model.mixer that they were trained with, or start without weights"

@@ -13,6 +13,7 @@ import numpy as np
 
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 
 TOPIC, FRAME_ID = "/detections", "event_camera"
 _ARRAY = "vision_msgs/msg/Detection2DArray"
@@ -58,7 +59,7 @@ def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Calla
 
         def append(frame: Detections) -> None:
             if not 0 <= frame.t_us < _LATEST_US:
-                raise ValueError(f"formats=[mcap]: its messages cannot have the time {frame.t_us} us; leave mcap out")
+                raise UserError(f"formats=[mcap]: its messages cannot have the time {frame.t_us} us; leave mcap out")
             message = _message(store.types, frame, class_names)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 

@@ -9,6 +9,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
 from rvtssm.records import DatasetSpec, Detections
+from rvtssm.system.user_error import UserError
 
 
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
@@ -37,7 +38,7 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
     if (height, width) == trained.frame_hw:
         return trained.eval()
     if not isinstance(trained, Detector):
-        raise ValueError(
+        raise UserError(
             f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, "
             f"needed are {width} x {height}; export it again with export.height={height} export.width={width}"
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.system.limits import check_at_least, check_choice, check_note, check_positive, check_share
+from rvtssm.system.user_error import UserError
 
 DETECTION_FILES = {
     "jsonl": "detections.jsonl",
@@ -47,24 +48,24 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         if self.window not in ("shrink", "slide"):
-            raise ValueError(f"predict.window={self.window!r}; choose from shrink, slide")
+            raise UserError(f"predict.window={self.window!r}; choose from shrink, slide")
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s")
         for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb", "windows_per_call"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"predict.{name}={value} must be positive")
+                raise UserError(f"predict.{name}={value} must be positive")
         if self.hz is not None and self.hz > 1e6:
-            raise ValueError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+            raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
-            raise ValueError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
+            raise UserError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         if not 0 <= self.min_score <= 1:
-            raise ValueError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
+            raise UserError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
         if self.num_stills < 0:
-            raise ValueError(f"predict.num_stills={self.num_stills} must not be negative")
+            raise UserError(f"predict.num_stills={self.num_stills} must not be negative")
         if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:
-            raise ValueError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
+            raise UserError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
 
 
 @dataclass
@@ -85,7 +86,7 @@ class LabelConfig:
         check_positive("label", self, "interval_ms")
         check_at_least("label", self, 1, "processes")
         if not self.splits or len(set(self.splits)) < len(self.splits):
-            raise ValueError(f"label.splits={self.splits}; name each split once, such as [train]")
+            raise UserError(f"label.splits={self.splits}; name each split once, such as [train]")
 
 
 @dataclass
@@ -109,7 +110,7 @@ class LiveConfig:
         check_choice("live.window", self.window, ("shrink", "slide"))
         check_positive("live", self, "hz", "downsample", "height", "width", "duration_s")
         if self.hz is not None and self.hz > 1e6:
-            raise ValueError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+            raise UserError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
         for name in self.formats:
             check_choice("live.formats", name, DETECTION_FILES)
 
@@ -133,6 +134,6 @@ class ExportConfig:
         for name in ("height", "width", "check_steps", "calibration_windows"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"export.{name}={value} must be at least 1")
+                raise UserError(f"export.{name}={value} must be at least 1")
         if self.calibration_windows > 10_000:
-            raise ValueError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")
+            raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")

@@ -36,6 +36,7 @@ from rvtssm.streaming.sources import Source, opened_source
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 
 _FILES = (
     *DETECTION_FILES.values(),
@@ -136,7 +137,7 @@ def predict_recording(
                     _check_frame(source, tally.num_events)
                     if not tally.num_events:
                         message = f"{source.name} ended without an event; it needs a stream of events"
-                        raise ValueError(source.broke_off or message)
+                        raise UserError(source.broke_off or message)
             wall_s = time.perf_counter() - began
             summary = PredictionSummary(
                 recording=source.name,
@@ -232,7 +233,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
     recording, settings = source.recording, checkpoint.windows.for_rate(config.hz, config.window)
     downsample = config.downsample or usual_downsample(checkpoint.spec, recording.height, recording.width)
     if min(recording.height, recording.width) < downsample:
-        raise ValueError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
+        raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
     windows, num_windows = None, None
     if isinstance(recording, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
@@ -241,7 +242,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
         if truncated := recording.faults.truncated_bytes:
             again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
-            raise ValueError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
+            raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
         _check_frame(source, recording.num_events)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
@@ -281,7 +282,7 @@ def _check_frame(source: Source, num_events: int) -> None:
     recording = source.recording
     if (outside := recording.faults.out_of_frame) > num_events:
         again = "a stream has to be RAW or DAT: send that" if source.is_piped else "copy it again"
-        raise ValueError(
+        raise UserError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
             f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"
         )

@@ -30,6 +30,7 @@ from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import EventsInMemory, Source
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 
 
 def load(path: str | Path, *, precision: str = "float32", trust: bool = False) -> "Predictor":
@@ -156,7 +157,7 @@ class Predictor:
         source: str | Source = str(recording)
         if isinstance(recording, Events):
             if height is None or width is None:
-                raise ValueError("events in memory do not say the size of their sensor; give height= and width=")
+                raise UserError("events in memory do not say the size of their sensor; give height= and width=")
             source = Source("events in memory", EventsInMemory(recording, height, width))
         elif isinstance(recording, Recording):
             source = Source(recording.name, recording)
@@ -199,7 +200,7 @@ class Predictor:
         and the repository is public.
         """
         if isinstance(self.checkpoint.detector, ExportedDetector):
-            raise ValueError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
+            raise UserError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
         with tempfile.TemporaryDirectory() as folder:
             public = self.checkpoint.without_folders()
             write_checkpoint(Path(folder) / WEIGHTS_FILE, self.checkpoint.detector, public)

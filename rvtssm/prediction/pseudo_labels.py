@@ -24,6 +24,7 @@ from rvtssm.prediction.inference_config import LabelConfig
 from rvtssm.prediction.predict_recording import detect
 from rvtssm.prediction.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.records import Detections, Events, Windows
+from rvtssm.system.user_error import UserError
 
 _MOST_DETECTIONS = 100  # in a frame
 _WINDOWS_PER_CALL = 8  # that go through the detector together: speed and memory, not results
@@ -35,7 +36,7 @@ def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
     interval_us = checkpoint.spec.label_interval_us if config.interval_ms is None else 1000 * config.interval_ms
     every = max(1, round(interval_us / stride_us))
     if every * stride_us < FASTEST_LABELS_US:
-        raise ValueError(
+        raise UserError(
             f"labels every {every * stride_us / 1000:g} ms are too close, training does not keep them; set "
             f"label.interval_ms to {FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}"
         )

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import zstandard
 
 from rvtssm.events.jit import jit
+from rvtssm.system.user_error import UserError
 
 # Tokens seldom repeat: a quarter faster than plain level 1 for one part in a hundred of the size.
 _ZSTD = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=10, write_checksum=True)
@@ -51,12 +52,12 @@ def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
     cells = frame.reshape(-1).view(np.uint8)
     try:
         if zstandard.frame_content_size(data) > _most_tokens(len(cells)):
-            raise ValueError("more tokens than cells")
+            raise UserError("more tokens than cells")
         tokens = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.uint8)
     except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from None
+        raise UserError(str(error)) from None
     if not _from_tokens(tokens, cells):
-        raise ValueError("tokens that reach past the frame")
+        raise UserError("tokens that reach past the frame")
 
 
 def _most_tokens(num_bytes: int) -> int:

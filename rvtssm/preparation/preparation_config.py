@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.user_error import UserError
 
 
 @dataclass
@@ -21,7 +22,7 @@ class PreprocessConfig:
         check_choice("preprocess.labels", self.labels, ("required", "none"))
         check_at_least("preprocess", self, 1, "workers")
         if not self.splits:
-            raise ValueError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
+            raise UserError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
 
     @property
     def is_labelled(self) -> bool:

@@ -33,6 +33,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.remote.mirror import is_mirrored, local_path
 from rvtssm.system.atomic_files import remove_abandoned
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import (
     DaskCluster,
     Done,
@@ -105,7 +106,7 @@ def preprocess_dataset(
             message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
     if not jobs and not summary.failed:
-        raise ValueError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
+        raise UserError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
     folders = {job.path.parent for job in jobs}
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
@@ -164,7 +165,7 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
     )
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{folder} has {decimal(free)} free, {len(jobs)} recordings need up to about {decimal(round(needed))} "
             f"({stored:.2g} bytes per event); make room, choose another folder, or go on with check_disk=false"
         )

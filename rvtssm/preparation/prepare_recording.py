@@ -20,6 +20,7 @@ from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, sequence_writer
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.remote.mirror import is_mirrored, open_parts, whole
+from rvtssm.system.user_error import UserError
 
 _SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
 _kept = threading.local()
@@ -119,7 +120,7 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
         boxes = recording.read_boxes(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
-            raise ValueError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
+            raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
     with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
@@ -198,7 +199,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
         f"{key}={found.get(key)}, now {value}" for key, value in recipe.meta.items() if found.get(key) != value
     ]
     if differences:
-        raise ValueError(
+        raise UserError(
             f"{sequence.path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder"
         )
     before, now = found.get("source"), _source(recording, recipe.is_labelled)
@@ -206,7 +207,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
         return True
     num_bytes = before.get("num_bytes") if isinstance(before, dict) else None
     if isinstance(num_bytes, int) and now["num_bytes"] < num_bytes:
-        raise ValueError(
+        raise UserError(
             f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
             "copy it again, or give overwrite=true if it should be shorter"
         )

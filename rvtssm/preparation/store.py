@@ -34,6 +34,7 @@ from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
 
 FORMAT_VERSION = 2
@@ -72,7 +73,7 @@ class StoredSequence:
         Raise ValueError for windows outside the recording, and for a damaged file.
         """
         if not 0 <= start <= stop <= len(self.windows):
-            raise ValueError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
+            raise UserError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
         if self.offsets is None:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
@@ -92,7 +93,7 @@ class StoredSequence:
             part = slice(start, start + _CHECK_BYTES)
             crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
         if crc != self.frames_crc:
-            raise ValueError(f"{self.path} is damaged (its frames are not those of its digest); {_AGAIN}")
+            raise UserError(f"{self.path} is damaged (its frames are not those of its digest); {_AGAIN}")
 
     @property
     def settings(self) -> WindowSettings:
@@ -177,7 +178,7 @@ def sequence_writer(
             writer.flush()
             offsets = writer.offsets
             if len(offsets) != len(windows) + 1:
-                raise ValueError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
+                raise UserError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
             tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
@@ -210,7 +211,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     path = Path(path)
     if path.is_dir():
         if spec is None:
-            raise ValueError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
+            raise UserError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
         with whole(path), file_errors(path, advice="copy the folder again"):
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, _TABLES)
@@ -219,7 +220,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
         frames_crc, crc_of_all = digest or (None, None)
         if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
-            raise ValueError("its labels, times, settings or name are not those that were written")
+            raise UserError("its labels, times, settings or name are not those that were written")
     return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
 
 
@@ -237,7 +238,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
-        raise ValueError(f"{path} has shape {shape}, {spec.name} needs {wanted}; choose the dataset that fits")
+        raise UserError(f"{path} has shape {shape}, {spec.name} needs {wanted}; choose the dataset that fits")
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
@@ -266,7 +267,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
-        raise ValueError(f"{num_bytes} bytes are announced, fewer are stored")
+        raise UserError(f"{num_bytes} bytes are announced, fewer are stored")
     check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
     frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
@@ -288,7 +289,7 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
     name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
-        raise ValueError(f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}")
+        raise UserError(f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}")
     length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
     return choices[name], length_ms * 1000, num_bins
 
@@ -338,9 +339,9 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | 
         meta: Meta = json.loads(_text(file.attrs["meta"]))
         version, digest = meta["format_version"], meta.pop("digest", None)
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
-        raise ValueError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
+        raise UserError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
-        raise ValueError(
+        raise UserError(
             f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 
 from rvtssm.remote.mirror import whole
+from rvtssm.system.user_error import UserError
 
 _HEAP_SIGNATURE = (
     b"GCOL\x01"  # HDF5, section III.E: a signature and the version; the size stands 8 bytes after its start
@@ -30,12 +31,10 @@ def check_lengths(path: Path | str, file: h5py.File, advice: str) -> None:
         for name in loose:
             found = list(_text_lengths(content, name.encode() + b"\0"))
             if not found:
-                raise ValueError(f"{path} holds {name} in a form that cannot be checked; {advice}")
+                raise UserError(f"{path} holds {name} in a form that cannot be checked; {advice}")
             lengths += found
         if max(lengths, default=0) > len(content):
-            raise ValueError(
-                f"{path} is damaged (a text of {max(lengths)} bytes in a file of {len(content)}); {advice}"
-            )
+            raise UserError(f"{path} is damaged (a text of {max(lengths)} bytes in a file of {len(content)}); {advice}")
 
 
 def _places(content: mmap.mmap, wanted: bytes) -> Iterator[int]:

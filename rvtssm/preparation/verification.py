@@ -20,6 +20,7 @@ from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_m
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.remote.mirror import local_path
 from rvtssm.system.progress import run_all
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
@@ -56,7 +57,7 @@ def verify_dataset(
     if prepared_dir is not None:
         tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
     if not tasks and not found.faults:
-        raise ValueError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
+        raise UserError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
     for done in run_all(tasks, config.workers, "checking" if progress else None):
         found.num_checked += 1
         messages = [_one_line(done.error)] if done.error is not None else done.result

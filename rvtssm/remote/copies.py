@@ -19,6 +19,7 @@ from pathlib import Path
 from rvtssm.remote.object_store import RemoteFile, describe, read_range
 from rvtssm.system.atomic_files import named_if_full
 from rvtssm.system.cache import cache_folder
+from rvtssm.system.user_error import UserError
 
 _BLOCK = 1 << 18  # bytes
 _MOST_BLOCKS = 32  # in one request
@@ -110,7 +111,7 @@ class Copy:
             before = self.num_bytes, self.version
             self.open()
             if before != (self.num_bytes, self.version):
-                raise ValueError(f"{self.url} was replaced while it was read; run again")
+                raise UserError(f"{self.url} was replaced while it was read; run again")
         missing = [block for block in range(start // _BLOCK, -(-stop // _BLOCK)) if not self._has[block]]
         runs: list[tuple[int, int]] = []
         for block in missing:
@@ -215,7 +216,7 @@ def _cache_bytes() -> int:
     try:
         return int(float(given) * 1e9)
     except (ValueError, OverflowError):
-        raise ValueError(f"RVTSSM_CACHE_GB={given} is not a number of gigabytes, such as 50") from None
+        raise UserError(f"RVTSSM_CACHE_GB={given} is not a number of gigabytes, such as 50") from None
 
 
 def _set_age(file: Path | int, version: bytes) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before the second attempt, the third, ...
 _TIMEOUT_S = 20.0  # of one attempt to connect, and of silence during a transfer
@@ -54,9 +55,9 @@ def parts_of(url: str) -> tuple[str, ...]:
     scheme, rest = found.groups() if found else ("", "")
     bucket, *folders = rest.split("/")
     if "@" in bucket or set("?#") & set(rest):  # may hold a password or a key, so it is not repeated
-        raise ValueError(f"a {scheme}:// address holds @ in its bucket, ? or #; give credentials by the environment")
+        raise UserError(f"a {scheme}:// address holds @ in its bucket, ? or #; give credentials by the environment")
     if not bucket or not all(map(is_name, (bucket, *folders))):
-        raise ValueError(f"{url} is not of the form {scheme or 's3'}://BUCKET/FOLDER")
+        raise UserError(f"{url} is not of the form {scheme or 's3'}://BUCKET/FOLDER")
     return scheme, bucket, *folders
 
 
@@ -89,7 +90,7 @@ def read_range(url: str, start: int, stop: int) -> bytes:
     files, path = _connected(url)
     content: bytes = _tried(url, "read", lambda: files.cat_file(path, start=start, end=stop))
     if len(content) != stop - start:
-        raise ValueError(f"{url} has other content than when it was listed; run again")
+        raise UserError(f"{url} has other content than when it was listed; run again")
     return content
 
 
@@ -102,7 +103,7 @@ def upload(path: Path, url: str) -> RemoteFile:
     _tried(url, "written", lambda: files.put_file(str(path), target))
     found, num_bytes = describe(url), path.stat().st_size
     if found.num_bytes != num_bytes:
-        raise ValueError(f"{url} has {found.num_bytes} bytes after an upload of {num_bytes}; delete it and run again")
+        raise UserError(f"{url} has {found.num_bytes} bytes after an upload of {num_bytes}; delete it and run again")
     return found
 
 
@@ -115,7 +116,7 @@ def _connected(url: str) -> tuple[Any, str]:
     try:
         files = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except (ImportError, ValueError) as error:
-        raise ValueError(f"{url} cannot be opened ({_one_line(error)})") from None
+        raise UserError(f"{url} cannot be opened ({_one_line(error)})") from None
     if scheme == "s3":
         files.retries = 1
     return files, "/".join(parts)
@@ -129,13 +130,13 @@ def _tried(url: str, done: str, attempt: Callable[[], Found]) -> Found:
             return attempt()
         except Exception as error:  # stores raise errors of many packages
             if isinstance(error, FileNotFoundError):
-                raise ValueError(f"{url} cannot be {done}: it does not exist; check the bucket and the name") from None
+                raise UserError(f"{url} cannot be {done}: it does not exist; check the bucket and the name") from None
             if isinstance(error, _USELESS) or type(error).__name__ in _USELESS_NAMES:
-                raise ValueError(
+                raise UserError(
                     f"{url} cannot be {done} ({_one_line(error)}); check the name and the credentials"
                 ) from None
             if pause_s is None:
-                raise ValueError(
+                raise UserError(
                     f"{url} cannot be {done} ({_one_line(error)}): {len(PAUSES_S) + 1} attempts in "
                     f"{time.monotonic() - begun_s:.0f} s failed; check the network and the endpoint, then run again"
                 ) from None

@@ -21,6 +21,7 @@ from rvtssm.evaluation.result import (
 from rvtssm.reports.page import document, plot, table
 from rvtssm.reports.plots import comparison_png
 from rvtssm.system.output_folder import write_files
+from rvtssm.system.user_error import UserError
 
 COMPARISON_FILES = ("comparison.json", "comparison.md", "comparison.html")
 
@@ -30,7 +31,7 @@ _DROP = "Drop: AP at the rate of training minus the mean of the other rates of i
 def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> list[Path]:
     """Write COMPARISON_FILES to a folder and return their paths. `reports` has one report per name of weights."""
     if not reports:
-        raise ValueError("a comparison needs at least one report; got none, name some checkpoints")
+        raise UserError("a comparison needs at least one report; got none, name some checkpoints")
     content = (
         (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
         comparison_markdown(reports).encode(),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_positive
+from rvtssm.system.user_error import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_HZ, MAX_HZ = 5, 200  # of the slider
@@ -23,9 +24,9 @@ class ServeConfig:
         check_positive("serve", self, "max_upload_mb")
         check_at_least("serve", self, 1, "max_pages")
         if not 0 <= self.port <= 65535:
-            raise ValueError(f"serve.port={self.port} must lie between 0 and 65535")
+            raise UserError(f"serve.port={self.port} must lie between 0 and 65535")
         if self.token is not None and not self.token:
-            raise ValueError("serve.token is empty; give some letters, or null")
+            raise UserError("serve.token is empty; give some letters, or null")
 
     @property
     def is_local(self) -> bool:

@@ -22,6 +22,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.serve.serve_config import LOOPBACK, MAX_HZ, MIN_HZ, ServeConfig
 from rvtssm.serve.session import Opening, Session
 from rvtssm.serve.uploads import Uploads
+from rvtssm.system.user_error import UserError
 
 _STATIC = Path(__file__).parent / "static"
 _MOST_COMMANDS_BYTES = 4096  # of one message of a page
@@ -158,12 +159,12 @@ def _end(session: Session, uploads: Uploads, page_id: str) -> None:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return a command of a page; raise ValueError if it is none, which ends the connection."""
+    """Return a command of a page; raise UserError if it is none, which ends the connection."""
     if len(text) > _MOST_COMMANDS_BYTES:
-        raise ValueError("too long")
+        raise UserError("too long")
     command = json.loads(text)
     if not isinstance(command, dict):
-        raise ValueError("not a command")
+        raise UserError("not a command")
     return command
 
 
@@ -171,7 +172,7 @@ def _side(value: str | None) -> int | None:
     if not value:
         return None
     if not value.isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise ValueError(f"{value} is no side of a sensor; give its pixels")
+        raise UserError(f"{value} is no side of a sensor; give its pixels")
     return int(value)
 
 

@@ -28,6 +28,7 @@ from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.system.file_errors import FILE_ERRORS
+from rvtssm.system.user_error import UserError
 
 _PICTURE_S = 0.04  # between pictures
 _SHOWN_US = 40_000  # of events in a picture
@@ -87,7 +88,7 @@ class Session:
         try:
             self._commands.put_nowait(command)
         except queue.Full:
-            raise ValueError(f"{_MOST_COMMANDS} commands of the page wait; load it again") from None
+            raise UserError(f"{_MOST_COMMANDS} commands of the page wait; load it again") from None
 
     def close(self) -> None:
         """End the thread and close the source."""
@@ -139,7 +140,7 @@ class Session:
         self._opening = opening
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
-                raise ValueError("the camera is used by another page; close it there first")
+                raise UserError("the camera is used by another page; close it there first")
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
@@ -207,7 +208,7 @@ class Session:
             self._note(result)
         if source.is_ended:
             if not isinstance(source, Replay):
-                raise ValueError(source.broke_off or f"{source.name} ended")
+                raise UserError(source.broke_off or f"{source.name} ended")
             self._seek(source, source.first_us)  # the recording begins again
         now_s = time.monotonic()
         if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and self._run.now_us is not None:
@@ -283,11 +284,11 @@ def _rows(found: Detections) -> list[list[float]]:
 
 def _number(value: Any, lowest: float, highest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"the page sent {value!r}, and a number is needed; load it again")
+        raise UserError(f"the page sent {value!r}, and a number is needed; load it again")
     return float(min(max(value, lowest), highest))
 
 
 def _choice(value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ValueError(f"the page sent {value!r}; choose from {', '.join(choices)}")
+        raise UserError(f"the page sent {value!r}; choose from {', '.join(choices)}")
     return str(value)

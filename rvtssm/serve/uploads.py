@@ -13,6 +13,7 @@ from rvtssm.events.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
 from rvtssm.system.cache import cache_folder
+from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import is_running
 
 _CHECK_S = 120.0
@@ -47,7 +48,7 @@ class Uploads:
                 async for part in content:
                     num_bytes += len(part)
                     if num_bytes > self.max_bytes:
-                        raise ValueError(
+                        raise UserError(
                             f"{shown} is larger than {self.max_bytes / 1e6:g} MB; cut it, or start the server with a "
                             "larger serve.max_upload_mb, or with recording=FOLDER"
                         )
@@ -85,7 +86,7 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
     try:
         told, errors = await asyncio.wait_for(process.communicate(), _CHECK_S)
     except TimeoutError:
-        raise ValueError(f"{name} takes longer than {_CHECK_S:g} s to read; cut it") from None
+        raise UserError(f"{name} takes longer than {_CHECK_S:g} s to read; cut it") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -94,4 +95,4 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
     if process.returncode == 0 and isinstance(json.loads(told), dict):
         return
     lines = " ".join(errors.decode(errors="replace").split()).removeprefix("rvtssm inspect: ")
-    raise ValueError(lines.replace(str(path), name)[:600] or f"{name} cannot be read; copy it again")
+    raise UserError(lines.replace(str(path), name)[:600] or f"{name} cannot be read; copy it again")

@@ -20,6 +20,7 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.records import Events
 from rvtssm.simulation.simulation_config import CameraConfig
+from rvtssm.system.user_error import UserError
 
 MIN_THRESHOLD = 0.02  # of the log intensity; smaller random thresholds are raised to it
 BLOCK_US = 200_000  # minimum length of a block of events
@@ -60,7 +61,7 @@ def simulate_events(
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise ValueError("simulate_events received no frames; give at least one")
+        raise UserError("simulate_events received no frames; give at least one")
     before_us, image = first
     start_us = before_us
     lit = _log_intensity(image, config)
@@ -104,9 +105,7 @@ def simulate_events(
     block_start_us = before_us
     for t_us, image in stream:
         if t_us <= before_us:
-            raise ValueError(
-                f"a frame at {t_us} us follows one at {before_us} us; frame times must increase, sort them"
-            )
+            raise UserError(f"a frame at {t_us} us follows one at {before_us} us; frame times must increase, sort them")
         bright = _log_intensity(image, config)
         if config.cutoff_hz:
             radians = 2 * math.pi * config.cutoff_hz * (t_us - before_us) * 1e-6

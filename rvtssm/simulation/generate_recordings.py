@@ -18,6 +18,7 @@ from rvtssm.simulation.world import World
 from rvtssm.simulation.world_building import build_world
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
 from rvtssm.system.progress import run_all
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
@@ -60,7 +61,7 @@ def generate_dataset(
     finally:
         remove_abandoned(raw_dir)  # files of workers that were killed
     if failed:
-        raise ValueError(f"{len(failed)} of {len(tasks)} recordings were not written; {'; '.join(sorted(failed))}")
+        raise UserError(f"{len(failed)} of {len(tasks)} recordings were not written; {'; '.join(sorted(failed))}")
     return sorted(written)
 
 
@@ -161,9 +162,9 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
         found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
         if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
-            raise ValueError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
+            raise UserError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
     elif any((raw_dir / split).exists() for split in SPLITS):
-        raise ValueError(f"{raw_dir} holds recordings but no {_SETTINGS_FILE}; generate into another folder")
+        raise UserError(f"{raw_dir} holds recordings but no {_SETTINGS_FILE}; generate into another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

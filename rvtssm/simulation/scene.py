@@ -9,6 +9,7 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.simulation.actors import PEDESTRIAN, Actor, Sighting, build_actors
 from rvtssm.simulation.simulation_config import SceneConfig
 from rvtssm.simulation.street import Street, View, build_street, build_view
+from rvtssm.system.user_error import UserError
 
 MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden
 MAX_MOTION_PX = 0.7  # between two frames
@@ -107,7 +108,7 @@ def build_scene(
     A sensor of the same shape but another size sees the same scene with other textures.
     """
     if duration_us <= 0 or min(height, width) < 16:
-        raise ValueError(
+        raise UserError(
             f"a scene of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
         )
     view = build_view(height, width, is_ego_moving, rng)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
 
@@ -137,7 +138,7 @@ class SyntheticConfig:
     def check(self) -> None:
         """Raise ValueError for settings that cannot be generated."""
         if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
-            raise ValueError(
+            raise UserError(
                 f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
                 "the time of the first label"
             )

@@ -12,6 +12,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.system.user_error import UserError
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp")
 _MOST_BETWEEN = 100  # frames between two of the video; faster motion jumps
 _DOUBT_PX = 1.0  # difference of the two flows at which a pixel counts half as much
@@ -47,10 +49,10 @@ class VideoSource:
 
     def _light(self, path: Path, frame: np.ndarray | None) -> np.ndarray:
         if frame is None:
-            raise ValueError(f"{path} cannot be read as a picture; copy it again or remove it")
+            raise UserError(f"{path} cannot be read as a picture; copy it again or remove it")
         if frame.shape[:2] != (self.height, self.width):
             found = f"{frame.shape[1]}x{frame.shape[0]}"
-            raise ValueError(f"{path} has {found} pixels, the frame before {self.width}x{self.height}; use one size")
+            raise UserError(f"{path} has {found} pixels, the frame before {self.width}x{self.height}; use one size")
         if frame.dtype == np.uint8:
             values, is_linear = frame.astype(np.float32) / 255, bool(self.is_linear)
         elif frame.dtype == np.uint16:
@@ -74,26 +76,26 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
     if path.is_dir():
         files = picture_files(path)
         if len(files) < 2:
-            raise ValueError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs two or more")
+            raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs two or more")
         if fps is None:
-            raise ValueError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
+            raise UserError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
         first = cv2.imread(str(files[0]), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
         if first is None:
-            raise ValueError(f"{files[0]} cannot be read as a picture; copy it again or remove it")
+            raise UserError(f"{files[0]} cannot be read as a picture; copy it again or remove it")
         names = tuple(file.stem for file in files)
         return VideoSource(path, fps, len(files), first.shape[0], first.shape[1], names, is_linear)
     if not path.is_file():
-        raise ValueError(f"{path} does not exist; name a video file or a folder of pictures")
+        raise UserError(f"{path} does not exist; name a video file or a folder of pictures")
     capture = cv2.VideoCapture(str(path))
     try:
         is_read, first = capture.read()
         if not is_read or first is None:
-            raise ValueError(
+            raise UserError(
                 f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4"
             )
         rate = fps or capture.get(cv2.CAP_PROP_FPS)
         if not 0 < rate < 1e6:
-            raise ValueError(f"{path} does not say its rate; set fps=HZ")
+            raise UserError(f"{path} does not say its rate; set fps=HZ")
         count = max(int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
     finally:
         capture.release()

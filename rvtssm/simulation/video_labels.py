@@ -17,6 +17,7 @@ import numpy as np
 from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
 from rvtssm.simulation.video import VideoSource
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 _MOST_CLASSES = 1 << 16
 _LARGEST_JUMP = 2.0  # of a track between two labels, in sizes of its box; more is another object
@@ -34,36 +35,36 @@ def read_video_labels(
     """
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"{path} does not exist; name the labels of the video")
+        raise UserError(f"{path} does not exist; name the labels of the video")
     kind = label_format or _format_of(path)
     with file_errors(path, f" cannot be read as {kind} labels", "choose label_format=mot, coco, yolo or voc"):
         try:
             rows, frames = _READERS[kind](path, source)
         except (KeyError, TypeError, AttributeError, IndexError, ElementTree.ParseError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
+            raise UserError(f"{type(error).__name__}: {error}") from None
     last = max([row[0] for row in rows], default=-1)
     if rows and (min(row[0] for row in rows) < 0 or (source.num_frames and last >= source.num_frames)):
-        raise ValueError(
+        raise UserError(
             f"{path} has labels of frame {last + 1}, and {source.path} has {source.num_frames} frames; name the labels "
             "of this video"
         )
     if frames is not None and source.names and not set(frames) & set(source.names):
-        raise ValueError(
+        raise UserError(
             f"{path} labels {frames[0]}, of which {source.path} has no picture; name the labels of this video"
         )
     if max(last, *(row[6] for row in rows), 0) >= 1 << 32:
-        raise ValueError(f"{path} has a frame or a track of 2^32 or more; count them from 1")
+        raise UserError(f"{path} has a frame or a track of 2^32 or more; count them from 1")
     found = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
         if max((int(k) for k in found), default=0) >= _MOST_CLASSES:
-            raise ValueError(f"{path} has a class of {_MOST_CLASSES} or more; count them from 0")
+            raise UserError(f"{path} has a class of {_MOST_CLASSES} or more; count them from 0")
         if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
             classes = [
                 line.strip() for line in (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines() if line.strip()
             ]
         names = tuple(classes or (str(number) for number in range(1 + max((int(k) for k in found), default=0))))
         if found and max(int(k) for k in found) >= len(names):
-            raise ValueError(
+            raise UserError(
                 f"{path} has class {max(int(k) for k in found)} and {len(names)} names; give classes=[...] more"
             )
         rows = [row for row in rows if int(row[5]) >= 0]
@@ -71,13 +72,13 @@ def read_video_labels(
         names = tuple(classes or (str(name) for name in found))
         rows = [row for row in rows if row[5] in names]
     if not names:
-        raise ValueError(f"{path} has no box; name other labels, or leave labels=FILE out")
+        raise UserError(f"{path} has no box; name other labels, or leave labels=FILE out")
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for i, (frame, left, top, w, h, kind_of, track) in enumerate(rows):
         number = int(kind_of) if isinstance(kind_of, int) else names.index(kind_of)
         boxes[i] = (round(1e6 * frame / source.fps), left, top, w, h, number, max(track, 0), 1.0, 0.0, -1)
     if not all(np.isfinite(boxes[side]).all() for side in "xywh") or (boxes["w"] < 0).any() or (boxes["h"] < 0).any():
-        raise ValueError(f"{path} has boxes with a non-finite or negative side; write them again")
+        raise UserError(f"{path} has boxes with a non-finite or negative side; write them again")
     boxes = boxes[np.argsort(boxes["t"], kind="stable")]
     _check_tracks(path, boxes, source.fps)
     return _clipped(boxes, source), names
@@ -103,7 +104,7 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | N
                 continue  # an entry that MOT marks as not to be considered
             class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
-            raise ValueError(f"line {number} is not `frame,track,left,top,width,height`") from None
+            raise UserError(f"line {number} is not `frame,track,left,top,width,height`") from None
         rows.append((int(frame) - 1, left, top, w, h, class_id, int(track)))
     return rows, None
 
@@ -139,9 +140,9 @@ def _read_yolo(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | 
                     cx, cy, w, h = (float(word) for word in words[1:5])
                     class_id, track = int(words[0]), int(words[5]) if len(words) > 5 else 0
                 except ValueError:
-                    raise ValueError(f"{file.name} has a line that is not `class cx cy w h[ track]`") from None
+                    raise UserError(f"{file.name} has a line that is not `class cx cy w h[ track]`") from None
                 if not 0 <= min(cx, cy, w, h) <= max(cx, cy, w, h) <= 1.001:
-                    raise ValueError(f"{file.name} has coordinates outside 0 to 1")
+                    raise UserError(f"{file.name} has coordinates outside 0 to 1")
                 size = source.width, source.height
                 rows.append((_frame_of(file, source), (cx - w / 2) * size[0], (cy - h / 2) * size[1], w * size[0],
                              h * size[1], class_id, track))  # fmt: skip
@@ -176,7 +177,7 @@ def _frame_of(file: Path, source: VideoSource) -> int:
         return source.names.index(file.stem)
     digits = re.search(r"(\d+)$", file.stem)
     if digits is None or source.names:
-        raise ValueError(f"{file.name} belongs to no frame of {source.path}")
+        raise UserError(f"{file.name} belongs to no frame of {source.path}")
     return int(digits[1])
 
 
@@ -186,7 +187,7 @@ def _check_tracks(path: Path, boxes: Boxes, fps: float) -> None:
         mine = boxes[boxes["track_id"] == track]
         if (np.diff(mine["t"]) == 0).any():
             frame = round(mine["t"][:-1][np.diff(mine["t"]) == 0][0] * fps / 1e6) + 1
-            raise ValueError(f"{path} has track {track} twice in frame {frame}; give each object a track of its own")
+            raise UserError(f"{path} has track {track} twice in frame {frame}; give each object a track of its own")
         cx, cy = mine["x"] + mine["w"] / 2, mine["y"] + mine["h"] / 2
         size = np.maximum(np.hypot(mine["w"], mine["h"])[:-1], np.hypot(mine["w"], mine["h"])[1:])
         jumps = (np.hypot(np.diff(cx), np.diff(cy)) > _LARGEST_JUMP * size) & (
@@ -194,7 +195,7 @@ def _check_tracks(path: Path, boxes: Boxes, fps: float) -> None:
         )
         if jumps.any():
             frame = round(mine["t"][1:][jumps][0] * fps / 1e6) + 1
-            raise ValueError(
+            raise UserError(
                 f"{path} has a track {track} that jumps by more than {_LARGEST_JUMP:g} sizes of its box to frame "
                 f"{frame}; give the objects tracks of their own"
             )

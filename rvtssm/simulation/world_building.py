@@ -14,6 +14,7 @@ from rvtssm.simulation.surroundings import Surroundings, build_indoors, build_ou
 from rvtssm.simulation.trips import CameraTrip, build_camera_trip, build_trip
 from rvtssm.simulation.vehicles import Automobile, build_automobile, build_two_wheeler
 from rvtssm.simulation.world import NO_CLASS, PERSON, TWO_WHEELER, VEHICLE, Body, Player, World
+from rvtssm.system.user_error import UserError
 
 _TRIES = 12
 
@@ -27,7 +28,7 @@ def build_world(
     one that is smaller fills the frame only in part: `World.height` and `width` are those of the part that is seen.
     """
     if duration_us <= 0 or min(height, width) < 16:
-        raise ValueError(
+        raise UserError(
             f"a world of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
         )
     duration_s = duration_us * 1e-6

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
 
 Modes = tuple[np.ndarray, np.ndarray]
 
@@ -75,10 +76,10 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
     """
     check_choice("temporal.init", name, INITIAL_MODES)
     if size < 1 or num_blocks < 1 or size % num_blocks:
-        raise ValueError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
+        raise UserError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
     block = size // num_blocks
     if block % 2 and (half or name != "legs"):
-        raise ValueError(
+        raise UserError(
             f"a HiPPO block of {block} modes has no conjugate for each; "
             f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks"
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.system.user_error import UserError
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 StepScale: TypeAlias = float | Tensor
@@ -67,7 +68,7 @@ class TemporalLayer(nn.Module, ABC):
         Its `forward` takes L = 1 and a step scale (G,). A complex state (N, *shape) becomes two tensors (N, *shape),
         its real and its imaginary part. Raises a ValueError if the layer has no such step.
         """
-        raise ValueError(
+        raise UserError(
             f"{type(self).__name__} cannot be exported: it has no step in real numbers whose length is an input; "
             "use s5, s4d, s4 or s7 with its default settings, or lstm"
         )
@@ -87,7 +88,7 @@ class TemporalLayer(nn.Module, ABC):
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """Return the squares of `h2_norm`, one for each independent system of the layer."""
-        raise ValueError(
+        raise UserError(
             f"temporal.name={self.name} has no H2 norm: what it does to a frequency depends on the input; "
             "use one of the layers s4, s4d, s5"
         )
@@ -109,7 +110,7 @@ def to_constant(step_scale: StepScale) -> StepScale:
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
     """Raise a ValueError if a step scale (scale_steps, groups) does not fit an input (num_steps, num_sequences)."""
     if scale_steps not in (1, num_steps) or num_sequences % groups:
-        raise ValueError(
+        raise UserError(
             f"step_scale covers {scale_steps} steps of {groups} groups, the input has {num_steps} steps of "
             f"{num_sequences} sequences; give one value per step and the number of sequences a multiple of the groups"
         )
@@ -120,5 +121,5 @@ def to_rows(step_scale: StepScale) -> StepScale:
     if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
     if step_scale.ndim > 2:
-        raise ValueError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
+        raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
     return (step_scale if step_scale.ndim == 2 else step_scale[None])[:, :, None]

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 Grid = tuple[int, int]
 Filters = tuple[Tensor, Tensor]  # weight (D, 1, K, K), bias (D,)
@@ -72,7 +73,7 @@ class LSTM(TemporalLayer):
         if self.conv is None:
             return None, None
         if grid is None or num_sequences % (grid[0] * grid[1]):
-            raise ValueError(
+            raise UserError(
                 f"temporal.dws_conv=true got {num_sequences} sequences and grid={grid}; the sequences must be the "
                 "pixels of whole frames, and grid their height and width"
             )

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, TemporalLayer
+from rvtssm.system.user_error import UserError
 
 
 class Pair(NamedTuple):
@@ -123,7 +124,7 @@ class RealSharedStep(RealStep):
 def check_modes(lambda_: Tensor) -> None:
     """Raise a ValueError if a mode is 0, because the step in real numbers divides by it."""
     if bool((lambda_.abs() == 0).any()):
-        raise ValueError("a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true")
+        raise UserError("a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true")
 
 
 def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:

@@ -13,6 +13,7 @@ from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 _NUM_POINTS = 128  # of the quadrature of the energy
 
@@ -42,7 +43,7 @@ class S4SSM(PerFeatureLayer):
         size = STATE_SIZE if config.state_size is None else config.state_size
         config.refuse_bandlimit("the frequencies of its normal part are not those at which it oscillates")
         if config.init != "legs" or size < 2 or size % 2:
-            raise ValueError(
+            raise UserError(
                 f"temporal.init={config.init!r}, state_size={size}; "
                 "temporal.name=s4 is HiPPO-LegS, init=legs, of an even size (s4d has other inits)"
             )
@@ -74,7 +75,7 @@ class S4SSM(PerFeatureLayer):
 
     def real_step(self) -> TemporalLayer:
         if self.discretization != "bilinear":
-            raise ValueError(
+            raise UserError(
                 f"temporal.discretization={self.discretization} of s4 cannot be exported: it is a matrix exponential; "
                 "train with temporal.discretization=bilinear, or use s4d or s5"
             )

@@ -15,6 +15,7 @@ from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 _LARGEST_REAL = -1e-4
 
@@ -116,7 +117,7 @@ class S5SSM(TemporalLayer):
 
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
-            raise ValueError(
+            raise UserError(
                 "temporal.bidirectional=true cannot be exported: it reads its chunks from their end as well, so it has "
                 "no single step; train with temporal.bidirectional=false"
             )

@@ -22,6 +22,7 @@ from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 _A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
 _NO_MODES = "its modes follow the input, so they have no frequency of their own"
@@ -143,7 +144,7 @@ class Eq4SSM(TemporalLayer):
         """Return 1. Raises a ValueError for any other step scale."""
         constant = to_constant(step_scale)
         if isinstance(constant, Tensor) or constant != 1:
-            raise ValueError(
+            raise UserError(
                 "temporal.s7_mode=eq4 runs at the rate it was trained at only: eq. 4 of the paper has no step that a "
                 "step_scale other than 1 could change; use temporal.s7_mode=selective_dt"
             )
@@ -161,7 +162,7 @@ class Eq4SSM(TemporalLayer):
         return (F.linear(states, self.C) + self.D * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:
-        raise ValueError(
+        raise UserError(
             "temporal.s7_mode=eq4 cannot be exported: eq. 4 of the paper has no step that could be an input; train "
             "with temporal.s7_mode=selective_dt"
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm import scan_loop
+from rvtssm.system.user_error import UserError
 
 
 class Sweeps(Protocol):
@@ -49,7 +50,7 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
             return scan_loop
         return scan_triton if method == "triton" else KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
-        raise ValueError("temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop")
+        raise UserError("temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop")
     return scan_loop
 
 
@@ -103,7 +104,7 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     (N, P) -> all states (L, N, P), the last (N, P). `sweeps` describes `method`.
     """
     if drive.numel() == 0:
-        raise ValueError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
+        raise UserError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rvtssm.system.user_error import UserError
+
 DEFAULT_BANDLIMIT = 0.5  # the paper's best on Gen1, for S5 and S4D
 _PANEL = 8  # nodes of each Gauss-Legendre panel
 
@@ -95,4 +97,4 @@ def energy_quadrature(
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
         band = f"from {omega_min} to {omega_max} rad per step"
-        raise ValueError(f"the band {band} is empty or endless; give 0 < omega_min < omega_max")
+        raise UserError(f"the band {band} is empty or endless; give 0 < omega_min < omega_max")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
 
@@ -42,27 +43,27 @@ class TemporalConfig:
         if self.strides is not None:
             self.strides = tuple(self.strides)
             if len(set(self.strides)) < len(self.strides) or min(self.strides, default=1) < 1:
-                raise ValueError(
+                raise UserError(
                     f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
                     "[16,32], or null for all strides of the backbone"
                 )
         check_at_least("temporal", self, 0, "bandlimit")
         if not 0 < self.dt_min <= self.dt_max:
-            raise ValueError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
+            raise UserError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
         check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
         check_choice("temporal.scan", self.scan, SCANS)
         check_choice("temporal.s7_mode", self.s7_mode, ("selective_dt", "eq4"))
         check_choice("temporal.s7_block", self.s7_block, ("gated", "feed_forward"))
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
-                raise ValueError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")
+                raise UserError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")
         if self.dws_conv_kernel_size < 1 or self.dws_conv_kernel_size % 2 == 0:
-            raise ValueError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
+            raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
 
     def refuse_bandlimit(self, reason: str) -> None:
         """Raise a ValueError if a bandlimit is set. Layers without fixed modes call this when they are built."""
         if self.bandlimit:
-            raise ValueError(
+            raise UserError(
                 f"temporal.bandlimit={self.bandlimit:g} is not defined for temporal.name={self.name}: {reason}; "
                 "use temporal.bandlimit=null, or one of the layers s4d, s5"
             )

@@ -24,6 +24,7 @@ from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 CAMERA = "camera:"  # as a recording; the serial number of a camera may follow
 _WAIT_S = 0.05  # for events, before the caller may do something else
@@ -174,7 +175,7 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
         kind = "" if configuration is None else f" of the kind {configuration.type()}"
-        raise ValueError(
+        raise UserError(
             f"{name}{kind} cannot be opened ({_in_words(error)}); plug it in, close other programs that use it, and on "
             "Linux run `neuromorphic-drivers-install-udev-rules` once"
         ) from None
@@ -192,11 +193,11 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:
-            raise ValueError(_in_words(error)) from None
+            raise UserError(_in_words(error)) from None
         kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
         if not isinstance(given, dict) or given.get("device") not in kinds:
             named = given.get("device") if isinstance(given, dict) else given
-            raise ValueError(f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
+            raise UserError(f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
         kind = getattr(drivers, given.pop("device"))
         return _filled(kind.Configuration, given, f"{path}", kind.Properties())
 
@@ -204,10 +205,10 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
 def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     """Return an instance of a class of settings with the given values; the others keep their defaults."""
     if not isinstance(given, dict):
-        raise ValueError(f"{where} is {given!r}; give names with values")
+        raise UserError(f"{where} is {given!r}; give names with values")
     names = [field.name for field in dataclasses.fields(settings)]
     if unknown := [name for name in given if name not in names]:
-        raise ValueError(f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
+        raise UserError(f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
     kinds, values = typing.get_type_hints(settings), {}
     for name, value in given.items():
         kind, place = kinds[name], f"{where}: {name}"
@@ -217,7 +218,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
             value = None if value is None else _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             if not isinstance(value, str) or value.upper() not in kind.__members__:
-                raise ValueError(f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}")
+                raise UserError(f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}")
             value = kind[value.upper()]
         elif name in ("x_mask", "y_mask") and isinstance(value, list) and value and isinstance(value[0], list):
             value = _mask(value, int(sensor.width if name == "x_mask" else sensor.height), place)
@@ -232,7 +233,7 @@ def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
     bits = np.zeros(-(-size // 64) * 64, bool)
     for limits in ranges:
         if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:
-            raise ValueError(f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
+            raise UserError(f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
         bits[limits[0] : limits[1]] = True
     return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())
 

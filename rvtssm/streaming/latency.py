@@ -13,6 +13,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import WindowSettings
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
+from rvtssm.system.user_error import UserError
 
 _WARM_UP = 5  # windows; the first ones compile and allocate
 _TIMED = 60
@@ -38,7 +39,7 @@ def measured_latency_ms(
             break
     recording.close()
     if not seconds:
-        raise ValueError(
+        raise UserError(
             f"{path} is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured; "
             "give evaluation.latency_ms"
         )
@@ -67,16 +68,16 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
             rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
             latency_ms, num_windows = float(rows[0]["median_ms"]), 1
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"evaluation.latency_from={path} tells no latency of {checkpoint.model_config.size} "
             f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
             f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms"
         ) from error
     if num_windows != 1:
-        raise ValueError(
+        raise UserError(
             f"evaluation.latency_from={path} is of calls of {num_windows} windows; predict with "
             "predict.windows_per_call=1 for the latency of one"
         )
     if not 0 <= latency_ms < math.inf:
-        raise ValueError(f"evaluation.latency_from={path} tells {latency_ms:g} ms; needed is a number from 0 on")
+        raise UserError(f"evaluation.latency_from={path} tells {latency_ms:g} ms; needed is a number from 0 on")
     return latency_ms

@@ -24,6 +24,7 @@ from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, u
 from rvtssm.records import Detections, Events
 from rvtssm.streaming.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.streaming.stream import check_causal
+from rvtssm.system.user_error import UserError
 
 _NEVER_US = -(1 << 62)  # before all events
 _MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a window of a megapixel sensor has a thousandth of that
@@ -71,14 +72,14 @@ class StreamDetector:
         """
         check_causal(checkpoint.detector)
         if num_cameras < 1:
-            raise ValueError(f"num_cameras={num_cameras} must be at least 1")
+            raise UserError(f"num_cameras={num_cameras} must be at least 1")
         start_us = None if start_us is None else int(start_us)
         self.windows = checkpoint.windows
         self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)
         self.sensor_hw = (height, width)
         self.frame_hw = (height // self.downsample, width // self.downsample)
         if min(self.frame_hw) < 1:
-            raise ValueError(f"downsample={self.downsample} leaves nothing of {width} x {height} pixels")
+            raise UserError(f"downsample={self.downsample} leaves nothing of {width} x {height} pixels")
         self.config = config
         self._streams = Streams(
             detector_for_frame(checkpoint, *self.frame_hw),
@@ -123,7 +124,7 @@ class StreamDetector:
             if len(packet):
                 counter = self._counters[camera]
                 if len(counter.times_us) + len(packet) > _MOST_PENDING:
-                    raise ValueError(
+                    raise UserError(
                         f"camera {camera}: more than {_MOST_PENDING} events wait for a window to close at "
                         f"{packet.t[-1]} us; its clock stands still, or another camera sends nothing; start again"
                     )
@@ -170,14 +171,14 @@ class StreamDetector:
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a `state_dict`. Raise ValueError if the number of cameras, sensor or detector differ."""
         if missing := [name for name in _STORED if name not in stored]:
-            raise ValueError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
+            raise UserError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
         if len(stored["pending"]) != len(self._counters):
-            raise ValueError(
+            raise UserError(
                 f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._counters)}; "
                 "give num_cameras as it was"
             )
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
-            raise ValueError(
+            raise UserError(
                 f"the stored state is of a sensor of {_pixels(stored['sensor_hw'])} pixels, this detector has "
                 f"{_pixels(self.sensor_hw)}; give height and width as they were"
             )
@@ -193,20 +194,20 @@ class StreamDetector:
     def _check(self, packets: list[Events], until_us: int | None) -> None:
         """Check all packets before any of them is counted."""
         if len(packets) != len(self._counters):
-            raise ValueError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._counters)}")
+            raise UserError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._counters)}")
         height, width = self.sensor_hw
         for camera, (packet, known_us) in enumerate(zip(packets, self._known_us, strict=True)):
             if not len(packet):
                 continue
             if packet.t[0] < known_us:
-                raise ValueError(
+                raise UserError(
                     f"camera {camera}: events must come in order of time, at or after {known_us} us, which an earlier "
                     f"packet, until_us or start_us settled; this one starts at {packet.t[0]} us"
                 )
             try:
                 check_events(packet, height, width)
             except ValueError as error:
-                raise ValueError(f"camera {camera}: {error}") from None
+                raise UserError(f"camera {camera}: {error}") from None
         for camera, packet in enumerate(packets):
             self._check_silence(camera, packet, until_us)
 
@@ -216,7 +217,7 @@ class StreamDetector:
         until = np.array([] if until_us is None else [until_us], np.int64)
         for before_us, times in ((known_us, packet.t), (last_us, until)):
             if (jump := first_jump(before_us, times)) is not None:
-                raise ValueError(
+                raise UserError(
                     f"camera {camera}: no event for more than {LONGEST_SILENCE_US / 1e6:g} s before {times[jump]} us; "
                     "if the clock has jumped, or start_us is of another, make a new StreamDetector; if nothing "
                     f"happened, say so by until_us in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
@@ -241,7 +242,7 @@ class StreamDetector:
         end_us, step_us = self._schedule.next_end(known)
         length_us = self._schedule.length_us or end_us - self._end_us
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
-            raise ValueError(
+            raise UserError(
                 f"{self._schedule} plans a window of {length_us} us that ends at {end_us} us, after {self._end_us} us; "
                 f"windows must go forward, by at most {_LONGEST_US} us"
             )

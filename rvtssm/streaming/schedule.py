@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import WindowSettings
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         _check(self.length_us, num_events=self.num_events, min_hz=self.min_hz, max_hz=self.max_hz)
         if self.min_hz > self.max_hz:
-            raise ValueError(f"min_hz={self.min_hz:g} is above max_hz={self.max_hz:g}; exchange them")
+            raise UserError(f"min_hz={self.min_hz:g} is above max_hz={self.max_hz:g}; exchange them")
 
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         wanted_hz = 0.0 if math.isnan(known.last_rate_hz) else known.last_rate_hz / self.num_events
@@ -104,6 +105,6 @@ class Adaptive:
 def _check(length_us: int | None, **positive: float) -> None:
     for name, value in {**positive, **({} if length_us is None else {"length_us": length_us})}.items():
         if not 0 < value < math.inf or (name.endswith("hz") and value > 1e6):
-            raise ValueError(f"{name}={value:g} of a schedule must be positive, a rate at most 1000000 Hz")
+            raise UserError(f"{name}={value:g} of a schedule must be positive, a rate at most 1000000 Hz")
         if not name.endswith("hz") and not isinstance(value, int | np.integer):
-            raise ValueError(f"{name}={value!r} of a schedule must be a whole number; round it")
+            raise UserError(f"{name}={value!r} of a schedule must be a whole number; round it")

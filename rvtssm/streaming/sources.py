@@ -23,6 +23,7 @@ from rvtssm.remote.mirror import local_path, whole
 from rvtssm.remote.object_store import is_url
 from rvtssm.streaming.event_camera import CAMERA, Camera, open_camera
 from rvtssm.streaming.replay import Replay
+from rvtssm.system.user_error import UserError
 
 STDIN, SOCKET = "-", "tcp://"
 DSEC_EVENTS = "events/left/events.h5"
@@ -51,7 +52,7 @@ class Images:
             with whole(self._paths[i]):
                 picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
-                raise ValueError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
+                raise UserError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
             self._shown = i, picture[..., ::-1]
         return self._shown[1]
 
@@ -68,7 +69,7 @@ class EventsInMemory:
 
     def __post_init__(self) -> None:
         if not len(self.events):
-            raise ValueError("there are no events to predict on; give some")
+            raise UserError("there are no events to predict on; give some")
         check_events(self.events, self.height, self.width)
 
     def iterate(self) -> Iterator[Events]:
@@ -111,7 +112,7 @@ def find_sources(where: str) -> dict[str, str]:
     found = {folder.name: str(folder) for folder in (*sequences, *bags)}
     found.update({file.name: str(file) for file in find_event_files(path)})
     if not found:
-        raise ValueError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
+        raise UserError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
     return found
 
 
@@ -125,7 +126,7 @@ def opened_source(
     """
     if where == STDIN:
         if sys.stdin is None:
-            raise ValueError("recording=-: standard input is closed; send events to it, or name a file")
+            raise UserError("recording=-: standard input is closed; send events to it, or name a file")
         with ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
             yield Source("standard input", piped)
     elif where.startswith(CAMERA):
@@ -137,7 +138,7 @@ def opened_source(
                 with ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
                     yield Source(where, piped)
             except ConnectionError as error:
-                raise ValueError(f"{where} broke off ({error.strerror}); start the sender again") from None
+                raise UserError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
@@ -157,7 +158,7 @@ def first_events(
     Raise ValueError for a stream.
     """
     if _is_stream(path):
-        raise ValueError(f"{path} is a stream, and a recording is needed; name a file or a folder")
+        raise UserError(f"{path} is a stream, and a recording is needed; name a file or a folder")
     try:
         with opened_source(path, height, width):
             pass
@@ -210,11 +211,11 @@ def _short_name(where: str) -> str:
 def _connected(where: str) -> socket.socket:
     host, _, port = where.removeprefix(SOCKET).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
+        raise UserError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
     except OSError as error:
-        raise ValueError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
+        raise UserError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
     connection.settimeout(None)
     return connection
 
@@ -228,12 +229,12 @@ def _dsec_images(sequence: Path) -> Images | None:
         with whole(times_path):
             times_us = np.array(times_path.read_text().split(), np.int64)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
+        raise UserError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
     if np.any(np.diff(times_us) <= 0):
-        raise ValueError(f"{times_path} has times that do not increase; copy it again")
+        raise UserError(f"{times_path} has times that do not increase; copy it again")
     paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
     if paths and len(paths) != len(times_us):
-        raise ValueError(
+        raise UserError(
             f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again"
         )
     return Images(times_us, paths)

@@ -8,6 +8,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, SequenceBatch
+from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def stream(
 def check_causal(detector: Detector) -> None:
     """Raise ValueError for a detector whose outputs depend on later windows, since it cannot run step by step."""
     if not detector.is_causal:
-        raise ValueError(
+        raise UserError(
             "these weights see whole chunks only (temporal.bidirectional=true) and cannot go step by step; score them "
             "with `rvtssm evaluate`, or train with temporal.bidirectional=false"
         )

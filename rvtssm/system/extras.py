@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from rvtssm.system.user_error import UserError
+
 # What a package is called where its name differs from that of its module.
 _NAMES = {
     "distributed": "dask.distributed",
@@ -26,4 +28,4 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"
-        raise ValueError(f"{what} needs the {packages}; run `pip install -e '.[{extra}]'` in the checkout")
+        raise UserError(f"{what} needs the {packages}; run `pip install -e '.[{extra}]'` in the checkout")

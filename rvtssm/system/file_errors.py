@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 FILE_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RuntimeError, MemoryError, AssertionError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
@@ -30,4 +32,4 @@ def file_errors(
         if isinstance(error, ValueError) and str(error).startswith(str(path)):
             raise
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"{path}{fault} ({reason}); {advice}") from None
+        raise UserError(f"{path}{fault} ({reason}); {advice}") from None

@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 _SMALL = 1 << 27  # bytes; less is not worth asking the system
 
 
 def check_memory(num_bytes: int, what: str) -> None:
     """Raise ValueError if so many bytes are not free. `what` needs them; the message ends with what to make smaller."""
     if num_bytes > _SMALL and (free := _free_bytes()) is not None and num_bytes > free:
-        raise ValueError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, {free / 1e9:.3g} GB are free")
+        raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, {free / 1e9:.3g} GB are free")
 
 
 def _free_bytes() -> int | None:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Collection
 
+from rvtssm.system.user_error import UserError
+
 LONGEST_NOTE = 60  # letters, which most pictures are wide enough for
 
 
@@ -10,7 +12,7 @@ def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     """Raise ValueError if the value is none of the choices. None is written as null."""
     if value not in choices:
         names = ", ".join("null" if choice is None else str(choice) for choice in choices)
-        raise ValueError(f"{key}={value!r}; choose from {names}")
+        raise UserError(f"{key}={value!r}; choose from {names}")
 
 
 def check_at_least(section: str, config: object, lowest: float, *names: str) -> None:
@@ -19,7 +21,7 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
         value = getattr(config, name)
         if value is not None and not lowest <= value < math.inf:
             finite = "" if isinstance(value, int) else ", and finite"
-            raise ValueError(f"{section}.{name}={value} must be at least {lowest:g}{finite}{_or_null(config, name)}")
+            raise UserError(f"{section}.{name}={value} must be at least {lowest:g}{finite}{_or_null(config, name)}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
@@ -27,7 +29,7 @@ def check_positive(section: str, config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{section}.{name}={value} must be positive, and finite{_or_null(config, name)}")
+            raise UserError(f"{section}.{name}={value} must be positive, and finite{_or_null(config, name)}")
 
 
 def check_share(section: str, config: object, *names: str) -> None:
@@ -35,14 +37,14 @@ def check_share(section: str, config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not 0 <= value <= 1:
-            raise ValueError(f"{section}.{name}={value} must lie between 0 and 1")
+            raise UserError(f"{section}.{name}={value} must lie between 0 and 1")
 
 
 def check_note(key: str, value: object) -> None:
     """Raise ValueError if a terminal or a picture cannot show the value as one short line. None is allowed."""
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
-        raise ValueError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable letters of ASCII")
+        raise UserError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable letters of ASCII")
 
 
 def _or_null(config: object, name: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rvtssm.system.atomic_files import named_if_full, staging_folder
+from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def locked(folder: Path | str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise ValueError(
+        raise UserError(
             f"{folder} is in use by {_content(path)}; wait for it or choose another folder. If its machine was lost, a "
             f"network disk may keep the lock; then delete {path}"
         ) from None
@@ -144,7 +145,7 @@ def _check_nothing_foreign(folder: Path, name: str, patterns: Sequence[str]) -> 
     sizes = _sizes(_manifest(folder, name))
     for path in sorted(folder.iterdir()):
         if _matches(path.name, patterns) and sizes.get(path.name) != path.lstat().st_size:
-            raise ValueError(
+            raise UserError(
                 f"{folder} holds {path.name}, which this rvtssm did not write there or which was changed since; "
                 "move it elsewhere or choose another folder"
             )
@@ -164,7 +165,7 @@ def _sizes(manifest: Path) -> dict[str, int]:
             return dict(sizes)
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise ValueError(f"{manifest} is not a manifest of rvtssm; delete it, or choose another folder")
+    raise UserError(f"{manifest} is not a manifest of rvtssm; delete it, or choose another folder")
 
 
 def _manifest(folder: Path, name: str) -> Path:

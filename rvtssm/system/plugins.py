@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 
 def import_plugins(paths: Iterable[str]) -> None:
     """Import Python files by their path: what they add to the tables of parts can then be named in a configuration.
@@ -14,13 +16,13 @@ def import_plugins(paths: Iterable[str]) -> None:
     for path in paths:
         file = Path(path).resolve()
         if not file.is_file():
-            raise ValueError(f"plugins=[{path}]: there is no such file")
+            raise UserError(f"plugins=[{path}]: there is no such file")
         if file.suffix != ".py" or not file.stem.isidentifier():
-            raise ValueError(f"plugins=[{path}]: name a Python file, such as my_part.py")
+            raise UserError(f"plugins=[{path}]: name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that processes that are started from this one find it
         found = getattr(importlib.import_module(file.stem), "__file__", None)
         if found is None or Path(found).resolve() != file:
-            raise ValueError(
+            raise UserError(
                 f"plugins=[{path}]: {file.stem} is the name of another module ({found or 'of Python'}); rename the file"
             )

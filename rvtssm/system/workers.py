@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import EXIT_CODE, supervise
 
 _WORKER = "import sys; from rvtssm.system.workers import serve; serve(int(sys.argv[1]))"
@@ -169,7 +170,7 @@ class DaskCluster:
     """Runs tasks on a dask cluster that is already running. Its workers must see the same folders as this process."""
 
     def __init__(self, address: str) -> None:
-        """Connect to the scheduler; raise ValueError if dask is not installed or no scheduler answers."""
+        """Connect to the scheduler; raise UserError if dask is not installed or no scheduler answers."""
         check_extra("preprocess.scheduler=ADDRESS", "cluster", "distributed")
         from distributed import Client, as_completed
 
@@ -177,11 +178,11 @@ class DaskCluster:
             self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             said = " ".join(str(error).split())
-            raise ValueError(f"no dask scheduler answers at scheduler={address} ({said}); start one there") from None
+            raise UserError(f"no dask scheduler answers at scheduler={address} ({said}); start one there") from None
         self.num_workers = sum(self._client.nthreads().values())
         if not self.num_workers:
             self._client.close()
-            raise ValueError(
+            raise UserError(
                 f"the dask cluster at scheduler={address} has no workers; start them with `dask worker {address}`"
             )
         self._keys: dict[str, Any] = {}

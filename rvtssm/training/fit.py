@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from rvtssm.models.checkpoint import load_file
+from rvtssm.system.user_error import UserError
 from rvtssm.training.callbacks import DetectionImages, FinalValidation, GradientNorms, TrainingProgress
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.launch import build_plugins, check_processes
@@ -71,9 +72,9 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             default_root_dir=out_dir,
         )
     except (MisconfigurationException, ModuleNotFoundError) as error:
-        raise ValueError(f"training cannot run with these settings: {error}") from None
+        raise UserError(f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
-        raise ValueError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
+        raise UserError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
     # Pace must be last, and the trainer moves the callbacks that write checkpoints to the end of its list.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
@@ -89,11 +90,11 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
     if resume == "auto" and not own[0].is_file():
         return None
     if path is not None and not path.is_file():
-        raise ValueError(f"resume={resume}: there is no such checkpoint; give a .ckpt file of `rvtssm train`, or auto")
+        raise UserError(f"resume={resume}: there is no such checkpoint; give a .ckpt file of `rvtssm train`, or auto")
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
-        raise ValueError(
+        raise UserError(
             f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out"
         )
     if path is not None and "decisive" not in load_file(path):
-        raise ValueError(f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`")
+        raise UserError(f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`")
     return path

@@ -6,6 +6,8 @@ from typing import Any
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.plugins import DoublePrecision
 
+from rvtssm.system.user_error import UserError
+
 
 class _Srun(SLURMEnvironment):
     """Reads the variables of a task of SLURM, without the checks that Lightning makes of them for a training."""
@@ -54,12 +56,12 @@ def check_processes(devices: int, num_nodes: int) -> None:
         return
     started = LAUNCHERS[launcher]().world_size()
     if started != devices * num_nodes:
-        raise ValueError(
+        raise UserError(
             f"{launcher} has started {started} processes, but training.devices={devices} per node and "
             f"training.num_nodes={num_nodes} are {devices * num_nodes}; set them to what {launcher} was told"
         )
     if launcher == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # as Lightning needs
-        raise ValueError(
+        raise UserError(
             f"srun has started {started} processes and does not say how many on each node; start them with "
             f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks"
         )

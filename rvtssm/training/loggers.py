@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from rvtssm.system.user_error import UserError
+
 
 def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
-    """Return the named loggers and a CSV logger; raise ValueError if one is missing or refuses the arguments."""
+    """Return the named loggers and a CSV logger; raise UserError if one is missing or refuses the arguments."""
     loggers = [
         TensorBoardLogger(out_dir, name="", version="tensorboard")
         if name == "tensorboard"
@@ -42,14 +44,14 @@ def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
+        raise UserError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
     if not (isinstance(found, type) and issubclass(found, Logger)):
-        raise ValueError(f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger")
+        raise UserError(f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger")
     if "save_dir" in inspect.signature(found).parameters:
         arguments = {"save_dir": str(out_dir), **arguments}
     try:
         return found(**arguments)
     except ModuleNotFoundError as error:
-        raise ValueError(f"training.loggers: {name} needs a package that is not installed: {error}") from None
+        raise UserError(f"training.loggers: {name} needs a package that is not installed: {error}") from None
     except TypeError as error:
-        raise ValueError(f"training.logger_args={arguments} do not fit {name}: {error}") from None
+        raise UserError(f"training.logger_args={arguments} do not fit {name}: {error}") from None

@@ -19,6 +19,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
+from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.regularize import h2_term
 from rvtssm.training.training_config import OptimConfig
@@ -116,7 +117,7 @@ class DetectionModule(L.LightningModule):
         Raise ValueError for a head, of a plugin, whose loss does not take weights.
         """
         if "weights" not in signature(self.detector.head.loss).parameters:
-            raise ValueError(
+            raise UserError(
                 f"the loss of {type(self.detector.head).__name__} takes no weights, which labels that a detector made "
                 "need; set training.pseudo_weight=0 to leave them out"
             )
@@ -226,7 +227,7 @@ class DetectionModule(L.LightningModule):
             if found.get(name) != self.decisive.get(name)
         ]
         if differences:
-            raise ValueError(
+            raise UserError(
                 f"the run to resume had other settings ({'; '.join(differences)}); "
                 "resume with the same ones, or start a new run in another folder"
             )

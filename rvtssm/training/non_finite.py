@@ -18,6 +18,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, load_file, save_file
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import copied_to_cpu
 from rvtssm.records import SequenceBatch
+from rvtssm.system.user_error import UserError
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.training_config import OptimConfig
 
@@ -91,7 +92,7 @@ class NonFiniteStop(L.Callback):
             if names:
                 more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
                 text += f"; {kind} {', '.join(names[:_MOST_NAMED])}{more}"
-        raise ValueError(
+        raise UserError(
             f"training stopped before step {trainer.global_step + 1}, which is not finite: loss {text}; the batch and "
             f"what it started from are in {self.path}; train with a lower optim.learning_rate or in full precision"
         )
@@ -116,7 +117,7 @@ def replay(path: Path | str) -> dict[str, float]:
     """Return the losses of the batch in a `non_finite.pt`, computed again on the CPU."""
     content = load_file(path)
     if "non_finite_weights" not in content:
-        raise ValueError(f"{path} is a checkpoint and holds no batch; give the non_finite.pt of a run that stopped")
+        raise UserError(f"{path} is a checkpoint and holds no batch; give the non_finite.pt of a run that stopped")
     meta = CheckpointMeta.from_dict(content["rvtssm"])
     settings = ModuleSettings(
         spec=meta.spec,

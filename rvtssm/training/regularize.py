@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.system.user_error import UserError
 
 
 def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
@@ -34,6 +35,6 @@ def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
     no layer.
     """
     if not layers:
-        raise ValueError("no state is carried (temporal.strides=[]), so there is no norm to keep small")
+        raise UserError("no state is carried (temporal.strides=[]), so there is no norm to keep small")
     with torch.autocast(next(layers[0].parameters()).device.type, enabled=False):
         return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()

@@ -9,6 +9,7 @@ import torch
 
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import has_bf16_units
+from rvtssm.system.user_error import UserError
 
 _COMPILERS = ("g++", "clang++", "c++")
 
@@ -51,9 +52,9 @@ def check_compiler(device_type: str) -> None:
     """Raise ValueError if torch.compile has nothing to compile with."""
     if device_type == "cuda":
         if find_spec("triton") is None:
-            raise ValueError("training.compile=true needs Triton on a GPU; install it, or set training.compile=false")
+            raise UserError("training.compile=true needs Triton on a GPU; install it, or set training.compile=false")
     elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
-        raise ValueError(
+        raise UserError(
             f"training.compile=true needs a C++ compiler on a CPU, and none of {', '.join(_COMPILERS)} is there; "
             "install one, name it in the variable CXX, or set training.compile=false"
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rvtssm.system.limits import check_at_least, check_choice, check_positive
+from rvtssm.system.user_error import UserError
 
 # Weights stay in full precision, since there are no complex numbers of 16 bits.
 PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
@@ -30,10 +31,10 @@ class OptimConfig:
         check_positive("optim", self, "learning_rate", "start_divisor", "end_divisor")
         check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
         if self.warmup_fraction >= 1:
-            raise ValueError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
+            raise UserError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
         self.h2_band = tuple(self.h2_band)
         if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
-            raise ValueError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
+            raise UserError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
 
 
 @dataclass
@@ -76,7 +77,7 @@ class TrainingConfig:
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if self.sync_batchnorm and self.freeze_batchnorm:
-            raise ValueError(
+            raise UserError(
                 "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
             )
 
@@ -86,14 +87,14 @@ def check_loggers(names: Sequence[str], arguments: Any) -> None:
     classes = [name for name in names if name != "tensorboard"]
     for name in classes:
         if "." not in name:
-            raise ValueError(
+            raise UserError(
                 f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
                 "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
             )
     if arguments is not None and not isinstance(arguments, dict):
-        raise ValueError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
+        raise UserError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
     if arguments and len(classes) != 1:
-        raise ValueError(
+        raise UserError(
             f"training.logger_args={arguments} are for the one class in training.loggers, which names "
             f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}"
         )

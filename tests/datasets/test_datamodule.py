@@ -15,6 +15,7 @@ from torch._utils import ExceptionWrapper
 from rvtssm.datasets.datamodule import SequenceDataModule, _next
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.system.user_error import UserError
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 
@@ -239,11 +240,11 @@ def test_lightning_trains_and_resumes_in_the_middle_of_an_epoch(small_tree, tmp_
 def test_an_error_in_a_worker_that_says_what_to_do_loses_its_traceback():
     def read():
         try:
-            raise ValueError("a.h5 cannot be read; run again")
-        except ValueError:
+            raise UserError("a.h5 cannot be read; run again")
+        except UserError:
             ExceptionWrapper(where="in DataLoader worker process 0").reraise()
         yield
 
-    with pytest.raises(ValueError, match=r"^a\.h5 cannot be read; run again$"):
+    with pytest.raises(UserError, match=r"^a\.h5 cannot be read; run again$"):
         _next(read())
     assert _next(iter([])) is None

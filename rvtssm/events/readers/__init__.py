@@ -32,6 +32,7 @@ from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
 from rvtssm.remote.mirror import local_path, whole
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
 
@@ -69,20 +70,20 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
         if is_bag(path):
             path = path / BAG_METADATA
         if not path.is_file():
-            raise ValueError(f"{path} is not a file; give an event recording")
+            raise UserError(f"{path} is not a file; give an event recording")
         if path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty (0 bytes); copy it again")
+            raise UserError(f"{path} is empty (0 bytes); copy it again")
         with file_errors(path):
             name = recording_format(path)
             if topic is None:
                 return READERS[name](path, height, width)
             if name not in _BAG_SIGNATURES.values():
-                raise ValueError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
+                raise UserError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
             return open_bag(path, height, width, topic)
 
 
 def recording_format(path: Path) -> str:
-    """Return the key of READERS that fits the first bytes of a file; raise ValueError if none does."""
+    """Return the key of READERS that fits the first bytes of a file; raise UserError if none does."""
     with open(path, "rb") as file:
         head = file.read(max(map(len, _SIGNATURES)))
     if head.startswith(_HDF5_SIGNATURE):
@@ -95,7 +96,7 @@ def recording_format(path: Path) -> str:
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
-            raise ValueError(f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}")
+            raise UserError(f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}")
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"
@@ -103,7 +104,7 @@ def recording_format(path: Path) -> str:
         return "csv"
     if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
         return "dat"
-    raise ValueError(f"{path} starts with {head!r}, which no reader knows; choose from {', '.join(READERS)}")
+    raise UserError(f"{path} starts with {head!r}, which no reader knows; choose from {', '.join(READERS)}")
 
 
 def _hdf5_format(path: Path) -> str:

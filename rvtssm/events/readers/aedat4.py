@@ -20,6 +20,7 @@ import zstandard
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, keep_events
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import NUM_COMMON, POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
 
 SIGNATURE = b"#!AER-DAT4.0\r\n"
 _EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unused", "V3")])
@@ -86,10 +87,10 @@ class Aedat4Recording(Recording):
         head = file.read(_PACKET_HEADER.size)
         end = self._header.num_bytes + self._num_units
         if len(head) < _PACKET_HEADER.size or position + len(head) > end:
-            raise ValueError(f"{self.path}, byte {position}: a packet starts after the last packet; copy it again")
+            raise UserError(f"{self.path}, byte {position}: a packet starts after the last packet; copy it again")
         stream, size = _PACKET_HEADER.unpack(head)
         if size < 0 or position + len(head) + size > end:
-            raise ValueError(
+            raise UserError(
                 f"{self.path}, byte {position}: a packet of {size} bytes does not fit in the {end - position} bytes "
                 "that are left; the file is damaged, copy it again"
             )
@@ -102,7 +103,7 @@ class Aedat4Recording(Recording):
                 file.seek(position + _PACKET_HEADER.size)
                 events = _events_of(_unpacked(file.read(size), self._header.codec))
             except _DamagedError as error:
-                raise ValueError(f"{self.path}, packet at byte {position}: {error}; copy it again") from None
+                raise UserError(f"{self.path}, packet at byte {position}: {error}; copy it again") from None
             self._packet = (position, events)
         return self._packet[1]
 
@@ -121,23 +122,23 @@ def open_aedat4(path: Path, height: int | None, width: int | None, stream: int |
         with open(path, "rb") as file:
             header = _read_header(file)
     except _DamagedError as error:
-        raise ValueError(f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again") from None
+        raise UserError(f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again") from None
     if header.table_position >= 0 and not header.num_bytes <= header.table_position <= num_bytes:
-        raise ValueError(
+        raise UserError(
             f"{path} should have its data table at byte {header.table_position} but holds {num_bytes} bytes, of which "
             f"{header.num_bytes} are its header; it is cut or damaged, copy it again"
         )
     streams = header.event_streams
     if not streams:
-        raise ValueError(f"{path} holds no stream of events; record it again with events enabled")
+        raise UserError(f"{path} holds no stream of events; record it again with events enabled")
     if stream is None and len(streams) > 1:
-        raise ValueError(
+        raise UserError(
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
             "export one of them, or open it with open_aedat4(path, None, None, stream=...)"
         )
     chosen = next(iter(streams)) if stream is None else stream
     if chosen not in streams:
-        raise ValueError(f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}")
+        raise UserError(f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}")
     in_file = streams[chosen]
     height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (height, width))
     return Aedat4Recording(path, height, width, header, chosen)
@@ -185,7 +186,7 @@ def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
             file.seek(position)
             size = _PACKET_HEADER.unpack(file.read(_PACKET_HEADER.size))[1]
             if size < 0:
-                raise ValueError(f"{path}, byte {position}: a packet of {size} bytes; the file is damaged")
+                raise UserError(f"{path}, byte {position}: a packet of {size} bytes; the file is damaged")
             if position + _PACKET_HEADER.size + size > num_bytes:
                 break
             position += _PACKET_HEADER.size + size

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from rvtssm.events.readers.columns import Column, EventColumns, find_columns
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
 
 NPY_SIGNATURE, NPZ_SIGNATURE = b"\x93NUMPY", b"PK\x03\x04"
 _MAX_HEADER_BYTES = 1 << 16
@@ -87,7 +88,7 @@ class _OpenStripes:
                 self._streams.append(self._opened(stripe.member))
         except _UNREADABLE as error:
             self.close()
-            raise ValueError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+            raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
 
     def _opened(self, member: str | None) -> IO[bytes]:
         if self._archive is None or member is None:
@@ -103,9 +104,9 @@ class _OpenStripes:
                 stream.seek(position)
                 data = stream.read(wanted)
             except _UNREADABLE as error:
-                raise ValueError(f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again") from None
+                raise UserError(f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again") from None
             if len(data) != wanted:
-                raise ValueError(
+                raise UserError(
                     f"{self._path}, {_place(stripe.member, position)}: {wanted} bytes are missing; copy it again"
                 )
             found.append(np.frombuffer(data, stripe.dtype))
@@ -141,9 +142,9 @@ def open_npz(
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError(f"{path}: {entry.filename} is packed in a way numpy does not use; save it again")
+                    raise UserError(f"{path}: {entry.filename} is packed in a way numpy does not use; save it again")
                 if name in arrays or name in in_file:
-                    raise ValueError(f"{path} holds {entry.filename} twice; save it again")
+                    raise UserError(f"{path} holds {entry.filename} twice; save it again")
                 with archive.open(entry) as stream:
                     array = _read_array(path, entry.filename, stream, entry.file_size)
                     if name in _SIZE_NAMES and array.shape == () and array.dtype.kind in "iu":
@@ -152,7 +153,7 @@ def open_npz(
                     else:
                         arrays[name] = array
     except _UNREADABLE as error:
-        raise ValueError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+        raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
     size_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     size_hw = sensor_size(path, size_hw, (height, width)) if size_hw else (height, width)  # type: ignore[assignment]
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
@@ -178,7 +179,7 @@ def _opened(
         elif not array.dtype.names and len(array.shape) == 2 and array.shape[1] == 4:
             kinds = [array.dtype] * 4
         else:
-            raise ValueError(
+            raise UserError(
                 f"{path} holds an array of {array.dtype} of shape {array.shape}; save events as a structured array "
                 "with t, x, y, p or as an array of shape (N, 4)"
             )
@@ -191,10 +192,10 @@ def _opened(
         kinds = [array.dtype for array in arrays]
         stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
     if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
-        raise ValueError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
+        raise UserError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
     lengths = {array.shape[0] for array in arrays}
     if len(lengths) > 1:
-        raise ValueError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
+        raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
     height, width = sensor_size(path, None, size_hw)
     return ArraysRecording(path, stripes, lengths.pop(), EventColumns(path, found, height, width))
 
@@ -215,21 +216,21 @@ def _split(rows: npt.NDArray[Any]) -> list[Column]:
 
 
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
-    """Read the header of an array; raise ValueError if it is damaged or does not fit the number of bytes."""
+    """Read the header of an array; raise UserError if it is damaged or does not fit the number of bytes."""
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(head)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(head)
     except _NO_HEADER as error:
-        raise ValueError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
+        raise UserError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
     if not all(isinstance(side, int) and side >= 0 for side in shape) or dtype.hasobject:
-        raise ValueError(
+        raise UserError(
             f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not hold numbers; save numbers"
         )
     offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
     if offset + wanted != num_bytes:
-        raise ValueError(
+        raise UserError(
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
             f"but there are {num_bytes - offset}; the file is cut or damaged, copy it again"
         )

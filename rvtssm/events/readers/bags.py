@@ -23,6 +23,7 @@ from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import MAX_EVENTS_PER_UNIT, POSITION, EventBuffer, Recording, State
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 
 ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
 BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag
@@ -75,7 +76,7 @@ class BagRecording(Recording):
 
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
-            raise ValueError(
+            raise UserError(
                 f"{self.path} has messages of {self.topic} of {self._size_in_file[0]}x{self._size_in_file[1]} and of "
                 f"{message.height}x{message.width} (height x width) pixels, or in two encodings; record them apart"
             )
@@ -89,7 +90,7 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
     with closing(_Bag(path, topic)) as bag:
         if not bag.num_messages:
-            raise ValueError(f"{path} has no messages of {bag.topic}; remove it or record it again")
+            raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
         return BagRecording(path, *sensor_size(path, in_file, (height, width)), bag, first)
@@ -119,7 +120,7 @@ def _check_size(path: Path) -> None:
     page_bytes, num_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     announced = (page_bytes if page_bytes > 1 else 1 << 16) * num_pages  # 65536 is written as 1
     if (num_bytes := path.stat().st_size) < announced:
-        raise ValueError(f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
+        raise UserError(f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
 
 
 class _Bag:
@@ -158,19 +159,19 @@ class _Bag:
         return file_errors(self._path, " cannot be read as a bag", errors=(Exception,))
 
     def _topic(self, asked: str | None) -> str:
-        """Return the topic to read; raise ValueError if it is not known which one."""
+        """Return the topic to read; raise UserError if it is not known which one."""
         kinds: dict[str, str] = {each.topic: each.msgtype for each in self._reader.connections}
         topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
         if not topics:
             others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
-            raise ValueError(
+            raise UserError(
                 f"{self._path} has no topic of events but {others}; events are messages of the types "
                 f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}"
             )
         if asked is not None and asked not in topics:
-            raise ValueError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
+            raise UserError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
         if asked is None and len(topics) > 1:
-            raise ValueError(
+            raise UserError(
                 f"{self._path} has the topics of events {', '.join(topics)}; name one, as in {self._path}:{topics[0]}"
             )
         return asked or topics[0]
@@ -191,14 +192,14 @@ class _Bag:
                 self._next_place = (-1, -1)  # if the next message cannot be read
                 found = next(self._messages, None)
                 if found is None:
-                    raise ValueError(
+                    raise UserError(
                         f"{self._path} announces {self.num_messages} messages of {self.topic} and holds fewer; "
                         "copy it again"
                     )
                 connection, at_ns, data = found
                 # A cell of a database can hold a value of any type, whatever its column says.
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
-                    raise ValueError(
+                    raise UserError(
                         f"{self._path} has a message of {self.topic} whose time or content is of another type "
                         f"({type(at_ns).__name__}, {type(data).__name__}); copy it again"
                     )
@@ -210,7 +211,7 @@ class _Bag:
         try:
             return read_message(kind, data, self.format == "ros2")
         except MessageError as error:
-            raise ValueError(f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
+            raise UserError(f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
 
     def close(self) -> None:
         self._reader.close()

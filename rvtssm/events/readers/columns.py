@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.recording import BACKWARD, LATEST_US, OUTSIDE, EventBuffer, State
+from rvtssm.system.user_error import UserError
 
 NAMES = ("t", "x", "y", "p")
 _BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
@@ -49,14 +50,14 @@ def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, tim
     default "txyp"). Raise ValueError if a column is missing or exists twice, or if the caller contradicts the file.
     """
     if time_unit not in (None, *TIME_UNITS_US):
-        raise ValueError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
+        raise UserError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
     if names is None:
         order = asked or "".join(NAMES)
         if sorted(order) != sorted(NAMES):
-            raise ValueError(f"columns={order!r} must name each of t, x, y, p once, such as 'xytp'")
+            raise UserError(f"columns={order!r} must name each of t, x, y, p once, such as 'xytp'")
         return Columns((order.index("t"), order.index("x"), order.index("y"), order.index("p")), time_unit, False)
     if asked is not None:
-        raise ValueError(f"{path} names its columns ({', '.join(names)}); leave columns={asked!r} out")
+        raise UserError(f"{path} names its columns ({', '.join(names)}); leave columns={asked!r} out")
     found: dict[str, int] = {}
     for i, name in enumerate(names):
         word, unit = _word_and_unit(name)
@@ -64,15 +65,15 @@ def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, tim
         if meaning is None or (unit and meaning != "t"):
             continue
         if meaning in found:
-            raise ValueError(f"{path} has two columns for {meaning}: {names[found[meaning]]} and {name}; rename one")
+            raise UserError(f"{path} has two columns for {meaning}: {names[found[meaning]]} and {name}; rename one")
         found[meaning] = i
         if unit and time_unit not in (None, unit):
-            raise ValueError(
+            raise UserError(
                 f"{path} has times in {unit} (column {name}) but time_unit={time_unit!r} was requested; leave it out"
             )
         time_unit = unit or time_unit
     if missing := [name for name in NAMES if name not in found]:
-        raise ValueError(
+        raise UserError(
             f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
             "name the columns t, x, y, p, and times with decimals with their unit (t_s, t_us)"
         )
@@ -105,7 +106,7 @@ class EventColumns:
         t, x, y = self._microseconds(t, where), self._whole(x, "x", where), self._whole(y, "y", where)
         kept = keep_events((t, x, y, self._polarity(p, where)), state, (self.height, self.width), buffer)
         if not self.columns.are_named and state[OUTSIDE] > outside:
-            raise ValueError(
+            raise UserError(
                 f"{self.path} has x or y outside {self.height}x{self.width} (height x width) {where}; its columns "
                 "have no names and were read in the order t, x, y, p unless another was given: name the columns, or "
                 "give the size that fits"
@@ -116,7 +117,7 @@ class EventColumns:
         unit = self.columns.time_unit
         if t.dtype.kind == "f":
             if unit is None:
-                raise ValueError(
+                raise UserError(
                     f"{self.path} has times of {t.dtype} and does not say their unit; name the column t_s, t_ms, t_us "
                     "or t_ns, or read the file in Python with time_unit="
                 )
@@ -125,7 +126,7 @@ class EventColumns:
             with np.errstate(over="ignore"):  # an overflow gives a time that is too late, which is checked below
                 in_us = t.astype(np.float64) * TIME_UNITS_US[unit]
             if t.dtype.itemsize < 8 and len(t) and in_us.max() > exact_us:
-                raise ValueError(
+                raise UserError(
                     f"{self.path} has times of {t.dtype}, too coarse for the {in_us.max():.0f} us reached {where}; "
                     "save them as float64 or as integer microseconds"
                 )
@@ -156,7 +157,7 @@ class EventColumns:
 
 def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str, advice: str = "") -> None:
     if not is_valid.all():
-        raise ValueError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those){advice}")
+        raise UserError(f"{path}: {fault} (event {int(np.argmin(is_valid))} of those){advice}")
 
 
 def keep_events(columns: Sequence[Column], state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:

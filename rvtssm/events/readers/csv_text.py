@@ -16,6 +16,7 @@ import numpy as np
 from rvtssm.events.readers.columns import EventColumns, find_columns
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
 
 _HEAD_BYTES = 1 << 16
 _BYTES_PER_LINE = 24  # an estimate that decides how much is read at once
@@ -77,7 +78,7 @@ class CsvRecording(Recording):
             )
         except ValueError as error:
             hint = "; times with decimals need a unit, as in a column t_s" if "column 1" in str(error) else ""
-            raise ValueError(f"{self.path}, {place}: {error}{hint}") from None
+            raise UserError(f"{self.path}, {place}: {error}{hint}") from None
         return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
 
     def _lines(self, start: int, max_lines: int) -> bytes:
@@ -90,7 +91,7 @@ class CsvRecording(Recording):
         if len(ends) < max_lines and len(data) == self._num_units - start:
             return data
         if not len(ends):
-            raise ValueError(
+            raise UserError(
                 f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
                 "this is not a file of events, or it became shorter; copy it again"
             )
@@ -107,9 +108,9 @@ def open_csv(
     """
     layout = _read_layout(path)
     if layout is None:
-        raise ValueError(f"{path} is not a text file with one event per line; choose another reader")
+        raise UserError(f"{path} is not a text file with one event per line; choose another reader")
     if layout.names is None and len(layout.first_row) != 4:
-        raise ValueError(
+        raise UserError(
             f"{path} has {len(layout.first_row)} columns without names; name them in the first line, such as t,x,y,p"
         )
     found = find_columns(path, layout.names, columns, time_unit)
@@ -201,5 +202,5 @@ def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
         tail = file.read()
     end = start + tail.rfind(b"\n") + 1
     if end == start and start > offset:
-        raise ValueError(f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file")
+        raise UserError(f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file")
     return end - offset, tail[end - start :]

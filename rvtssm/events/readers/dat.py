@@ -25,6 +25,7 @@ from rvtssm.events.readers.recording import (
 )
 from rvtssm.records import Events
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.user_error import UserError
 
 _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
@@ -57,9 +58,9 @@ def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
             file.seek(data_offset)
             kind = file.read(2)
         if len(kind) < 2:
-            raise ValueError(f"{path} ends within its header; copy it again")
+            raise UserError(f"{path} ends within its header; copy it again")
         if kind[0] not in _CD_TYPES or kind[1] != DatRecording.unit_bytes:
-            raise ValueError(
+            raise UserError(
                 f"{path} holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes; "
                 f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
             )
@@ -84,9 +85,9 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
     if not len(events):
         return np.empty(0, _WORD)
     if events.t[0] < 0 or events.t[-1] >= 1 << 32:
-        raise ValueError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the start")
+        raise UserError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the start")
     if events.x.max() >= width or events.y.max() >= height:
-        raise ValueError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
+        raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
     words = np.empty(len(events), _WORD)
     words["t"] = events.t
     words["xyp"] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28

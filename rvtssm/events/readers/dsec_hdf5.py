@@ -16,6 +16,7 @@ from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_h
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, State, copy_events, join_events
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 _SIZE_HW = (480, 640)
 _BLOCK_EVENTS = 1 << 16  # read at once for a slice
@@ -87,7 +88,7 @@ class DsecRecording(EventGroupRecording):
 
 
 def open_dsec(path: Path, height: int | None, width: int | None) -> DsecRecording:
-    """Open a DSEC event file; raise ValueError for another layout or another size."""
+    """Open a DSEC event file; raise UserError for another layout or another size."""
     with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iub", "DSEC has whole numbers there, copy it again")
         offset_us = _offset(path, file.get("t_offset"))
@@ -100,12 +101,12 @@ def is_dsec(file: h5py.File) -> bool:
 
 
 def _offset(path: Path, item: Any) -> int:
-    """Return the value of `t_offset`, 0 if there is none; raise ValueError if it is not a valid time."""
+    """Return the value of `t_offset`, 0 if there is none; raise UserError if it is not a valid time."""
     if item is None:
         return 0
     if not isinstance(item, h5py.Dataset) or item.size != 1 or item.dtype.kind not in "iu":
-        raise ValueError(f"{path} has a t_offset that is not one whole number of microseconds; copy it again")
+        raise UserError(f"{path} has a t_offset that is not one whole number of microseconds; copy it again")
     offset_us = int(np.asarray(item[()]).reshape(()))
     if not 0 <= offset_us < LATEST_POSSIBLE_US:
-        raise ValueError(f"{path} has a t_offset of {offset_us} us, which is impossible; copy it again")
+        raise UserError(f"{path} has a t_offset of {offset_us} us, which is impossible; copy it again")
     return offset_us

@@ -16,6 +16,7 @@ from rvtssm.events.readers.ecf_codec import MAX_CHUNK_EVENTS, SLACK, decode_chun
 from rvtssm.events.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
 
 TABLE = "CD/events"
 _FILTER = 0x8ECF
@@ -76,7 +77,7 @@ class EcfRecording(Recording):
         position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
             place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
-            raise ValueError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
+            raise UserError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
 
@@ -85,20 +86,18 @@ class EcfRecording(Recording):
 
 
 def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
-    """Open a Metavision HDF5 file; raise ValueError if its table has other columns or its size is not known."""
+    """Open a Metavision HDF5 file; raise UserError if its table has other columns or its size is not known."""
     with reading(path), open_hdf5(path) as file:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
-            raise ValueError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; copy it again")
+            raise UserError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; copy it again")
         check_storage(path, table)
         filters = table.id.get_create_plist()
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
-            raise ValueError(
-                f"{path} has chunks of {chunk_events} events, ECF allows {MAX_CHUNK_EVENTS}; copy it again"
-            )
+            raise UserError(f"{path} has chunks of {chunk_events} events, ECF allows {MAX_CHUNK_EVENTS}; copy it again")
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (height, width))
     return EcfRecording(path, height, width, num_events, chunk_events, is_packed)
@@ -120,5 +119,5 @@ def _geometry(text: Any) -> tuple[int, int] | None:
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:
     t = rows["t"].astype(np.int64)
     if np.any((t < 0) | (t >= LATEST_POSSIBLE_US)):
-        raise ValueError("impossible times")
+        raise UserError("impossible times")
     return t, rows["x"].astype(np.int64), rows["y"].astype(np.int64), rows["p"].astype(np.int64)

@@ -26,6 +26,7 @@ from rvtssm.events.readers.recording import (
 )
 from rvtssm.events.windows import LATE_US
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
 PACKETS = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
@@ -46,7 +47,7 @@ DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events o
 _EVENT_BYTES = {False: 13, True: 16}  # of an array, in ROS 1 (packed) and in ROS 2 (from one event to the next)
 
 
-class MessageError(ValueError):
+class MessageError(UserError):
     """A message cannot be read; the reader adds the file and the topic to the reason and the advice."""
 
     def __init__(self, reason: str, advice: str = "copy the file again") -> None:
@@ -83,7 +84,7 @@ class MessageDecoder:
 
     def __init__(self, kind: str, is_cdr: bool = True) -> None:
         if kind not in (*ARRAYS, *PACKETS):
-            raise ValueError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
+            raise UserError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
         self._kind, self._is_cdr = kind, is_cdr
         self._state: State | None = None
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages

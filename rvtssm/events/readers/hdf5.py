@@ -19,6 +19,7 @@ from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
 from rvtssm.events.readers.recording import Recording
 from rvtssm.remote.mirror import PartialFile
 from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -43,7 +44,7 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         found = super().__getitem__(name)
         is_elsewhere = isinstance(found, h5py.Dataset) and (found.is_virtual or found.external)
         if is_elsewhere or h5py.h5f.get_name(found.id) != self.id.name:
-            raise ValueError(f"{self.filename} takes {name} from another file; copy the data into it")
+            raise UserError(f"{self.filename} takes {name} from another file; copy the data into it")
         return found
 
     def get(self, name: str) -> Any:
@@ -73,7 +74,7 @@ def _check_driver(path: Path | str, file: PartialFile | io.BufferedReader) -> No
         size = start[13]  # of an address
         at = 24 + 4 * start[8] + 3 * size
         if start[at : at + size] != b"\xff" * size:
-            raise ValueError(f"{path} is a part of a file in several parts, or damaged; copy it again as one file")
+            raise UserError(f"{path} is a part of a file in several parts, or damaged; copy it again as one file")
 
 
 def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
@@ -84,7 +85,7 @@ def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
     found = h5py.h5d.open(file.id, name.encode())
     shape, is_own = found.shape, h5py.h5f.get_name(found) == file.id.name
     if not is_own or (found.get_offset() is None and 0 not in shape):  # as with external storage
-        raise ValueError(f"{file.filename} does not hold {name} in one piece; prepare it again")
+        raise UserError(f"{file.filename} does not hold {name} in one piece; prepare it again")
     values = np.empty(shape, found.dtype)
     found.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
@@ -114,7 +115,7 @@ def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
     head = os.pread(dataset.file.id.get_vfd_handle(), 16, chunk.byte_offset)
     announced = int.from_bytes(head[12:], "little")
     if len(head) < 16 or announced != chunk.size:
-        raise ValueError(f"a chunk of {dataset.name} says that it has {announced} bytes, and has {chunk.size}")
+        raise UserError(f"a chunk of {dataset.name} says that it has {announced} bytes, and has {chunk.size}")
 
 
 class OpenDatasets:
@@ -140,7 +141,7 @@ class EventGroupRecording(Recording):
         with reading(self.path, f", events {start} to {stop}"):
             t, x, y, p = (_whole_numbers(read_rows(column, start, stop)) for column in self._file().datasets)
         if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
-            raise ValueError(f"{self.path}, events {start} to {stop}: impossible times; copy it again")
+            raise UserError(f"{self.path}, events {start} to {stop}: impossible times; copy it again")
         return [t, x, y, p]
 
 
@@ -153,11 +154,11 @@ def count_events(path: Path, file: h5py.File, kinds: str, advice: str) -> int:
     columns: list[Any] = [file.get(f"events/{name}") for name in NAMES]
     for column in columns:
         if not isinstance(column, h5py.Dataset) or column.ndim != 1 or column.dtype.kind not in kinds:
-            raise ValueError(f"{path} has no events/t, x, y, p of numbers; {advice}")
+            raise UserError(f"{path} has no events/t, x, y, p of numbers; {advice}")
         check_storage(path, column)
     lengths = {name: len(column) for name, column in zip(NAMES, columns, strict=True)}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{path} has columns of different lengths {lengths}; copy it again")
+        raise UserError(f"{path} has columns of different lengths {lengths}; copy it again")
     return lengths["t"]
 
 
@@ -166,20 +167,20 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
     num_bytes, stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
     if num_bytes > _MOST_PACKED * stored or chunk_bytes > _MAX_CHUNK_BYTES:
-        raise ValueError(
+        raise UserError(
             f"{path} announces {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} and stores {stored}; "
             "it is damaged, copy it again"
         )
     properties = dataset.id.get_create_plist()
     for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
-            raise ValueError(f"{path} has lost how {dataset.name} was packed; it is damaged, copy it again")
+            raise UserError(f"{path} has lost how {dataset.name} was packed; it is damaged, copy it again")
 
 
 def _whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a column in the byte order of this machine; raise ValueError if a value is not a whole number."""
+    """Return a column in the byte order of this machine; raise UserError if a value is not a whole number."""
     if column.dtype.kind != "f":
         return column.astype(column.dtype.newbyteorder("="), copy=False)
     if not np.all((column == np.rint(column)) & (np.abs(column) < _LARGEST_WHOLE)):
-        raise ValueError("not whole numbers, which times in microseconds and pixels are")
+        raise UserError("not whole numbers, which times in microseconds and pixels are")
     return column.astype(np.int64)

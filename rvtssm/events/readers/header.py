@@ -6,6 +6,8 @@ Source: OpenEB 0499c95, hal_psee_plugins (keys and sizes of cameras).
 from dataclasses import dataclass
 from pathlib import Path
 
+from rvtssm.system.user_error import UserError
+
 _MAX_HEADER_BYTES = 1 << 16
 LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits (DAT)
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
@@ -18,7 +20,7 @@ _FIRST_SYSTEM_IN_ORDER = 0x37  # earlier cameras of Prophesee wrote the halves o
 _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
 
 
-class UnknownSensorSize(ValueError):
+class UnknownSensorSize(UserError):
     """Neither the file nor the caller says the size of the sensor."""
 
 
@@ -101,7 +103,7 @@ def read_text_header(path: Path) -> TextHeader:
         if line is None:  # after a header without `% end`, the first event words can look like another line
             break
         if end < 0:
-            raise ValueError(
+            raise UserError(
                 f"{path} has a header line without an end at byte {position}; it is cut or is not a recording, "
                 "copy it again"
             )
@@ -138,18 +140,18 @@ def sensor_size(
     if in_file is None and (height is None or width is None):
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
-        raise ValueError(
+        raise UserError(
             f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is not possible; "
             "its header is damaged, copy it again"
         )
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
-        raise ValueError(
+        raise UserError(
             f"height={height} width={width} was requested for {path}; a sensor has 1 to {LARGEST_SIDE} pixels a side"
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:
-        raise ValueError(
+        raise UserError(
             f"{path} comes from a sensor of {in_file[0]}x{in_file[1]} (height x width), but "
             f"{height or 'any'}x{width or 'any'} was requested; choose the dataset or the size that fits"
         )

@@ -17,6 +17,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import BACKWARD, OUTSIDE, POSITION, ByteRecording, EventBuffer, ReadFaults
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
@@ -37,16 +38,16 @@ class PipedRecording:
         self._stream = stream
         head = _read_head(stream)
         if not head:
-            raise ValueError(f"{name} ended before the first byte; it needs a stream of events, start the sender first")
+            raise UserError(f"{name} ended before the first byte; it needs a stream of events, start the sender first")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "head.dat"  # without a header it is DAT, as in the oldest files
             path.write_bytes(head)
             try:
                 recording = open_recording(path, height, width)
             except ValueError as error:
-                raise ValueError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
+                raise UserError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
         if not isinstance(recording, ByteRecording):
-            raise ValueError(f"{name} carries {recording.format}, which cannot be read in order; give it as a file")
+            raise UserError(f"{name} carries {recording.format}, which cannot be read in order; give it as a file")
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0

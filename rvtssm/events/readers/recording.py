@@ -23,6 +23,7 @@ from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events
 from rvtssm.remote.mirror import whole
+from rvtssm.system.user_error import UserError
 
 # The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
 POSITION = 0  # the next unit of the file, which is an event, a word or a byte
@@ -135,7 +136,7 @@ class Recording(ABC):
         the file to the end of the block; it is complete after an iteration over all events.
         """
         if max_events < MAX_EVENTS_PER_UNIT:
-            raise ValueError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
+            raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
         state, buffer = self._start() if start_us is None else self._state_at(start_us), EventBuffer(max_events)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
@@ -192,7 +193,7 @@ class Recording(ABC):
         gaps_us = np.diff(index.latest_us, prepend=index.first_us)  # of a few thousand events each
         if gaps_us.max() > _LONGEST_GAP_US:
             late_us = int(index.latest_us[np.argmax(gaps_us)])
-            raise ValueError(
+            raise UserError(
                 f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
                 "is damaged, copy it again, or cut it there"
             )
@@ -203,14 +204,14 @@ class Recording(ABC):
         """The number of events in the whole file that lie on the sensor."""
         return self._built_index().num_events
 
-    def error_without_events(self) -> ValueError:
+    def error_without_events(self) -> UserError:
         """Return the error to raise if all of the file was read and no event was left."""
         if outside := self.faults.out_of_frame:
-            return ValueError(
+            return UserError(
                 f"{self.path} has all of its {outside} events outside its {self.height}x{self.width} (height x width) "
                 "pixels; choose the dataset or the size that fits, or copy the file again"
             )
-        return ValueError(f"{self.path} holds no events; remove it or record it again")
+        return UserError(f"{self.path} holds no events; remove it or record it again")
 
     def _state_at(self, time_us: int) -> State:
         """Return the state before the first event at or after a time, or the state some events earlier."""
@@ -305,7 +306,7 @@ class ByteRecording(Recording):
         file = self._file()
         file.seek(offset)
         if file.readinto(self._bytes[:num_bytes]) != num_bytes:
-            raise ValueError(
+            raise UserError(
                 f"{self.path} became shorter during reading and ends before byte {offset + num_bytes}; "
                 "read it again when it is complete"
             )

@@ -29,7 +29,7 @@ class RvtHdf5Recording(EventGroupRecording):
 
 
 def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
-    """Open an HDF5 event file; raise ValueError if it has another layout or its size is not known."""
+    """Open an HDF5 event file; raise UserError if it has another layout or its size is not known."""
     with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iufb", "only the HDF5 layout of RVT can be read")
         sides = [file.get(f"events/{name}") for name in ("height", "width")]
