@@ -191,6 +191,11 @@ class WindowSettings:
         return 1e6 / self.stride_us
 
     @property
+    def nominal_length_us(self) -> int:
+        """Length of a window; without a fixed length, the stride in whole microseconds."""
+        return self.length_us or round(self.stride_us)
+
+    @property
     def includes_end(self) -> bool:
         """Whether windows are closed, so that an event at the end of one is in it, as in RVT."""
         return self.convention == "rvt"
@@ -201,7 +206,7 @@ class WindowSettings:
 
     def at_rate(self, hz: float, window: str) -> WindowSettings:
         """Return settings at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
-        length_us = None if window == "shrink" else self.length_us or round(self.stride_us)
+        length_us = None if window == "shrink" else self.nominal_length_us
         return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / hz, length_us=length_us)
 
 

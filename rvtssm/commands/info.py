@@ -32,6 +32,8 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "dataset": spec.name,
             "classes": list(spec.class_names),
             "stride_us": described.windows.stride_us,
+            "window_lengths_us": list(described.window_lengths_us),
+            "may_shrink_windows": described.may_shrink_windows,
             "parameters": counts,
             "frame_hw": [spec.frame_height, spec.frame_width],
             "padded_hw": list(detector.backbone.padded_hw),
@@ -55,7 +57,10 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
         f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
         f"neck {model.neck}, head {model.head}; "
-        f"a step every {described.windows.stride_us / 1000:g} ms; classes {', '.join(spec.class_names)}"
+        f"a step every {described.windows.stride_us / 1000:g} ms; windows of "
+        f"{', '.join(f'{length_us / 1000:g}' for length_us in described.window_lengths_us)} ms in training, which "
+        f"{'may' if described.may_shrink_windows else 'should not'} shrink at higher rates; "
+        f"classes {', '.join(spec.class_names)}"
         + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
         + (f"; {described.note}" if described.note else ""),
         soft_wrap=True,

@@ -128,7 +128,10 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
 def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
     where = {key: path and absolute_path(path) for key, path in folders(config).items()}
-    return CheckpointMeta(data.spec, config.model, config.temporal, data.settings, **where)
+    lengths_us = data.window_lengths_us
+    return CheckpointMeta(
+        data.spec, config.model, config.temporal, data.settings, window_lengths_us=lengths_us, **where
+    )
 
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:

@@ -139,6 +139,13 @@ class SequenceDataModule(L.LightningDataModule):
         """How the training histograms were counted."""
         return self.sequences("train")[0].settings
 
+    @property
+    def window_lengths_us(self) -> tuple[int, ...]:
+        """The lengths of all windows that training draws from, ascending."""
+        is_drawn = self.augment is not None and self.augment.rates_hz is not None
+        drawn = at_rates(self.windows, self.augment) if self.augment and is_drawn else [self.settings]
+        return tuple(sorted({each.nominal_length_us for each in drawn}))
+
     def sequences_at_rates(self) -> tuple[list[FrameSequence], int]:
         """Return the training sequences, all at the first rate of the augmentation, then all at the second, ..., and
         the number of rates; without such an augmentation those of `sequences`."""

@@ -54,6 +54,21 @@ class CheckpointMeta:
     raw_dir: str | None = None  # of training; an evaluation that names no folder takes it
     prepared_dir: str | None = None
     note: str | None = None  # what everyone who sees their boxes should know, such as "trained on simulation only"
+    window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): that of `windows` only
+
+    def __post_init__(self) -> None:
+        self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
+        if self.window_lengths_us[0] < 1:
+            raise UserError(f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each")
+
+    @property
+    def may_shrink_windows(self) -> bool:
+        """Whether windows may be as short as the stride when these weights run at a higher rate.
+
+        True if training used windows of a fifth of their usual length or shorter, and for surfaces, which depend on
+        the end of a window only.
+        """
+        return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
 
     def to_dict(self) -> dict[str, Any]:
         temporal = asdict(self.temporal_config)
@@ -67,6 +82,7 @@ class CheckpointMeta:
             "raw_dir": self.raw_dir,
             "prepared_dir": self.prepared_dir,
             "note": self.note,
+            "window_lengths_us": list(self.window_lengths_us),
         }
 
     @classmethod
@@ -90,6 +106,7 @@ class CheckpointMeta:
             meta["raw_dir"],
             meta["prepared_dir"],
             note,
+            tuple(map(int, meta.get("window_lengths_us", ()))),  # older checkpoints were trained with one length
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:

@@ -48,6 +48,7 @@ def model_card(repo: str, checkpoint: LoadedCheckpoint) -> str:
         "trained on": f"{spec.name}, sensor of {spec.width} x {spec.height} pixels",
         "frames": f"{spec.frame_width} x {spec.frame_height} pixels",
         "rate of the training": f"{windows.hz:g} Hz",
+        "windows of the training": f"{', '.join(f'{us / 1000:g}' for us in checkpoint.window_lengths_us)} ms",
         "events as": f"{windows.representation}, {windows.num_channels} channels",
         "model": f"{model.size}: {model.backbone}, {model.neck}, {model.head}",
         "temporal layers": checkpoint.temporal_config.name,

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +312,7 @@ def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, million
 def test_info_describes_weights(tmp_path, capsys):
     windows = WindowSettings(25_000, None, "exact", 10, 10)
     meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)
+    meta = replace(meta, window_lengths_us=(5_000, 25_000))
     detector = meta.build()
     write_checkpoint(tmp_path / "tiny.ckpt", detector, meta)
     assert cli.main(["info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"]) == 0
@@ -318,9 +320,12 @@ def test_info_describes_weights(tmp_path, capsys):
     assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
     assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
     assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
+    assert (told["window_lengths_us"], told["may_shrink_windows"]) == ([5_000, 25_000], True)
     torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
     assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
-    assert "the file has no digest" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the file has no digest" in said
+    assert "windows of 5, 25 ms in training, which may shrink at higher rates" in said
 
 
 # preparing, with recordings of every kind of fault

@@ -19,7 +19,14 @@ from live_examples import EXPORTED
 
 from rvtssm.commands import cli
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.export.export_detector import METADATA_KEY, export_detector, format_of, frame_dtype, read_description
+from rvtssm.export.export_detector import (
+    METADATA_KEY,
+    _describe,
+    export_detector,
+    format_of,
+    frame_dtype,
+    read_description,
+)
 from rvtssm.export.exported import is_exported, largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
@@ -158,6 +165,14 @@ def test_a_file_says_what_it_is(exported):
     assert described["checkpoint"]["raw_dir"] is None  # where data lie here is nobody's business elsewhere
     read = read_exported(path)
     assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
+
+
+def test_an_exported_file_knows_the_lengths_of_the_training_windows(live_checkpoint):
+    checkpoint = replace(live_checkpoint(), window_lengths_us=(5_000, 50_000))
+    text = json.dumps(_describe(checkpoint, DetectorStep(checkpoint.detector)))
+    found, _ = read_description(text, "model.onnx")
+    assert (found.window_lengths_us, found.may_shrink_windows) == ((5_000, 50_000), True)
+    assert checkpoint.without_folders().window_lengths_us == (5_000, 50_000)
 
 
 def test_the_graph_has_no_operation_that_it_could_do_without(exported):

@@ -143,6 +143,35 @@ def test_it_holds_plain_data_only(written):
     assert CheckpointMeta.from_dict(content["rvtssm"]) == written[2]
 
 
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+def test_weights_know_the_lengths_of_their_training_windows(tmp_path, suffix):
+    meta = replace(describe(), window_lengths_us=(50_000, 5_000, 20_000, 5_000))
+    assert meta.window_lengths_us == (5_000, 20_000, 50_000)
+    write_checkpoint(tmp_path / f"model{suffix}", meta.build(), meta)
+    loaded = read_checkpoint(tmp_path / f"model{suffix}")
+    assert (loaded.window_lengths_us, loaded.may_shrink_windows) == (meta.window_lengths_us, True)
+    older = {name: value for name, value in meta.to_dict().items() if name != "window_lengths_us"}
+    assert CheckpointMeta.from_dict(older).window_lengths_us == (50_000,)
+    with pytest.raises(ValueError, match=r"window_lengths_us=\[0, 50000\] must be at least 1 us each"):
+        CheckpointMeta.from_dict({**older, "window_lengths_us": [50_000, 0]})
+
+
+@pytest.mark.parametrize(
+    ("windows", "lengths_us", "may_shrink"),
+    [
+        ({}, (), False),
+        ({}, (10_000, 50_000), True),
+        ({}, (10_001, 50_000), False),
+        ({"length_us": 100_000}, (20_000, 100_000), True),
+        ({"length_us": 100_000}, (25_000, 100_000), False),
+        ({"representation": "surfaces"}, (), True),  # their windows have no length
+    ],
+)
+def test_windows_may_shrink_if_training_reached_a_fifth_of_their_length(windows, lengths_us, may_shrink):
+    meta = replace(describe(), windows=WindowSettings(**windows), window_lengths_us=lengths_us)
+    assert meta.may_shrink_windows is may_shrink
+
+
 def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
     path, detector, meta = written
     before, around = path.read_bytes(), set(path.parent.iterdir())
