@@ -107,7 +107,7 @@ def test_the_command_line_has_the_last_word():
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
 def test_a_verb_says_which_sections_and_keys_it_reads(verb):
-    found = settings_read_by(cli.FILES.get(verb, verb), verb)
+    found = settings_read_by(f"commands/{cli.FILES.get(verb, verb)}", verb)
     sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
     assert set(VERBS[verb].reads) == found & sections
     given = {"checkpoint", "resume", "trust"} if verb in ("demo", "study") else set()  # by the verb itself
@@ -118,19 +118,20 @@ def test_a_verb_says_which_sections_and_keys_it_reads(verb):
 
 @functools.cache
 def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
-    """The functions of a file of `rvtssm.commands` by name, and from which files of that room its names come."""
-    tree = ast.parse((PACKAGE / "commands" / f"{module}.py").read_text())
+    """The functions of a file by name, and from which files of the rooms that know `Config` its names come."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
     imported = {
-        alias.name: node.module.split(".")[-1]
+        alias.name: "/".join(node.module.split(".")[1:])
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rvtssm.commands.")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("rvtssm.commands.", "rvtssm.evaluation."))
         for alias in node.names
     }
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}, imported
 
 
 def settings_read_by(module: str, function: str) -> set[str]:
-    """The attributes of configurations that a function of `rvtssm.commands` reads, itself or by others of that room."""
+    """The attributes of configurations that a function reads, itself or through others of the rooms that know them."""
     names, found, left, seen = {field.name for field in fields(Config)}, set(), [(module, function)], set()
     while left:
         module, function = place = left.pop()
