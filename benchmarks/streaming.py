@@ -1,10 +1,10 @@
 """How long one step of a detector takes while it streams, the rate it sustains, and whether its memory stays as it is.
 
     python -m benchmarks.streaming --json FILE [--only steps,rates,memory] [--threads T] [--models DIR]
-        [--sizes tiny,small,base] [--layers s5,s7,s7-gated,lstm] [--forms eager,...]
+        [--sizes tiny,small,base] [--layers s5,selective_s5,selective_s5-gated,s7,lstm] [--forms eager,...]
 
-Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5, S7 and the LSTM of the same width, on
-CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
+Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5, selective S5, S7 and the LSTM of the same
+width, on CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
 out=*.aot.pt2`), ONNX run by onnxruntime, and OpenVINO's format in float32, bf16 and int8, which OpenVINO runs.
 `--models` keeps the exported files, which take longer to make than to measure, for the next run: that takes about three
 minutes on one core of a Xeon.
@@ -63,8 +63,9 @@ SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
 LAYERS = {
     "s5": TemporalConfig(),
-    "s7": TemporalConfig(name="s7", discretization="zoh", s7_block="feed_forward"),  # as in configs/temporal/s7.yaml
-    "s7-gated": TemporalConfig(name="s7"),
+    "selective_s5": TemporalConfig(name="selective_s5"),
+    "selective_s5-gated": TemporalConfig(name="selective_s5", discretization="bilinear", block="gated"),
+    "s7": TemporalConfig(name="s7"),
     "lstm": TemporalConfig(name="lstm"),
 }
 # the forms that are files: how the name ends, the precision of the export and that of the products besides

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
@@ -141,7 +142,10 @@ CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
 def register_schema() -> None:
     """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
     store = ConfigStore.instance()
-    store.store("schema", Config)
+    schema = OmegaConf.structured(Config)
+    # of the class, because an instance has chosen already what its layer is by default
+    schema.temporal = OmegaConf.structured(TemporalConfig)
+    store.store("schema", schema)
     for group, (section, choices) in CHOICES.items():
         for name, choice in choices.items():
             store.store(name, choice, group=group, package=section)

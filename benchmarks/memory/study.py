@@ -28,6 +28,8 @@ _TEST_CHUNK = 50  # steps
 GROUPS_S = {"moving": (-1.0, 0.0), "0.2 to 1 s": (0.2, 1.0), "1 to 2 s": (1.0, 2.0), "2 to 5 s": (2.0, 5.0)}
 _MODES = ("Lambda", "log_step", "log_real", "imag", "B", "to_step.weight", "to_step.bias", "log_dt")
 
+_USUAL = {"discretization": "bilinear", "block": "gated", "dt_min": 0.03, "dt_max": 0.4}
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -35,9 +37,9 @@ class Variant:
 
     layer: str
     temporal: dict[str, Any] = field(default_factory=dict)  # other values of TemporalConfig
-    is_gated: bool = False  # S5 in the block of S7
+    is_gated: bool = False  # S5 in the gated block
     gates_input: bool = False  # S5 whose input is multiplied by a gate that follows it
-    normalises_drive: bool = False  # s5, s7: the rows of B start divided by the square root of their step, see `build`
+    normalises_drive: bool = False  # modes: the rows of B start divided by the square root of their step, see `build`
     start: dict[str, float] = field(default_factory=dict)  # factor of parameters of the layer at the start, by name
     ssm_lr: float = 1.0  # learning rate of modes, steps and B, relative to the others
     chunk_length: int = 6  # steps of a training chunk, as in the demo
@@ -49,10 +51,10 @@ class Variant:
         An input that is drawn anew at every step gives a mode of step dt a state of variance dt, so that the slow modes
         start as a small part of the output. With `normalises_drive` all modes start alike.
         """
-        is_modal = self.layer in ("s5", "s7")
+        is_modal = self.layer in ("s5", "selective_s5")
         config = TemporalConfig(
             name=self.layer,
-            **{"dt_min": 0.03, "dt_max": 0.4, "num_blocks": 8 if is_modal else 1, **self.temporal},
+            **{**_USUAL, "num_blocks": 8 if is_modal else 1, **self.temporal},
         )
         if self.is_gated:
             layer: TemporalLayer = GatedBlock(S5SSM(DIM, config), DIM)
@@ -65,7 +67,7 @@ class Variant:
                 parameter.mul_(self.start.get(name.removeprefix("ssm."), 1.0))
             if self.normalises_drive:
                 ssm: Any = layer.ssm
-                dt = F.softplus(ssm.to_step.bias) if self.layer == "s7" else ssm.log_step.exp()
+                dt = F.softplus(ssm.to_step.bias) if self.layer == "selective_s5" else ssm.log_step.exp()
                 ssm.B.mul_(dt[:, None, None] ** -0.5)
         return layer
 
@@ -90,8 +92,8 @@ class InputGatedS5(S5SSM):
 VARIANTS = {
     "lstm": Variant("lstm"),
     "s5": Variant("s5"),
-    "s7": Variant("s7"),
-    "s7, zoh": Variant("s7", {"discretization": "zoh"}),
+    "selective_s5": Variant("selective_s5"),
+    "selective_s5, zoh": Variant("selective_s5", {"discretization": "zoh"}),
     "s4d": Variant("s4d", {"state_size": 4}),
     # what S5 could lack
     "s5, gated block": Variant("s5", is_gated=True),
@@ -110,19 +112,25 @@ VARIANTS = {
     "s5, one HiPPO block": Variant("s5", {"num_blocks": 1}),
     "s5, 96 modes": Variant("s5", {"state_size": 96, "num_blocks": 32}),
     "s5, Re not clipped": Variant("s5", {"clip_real": False}),
-    # what S7 and the LSTM could gain
-    "s7, zoh, dt 0.005 to 0.4": Variant("s7", {"discretization": "zoh", "dt_min": 0.005}),
-    "s7, zoh, no oscillation at the start": Variant("s7", {"discretization": "zoh"}, start={"imag": 0.0}),
-    "s7, no oscillation at the start": Variant("s7", start={"imag": 0.0}),
-    "s7, feed-forward block": Variant("s7", {"s7_block": "feed_forward"}),
-    "s7, zoh, feed-forward block": Variant("s7", {"discretization": "zoh", "s7_block": "feed_forward"}),
-    "s7, zoh, selectivity 0.1": Variant("s7", {"discretization": "zoh"}, start={"to_step.weight": 0.1}),
-    "s7, normalised drive": Variant("s7", normalises_drive=True),
-    "s7, D = 0 at the start": Variant("s7", start={"D": 0.0}),
-    "s7, half state": Variant("s7", {"half_state": True, "num_blocks": 6}),
-    "s7, A, B, dt at a tenth of the rate": Variant("s7", ssm_lr=0.1),
-    "s7, dt 0.005 to 0.4": Variant("s7", {"dt_min": 0.005}),
-    "s7, dt 0.005 to 0.1": Variant("s7", {"dt_min": 0.005, "dt_max": 0.1}),
+    # what selective S5 and the LSTM could gain
+    "selective_s5, zoh, dt 0.005 to 0.4": Variant("selective_s5", {"discretization": "zoh", "dt_min": 0.005}),
+    "selective_s5, zoh, no oscillation at the start": Variant(
+        "selective_s5", {"discretization": "zoh"}, start={"imag": 0.0}
+    ),
+    "selective_s5, no oscillation at the start": Variant("selective_s5", start={"imag": 0.0}),
+    "selective_s5, feed-forward block": Variant("selective_s5", {"block": "feed_forward"}),
+    "selective_s5, zoh, feed-forward block": Variant(
+        "selective_s5", {"discretization": "zoh", "block": "feed_forward"}
+    ),
+    "selective_s5, zoh, selectivity 0.1": Variant(
+        "selective_s5", {"discretization": "zoh"}, start={"to_step.weight": 0.1}
+    ),
+    "selective_s5, normalised drive": Variant("selective_s5", normalises_drive=True),
+    "selective_s5, D = 0 at the start": Variant("selective_s5", start={"D": 0.0}),
+    "selective_s5, half state": Variant("selective_s5", {"half_state": True, "num_blocks": 6}),
+    "selective_s5, A, B, dt at a tenth of the rate": Variant("selective_s5", ssm_lr=0.1),
+    "selective_s5, dt 0.005 to 0.4": Variant("selective_s5", {"dt_min": 0.005}),
+    "selective_s5, dt 0.005 to 0.1": Variant("selective_s5", {"dt_min": 0.005, "dt_max": 0.1}),
 }
 
 

@@ -69,10 +69,11 @@ class Recipe:
 
     def temporal(self, name: str) -> TemporalConfig:
         """Return the configuration of the layer `name`; a layer without modes takes only what applies to it."""
-        blocks = self.num_blocks if name in ("s5", "s7") else 1
+        blocks = self.num_blocks if name in ("s5", "selective_s5") else 1
         return TemporalConfig(
             name=name,
             discretization=self.discretization,
+            block="gated",
             bandlimit=0.0,
             dt_min=self.dt_min,
             dt_max=self.dt_max,
@@ -231,7 +232,7 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> int:
     """Run the command line of a study; a user's mistake gives one line and status 2."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.sequence.{study.name}")
     parser.add_argument("--seeds", type=int, default=3, help="models of each layer")
-    parser.add_argument("--layers", nargs="+", default=["s5", "s7"], choices=sorted(TEMPORAL_LAYERS))
+    parser.add_argument("--layers", nargs="+", default=["s5", "selective_s5"], choices=sorted(TEMPORAL_LAYERS))
     parser.add_argument("--epochs", type=int, default=study.recipe.epochs, help="fewer for a trial")
     parser.add_argument("--json", type=Path, required=True, help="results; finished models are not trained again")
     chosen = parser.parse_args(arguments)

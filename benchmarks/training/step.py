@@ -30,8 +30,9 @@ LAYERS = {
     "s5-half": TemporalConfig(half_state=True),
     "s4d": TemporalConfig(name="s4d"),
     "s4": TemporalConfig(name="s4"),
-    "s7": TemporalConfig(name="s7", discretization="zoh", s7_block="feed_forward"),  # as in configs/temporal/s7.yaml
-    "s7-gated": TemporalConfig(name="s7"),
+    "selective_s5": TemporalConfig(name="selective_s5"),
+    "selective_s5-gated": TemporalConfig(name="selective_s5", discretization="bilinear", block="gated"),
+    "s7": TemporalConfig(name="s7"),
     "lstm": TemporalConfig(name="lstm"),
 }
 LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"

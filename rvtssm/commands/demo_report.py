@@ -117,7 +117,7 @@ def _memory_over_rates(result: DemoResult) -> str:
             "An LSTM has no time step: at another rate it forgets in as many steps as in training, not in as much time."
         )
     return (
-        f"The memory, {result.temporal_layer.upper()}, is a system in continuous time, and each of its steps is "
+        f"The memory, temporal={result.temporal_layer}, is a system in continuous time, and each of its steps is "
         "computed from the stride. So finer steps lead to about the same state, and the rate costs little as long as "
         "windows look as in training."
     )
@@ -151,8 +151,8 @@ def _next_steps(result: DemoResult) -> list[str]:
         "Watch the recordings on a web page, and move the rate meanwhile": f"rvtssm serve checkpoint={weights} "
         f"recording={shlex.quote(str(recording.parent))}",
         "Measure for how long the detector remembers": f"rvtssm audit checkpoint={weights} out=DIR",
-        "Compare with an LSTM, over three trainings each": "rvtssm study experiment=demo temporal=s7,lstm seed=0,1,2 "
-        "window=slide,shrink frequencies_hz=[20,200] out=study",
+        "Compare with an LSTM, over three trainings each": "rvtssm study experiment=demo "
+        "temporal=selective_s5,lstm seed=0,1,2 window=slide,shrink frequencies_hz=[20,200] out=study",
         "Train on recordings with labels": "rvtssm train dataset=gen1 dataset.raw_dir=DIR model=base out=DIR",
         "Write the detector as one file for other programs": f"rvtssm export checkpoint={weights} out=model.onnx",
     }

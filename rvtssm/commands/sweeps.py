@@ -1,6 +1,6 @@
 """Many configurations from one command line: the axes and variants of a study, and the sweeps of Hydra itself.
 
-An axis is a word in Hydra's syntax of sweeps, such as `temporal=s5,s7` or `seed=range(0,3)`.
+An axis is a word in Hydra's syntax of sweeps, such as `temporal=s5,selective_s5` or `seed=range(0,3)`.
 """
 
 import functools

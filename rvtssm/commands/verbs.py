@@ -72,7 +72,7 @@ VERBS = {
     ),
     "study": Verb(
         "train and evaluate every point of a grid, with tables of means and intervals; key=value,value ... out=DIR",
-        "experiment=demo temporal=s7,lstm seed=0,1,2 window=slide,shrink frequencies_hz=[20,200] out=study",
+        "experiment=demo temporal=selective_s5,lstm seed=0,1,2 window=slide,shrink frequencies_hz=[20,200] out=study",
         ("evaluation", "windows"),
         ("study", "synthetic", "preprocess", "training", *_TRAINED),
         ("out", "seed", "precision"),

@@ -94,14 +94,10 @@ class CheckpointMeta:
             )
         note = meta.get("note")
         check_note("note", note)  # a line of the terminal, from a file that may be anyone's
-        temporal = dict(meta["temporal"])
-        if "stages" in temporal:  # older checkpoints number the stages with memory, 1 to 4, finest first
-            stages = temporal.pop("stages")
-            temporal["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
         return cls(
             DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
             ModelConfig(**meta["model"]),
-            TemporalConfig(**temporal),
+            TemporalConfig.from_stored(meta["temporal"]),
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
             meta["prepared_dir"],

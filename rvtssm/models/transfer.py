@@ -20,7 +20,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 # what decides how the numbers of a temporal layer are laid out and what they mean
-_LAYOUT = ("name", "half_state", "bidirectional", "s7_mode", "s7_block")
+_LAYOUT = ("name", "half_state", "bidirectional", "block", "discretization")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
 from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class _Block(TemporalLayer):
@@ -100,7 +101,7 @@ class GLUBlock(_Block):
 
 
 class GatedBlock(_Block):
-    """The block around S7: norm, layer, y * sigmoid(W gelu(y)), residual."""
+    """The block of S7: norm, layer, y * sigmoid(W gelu(y)), residual."""
 
     def __init__(self, ssm: TemporalLayer, dim: int) -> None:
         super().__init__(ssm)
@@ -109,3 +110,12 @@ class GatedBlock(_Block):
 
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         return x + y * torch.sigmoid(self.gate(F.gelu(y)))
+
+
+_BLOCKS: dict[str, type[SSMBlock] | type[GatedBlock]] = {"feed_forward": SSMBlock, "gated": GatedBlock}
+
+
+def in_block(ssm: TemporalLayer, dim: int, config: TemporalConfig) -> SSMBlock | GatedBlock:
+    """Return the layer as the detector uses it: inside the block `temporal.block`."""
+    assert config.block is not None
+    return _BLOCKS[config.block](ssm, dim)

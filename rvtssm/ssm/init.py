@@ -139,3 +139,12 @@ def truncated_normal(*shape: int, std: float) -> Tensor:
     """Draw normal numbers cut at two of their standard deviations, scaled so that their own is `std`; float64."""
     raw = std / 0.87962566103423978  # the standard deviation of a unit normal cut at -2 and 2
     return torch.nn.init.trunc_normal_(torch.empty(*shape, dtype=torch.float64), std=raw, a=-2 * raw, b=2 * raw)
+
+
+def linear_from(weight: Tensor, bias: Tensor) -> torch.nn.Linear:
+    """Return a linear layer with these initial values."""
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    return layer

@@ -70,7 +70,7 @@ class TemporalLayer(nn.Module, ABC):
         """
         raise UserError(
             f"{type(self).__name__} cannot be exported: it has no step in real numbers whose length is an input; "
-            "use s5, s4d, s4 or s7 with its default settings, or lstm"
+            "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm"
         )
 
     def spectrum(self) -> Spectrum | str:

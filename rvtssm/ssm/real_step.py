@@ -101,7 +101,7 @@ class RealStep(TemporalLayer):
 
 
 class RealSharedStep(RealStep):
-    """The step of modes that all features share, as in S5 and S7: x' = decay x + gain B u, y = Re(C x) + D u."""
+    """The step of modes that all features share, as in S5: x' = decay x + gain B u, y = Re(C x) + D u."""
 
     @abstractmethod
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ class S4SSM(PerFeatureLayer):
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
         self.C = nn.Parameter(torch.randn(dim, size // 2, 2) * 0.5**0.5)
         self.D = nn.Parameter(normal(dim))
-        self.discretization = config.discretization
+        self.discretization = config.step_rule()
 
     def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:
         """Return the layer at a step scale: its discrete matrices, in real numbers."""

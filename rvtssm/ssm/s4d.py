@@ -39,7 +39,7 @@ class S4DSSM(PerFeatureLayer):
         self.C = nn.Parameter(torch.randn(dim, len(lambda_), 2) * 0.5**0.5)
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
-        self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
+        self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
 
     def modes(self) -> tuple[Tensor, Tensor]:

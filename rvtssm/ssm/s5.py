@@ -53,7 +53,7 @@ class S5SSM(TemporalLayer):
         self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(normal(dim))
         self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
-        self.discretization, self.bandlimit_at = config.discretization, config.bandlimit_at
+        self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
         self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
         self.scan = config.scan

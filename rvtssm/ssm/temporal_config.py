@@ -1,40 +1,49 @@
 """The settings of temporal layers. This file does not import torch, so that wrong settings are found at once."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rvtssm.system.limits import check_at_least, check_choice
 from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
+# what a layer is unless it is told otherwise
+_DISCRETIZATIONS = {"selective_s5": "zoh"}  # a long step then erases the state, which bilinear, of all others, cannot
+_BLOCKS = {"selective_s5": "feed_forward", "s7": "gated"}
 
 
 @dataclass
 class TemporalConfig:
     """Which temporal layer the detector uses, and how it is made.
 
-    A key that names no layer applies to s4, s4d, s5 and s7. Layers ignore the keys of other layers, and lstm and s7
-    with `eq4` ignore the keys about modes. But `bandlimit`, `bidirectional` and `dws_conv` raise a ValueError if the
-    chosen layer does not have them.
+    A key that names no layer applies to s4, s4d, s5 and selective_s5. Layers ignore the keys of other layers, but
+    `bandlimit`, `bidirectional` and `dws_conv` raise a ValueError if the chosen layer does not have them. A
+    `discretization` or `block` that is None takes the value that the layer has by default, and stays None if the layer
+    has no such choice.
     """
 
     name: str = "s5"  # one of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS
     strides: tuple[int, ...] | None = None  # the strides of the backbone at which state is carried; None: all
-    discretization: str = "bilinear"  # one of rvtssm.ssm.discretize.DISCRETIZATIONS
+    # One of rvtssm.ssm.discretize.DISCRETIZATIONS; None: zoh in selective_s5, bilinear in s4, s4d and s5.
+    discretization: str | None = None
     # Fraction of the Nyquist rate above which modes are masked, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
     bandlimit: float | None = None
     bandlimit_at: str = "train_step"  # or "current_step": the step that defines the Nyquist rate
-    dt_min: float = 0.001  # the modes' own steps start log-uniform in [dt_min, dt_max]
+    dt_min: float = 0.001  # s7 as well: the modes' own steps start log-uniform in [dt_min, dt_max]
     dt_max: float = 0.1  # the largest of these steps
-    # Number of modes, conjugates included; None: the number of features in s5 and s7, 64 per feature in s4 and s4d.
+    # Number of modes, conjugates included; None: 64 per feature in s4 and s4d, the number of features elsewhere.
     state_size: int | None = None
-    half_state: bool = False  # s5, s7: keep one mode of each conjugate pair, y = 2 Re(C x); s4 and s4d always do
+    half_state: bool = False  # s5, selective_s5: keep one mode of each conjugate pair, as s4 and s4d always do
     init: str = "legs"  # one of rvtssm.ssm.init.INITIAL_MODES; s4 has only this one
     num_blocks: int = 1  # HiPPO blocks on the diagonal of the initial state matrix; s4 always has one
-    scan: str = "auto"  # s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps; weights do not keep it
+    scan: str = "auto"  # s5, selective_s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps
     clip_real: bool = True  # s5: hold Re(lambda) <= -1e-4; the parameters of the others allow no unstable mode
     bidirectional: bool = False  # s5, offline use: a second scan from the end of the chunk
-    s7_mode: str = "selective_dt"  # or "eq4", the literal form of the paper, which has no step; see rvtssm.ssm.s7
-    s7_block: str = "gated"  # of the paper; or "feed_forward", the block that s5 has; see rvtssm.ssm.block
+    # selective_s5, s7: feed_forward, the block of s5, by default in selective_s5, or gated, that of the paper of S7.
+    block: str | None = None
     dws_conv: bool = False  # lstm: a depthwise convolution shows each pixel the states around it, as in RVT
     dws_conv_only_hidden: bool = True  # lstm: convolve the hidden state only; False: the input as well
     dws_conv_kernel_size: int = 3  # lstm: pixels, odd
@@ -52,13 +61,43 @@ class TemporalConfig:
             raise UserError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; needed is 0 < dt_min <= dt_max")
         check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
         check_choice("temporal.scan", self.scan, SCANS)
-        check_choice("temporal.s7_mode", self.s7_mode, ("selective_dt", "eq4"))
-        check_choice("temporal.s7_block", self.s7_block, ("gated", "feed_forward"))
+        self.discretization = self.discretization or _DISCRETIZATIONS.get(self.name, "bilinear")
+        if self.name in ("s7", "lstm"):
+            self.discretization = None
+        check_choice("temporal.block", self.block, (*_BLOCKS.values(), None))
+        self.block = (self.block or _BLOCKS[self.name]) if self.name in _BLOCKS else None
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
                 raise UserError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} has it")
         if self.dws_conv_kernel_size < 1 or self.dws_conv_kernel_size % 2 == 0:
             raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> TemporalConfig:
+        """Return the settings in a description of weights, of any age.
+
+        Descriptions without `block` are from a time when selective_s5 was called s7, and `bandlimit` None meant 0.5 in
+        s5 and s4d.
+        """
+        settings = dict(stored)
+        if "stages" in settings:  # the stages with memory, numbered from 1, finest first
+            stages = settings.pop("stages")
+            settings["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
+        if "block" not in settings:
+            mode, block = settings.pop("s7_mode", "selective_dt"), settings.pop("s7_block", "gated")
+            if settings["name"] == "s7" and mode != "selective_dt":
+                raise UserError(
+                    f"the weights are of an earlier S7, temporal.s7_mode={mode}, which had no step to rescale and is "
+                    "no longer here; use the version of rvtssm that wrote them, or train temporal=s7 anew"
+                )
+            if settings["name"] == "s7":
+                settings |= {"name": "selective_s5", "block": block}
+        return cls(**settings)
+
+    def step_rule(self) -> str:
+        """Return `discretization` of a layer that has one."""
+        assert self.discretization is not None
+        return self.discretization
 
     def refuse_bandlimit(self, reason: str) -> None:
         """Raise a ValueError if a bandlimit is set. Layers without fixed modes call this when they are built."""

@@ -7,13 +7,15 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from rvtssm.ssm.block import in_block
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
 from rvtssm.ssm.s4d import S4D
 from rvtssm.ssm.s5 import S5
-from rvtssm.ssm.s7 import build_s7
+from rvtssm.ssm.s7 import S7SSM
+from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_choice
 
@@ -21,7 +23,8 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
     "s4d": S4D,
     "s5": S5,
-    "s7": build_s7,
+    "selective_s5": lambda dim, config: in_block(SelectiveS5(dim, config), dim, config),
+    "s7": lambda dim, config: in_block(S7SSM(dim, config), dim, config),
     "lstm": LSTM,
 }
 
@@ -31,7 +34,8 @@ _has_no_values = ContextVar("without_values", default=False)
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """Build the layer `config.name` over `dim` features. Raise ValueError for names that do not exist."""
     check_choice("temporal.name", config.name, TEMPORAL_LAYERS)
-    check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
+    if config.discretization is not None:
+        check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
     build = TEMPORAL_LAYERS[config.name]
     if _has_no_values.get():
         with torch.device("meta"):

@@ -82,8 +82,8 @@ def test_a_step_lowers_the_loss(study, layer):
         assert model.loss(inputs, targets, step_scale) < before
 
 
-def test_the_pendulum_leaves_the_first_time_steps_of_s7_to_the_layer():
-    (block, *_) = pendulum.build_model("s7", RECIPE).layers
+def test_the_pendulum_leaves_the_first_time_steps_of_selective_s5_to_the_layer():
+    (block, *_) = pendulum.build_model("selective_s5", RECIPE).layers
     dt = F.softplus(block.ssm.to_step.bias)
     assert RECIPE.dt_min <= dt.min() * (1 + 1e-4) and dt.max() <= RECIPE.dt_max * (1 + 1e-4)
 
@@ -135,8 +135,8 @@ def test_finished_models_are_not_trained_again(tmp_path):
 
 
 def test_a_seed_gives_the_same_model_whatever_was_trained_before(tmp_path):
-    both = run_study(STUDY, ["lstm", "s7"], 1, tmp_path / "both.json", quiet())
-    alone = run_study(STUDY, ["s7"], 1, tmp_path / "alone.json", quiet())
+    both = run_study(STUDY, ["lstm", "selective_s5"], 1, tmp_path / "both.json", quiet())
+    alone = run_study(STUDY, ["selective_s5"], 1, tmp_path / "alone.json", quiet())
     assert both[1]["test_mse"] == alone[0]["test_mse"]
 
 

@@ -71,13 +71,13 @@ def test_values_at_the_start_are_scaled():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["s5", "s7"])
+@pytest.mark.parametrize("name", ["s5", "selective_s5"])
 def test_with_a_normalised_drive_all_modes_start_alike(name):
     variance = {}
     for normalises_drive in (False, True):
         torch.manual_seed(0)
         ssm = Variant(name, normalises_drive=normalises_drive).build().ssm
-        if name == "s7":
+        if name == "selective_s5":
             ssm.to_step.weight.zero_()  # the steps of zero input
         _, state = ssm(torch.randn(200, 300, study.DIM), ssm.init_state(300))
         variance[normalises_drive] = state.abs().square().mean(0)
@@ -85,7 +85,7 @@ def test_with_a_normalised_drive_all_modes_start_alike(name):
     assert variance[True].min() > 0.2 and variance[True].max() < 2.5  # the rows of B have different lengths
 
 
-@pytest.mark.parametrize("layer", ["s5", "s7", "lstm"])
+@pytest.mark.parametrize("layer", ["s5", "selective_s5", "s7", "lstm"])
 def test_scores_carry_the_state_from_the_first_step_to_the_last(layer):
     torch.manual_seed(0)
     net, data = SpriteNet(Variant(layer).build()), simulate(2, 2 * study._TEST_CHUNK + 3, 0)

@@ -17,7 +17,7 @@ from benchmarks.training import step
 from rvtssm.commands.composition import compose
 from rvtssm.models.model_config import ModelConfig
 
-GATED = ("temporal.discretization=bilinear", "temporal.s7_block=gated")
+GATED = ("temporal.discretization=bilinear", "temporal.block=gated")
 TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)  # few parts are exported faster
 
 
@@ -35,9 +35,10 @@ built = streaming.build_checkpoint
 
 
 @pytest.mark.parametrize("layers", [streaming.LAYERS, step.LAYERS], ids=["streaming", "training"])
-def test_s7_of_the_benchmarks_is_that_of_the_configuration(layers):
-    assert layers["s7"] == compose(["temporal=s7"]).temporal
-    assert layers["s7-gated"] == compose(["temporal=s7", *GATED]).temporal
+def test_layers_of_the_benchmarks_are_those_of_the_configuration(layers):
+    for name in ("s5", "selective_s5", "s7", "lstm"):
+        assert layers[name] == compose([f"temporal={name}"]).temporal
+    assert layers["selective_s5-gated"] == compose(["temporal=selective_s5", *GATED]).temporal
 
 
 def measured(steps):
@@ -155,7 +156,7 @@ def test_a_cuda_graph_takes_the_same_steps():
         (["--threads", "0"], "--threads 0"),
         (["--sizes", "huge"], "--sizes huge: choose from toy"),
         (["--only", "speed"], "--only speed: choose from steps, rates, memory"),
-        (["--layers", "s6"], "--layers s6: choose from s5, s7, s7-gated, lstm"),
+        (["--layers", "s6"], "--layers s6: choose from s5, selective_s5, selective_s5-gated, s7, lstm"),
         (
             ["--forms", "eager,engine"],
             "--forms engine: choose from eager, eager bf16, compiled, onnxruntime,",

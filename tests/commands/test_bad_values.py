@@ -100,7 +100,7 @@ def test_what_is_free_is_there():
     ("overrides", "message"),
     [
         (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
-        (("temporal.name=s6",), "temporal.name='s6'; choose from s4, s4d, s5, s7, lstm"),
+        (("temporal.name=s6",), "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm"),
         (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
         (("training.precision=bf16",), "training.precision='bf16'; choose from auto, 32-true"),
         (("training.accelerator=npu",), "training.accelerator='npu'; choose from auto, cpu, gpu"),

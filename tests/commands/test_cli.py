@@ -118,7 +118,7 @@ MAY_IMPORT = (
     (["train", "dataset=gen1"], ()),
     (["demo", "synthetic.num_test=0"], ()),
     (["evaluate"], ()),
-    (["study", "temporal=s5,s7"], ()),
+    (["study", "temporal=s5,selective_s5"], ()),
     (["predict", "checkpoint=model.ckpt"], ()),
     (["live", "checkpoint=nobody"], ()),
     (["serve", "checkpoint=nobody"], ()),

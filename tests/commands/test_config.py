@@ -25,6 +25,7 @@ from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.prediction.inference_config import ExportConfig
 from rvtssm.simulation.simulation_config import CAMERAS
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training.training_config import TrainingConfig
 
@@ -77,6 +78,15 @@ def test_a_model_is_the_size_of_that_name(size):
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_a_temporal_file_names_its_layer(name):
     assert compose([f"temporal={name}"]).temporal.name == name
+
+
+@pytest.mark.parametrize("experiment", [[], ["experiment=demo"]])
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_a_temporal_file_says_no_more_than_the_name(name, experiment):
+    by_file, by_name = compose([*experiment, f"temporal={name}"]), compose([*experiment, f"temporal.name={name}"])
+    assert by_file.temporal == by_name.temporal
+    own = TemporalConfig(name=name)
+    assert (by_file.temporal.discretization, by_file.temporal.block) == (own.discretization, own.block)
 
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)

@@ -102,7 +102,10 @@ def test_the_demo_writes_one_page_to_send_on(demo):
         frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
         assert opened.streams.video[0].codec_context.name == "h264"
     assert frame.shape[:2] >= (128, 192) and frame.std() > 0
-    assert "objects that have stood still for 0.25 s" in page and "The memory, S7, is a system in continuous" in page
+    assert (
+        "objects that have stood still for 0.25 s" in page
+        and "The memory, temporal=selective_s5, is a system in continuous" in page
+    )
     assert ">carried</td>" in page and ">reset at every step</td>" in page
 
 

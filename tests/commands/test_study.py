@@ -131,7 +131,11 @@ def test_the_points_are_the_product_of_all_axes():
 
 
 def test_the_command_line_replaces_axes_of_the_same_key():
-    words = ['study.axes=["seed=0,1","temporal=s5,s7","evaluation.bootstrap=0,9"]', "temporal=lstm,s4", "seed=7"]
+    words = [
+        'study.axes=["seed=0,1","temporal=s5,selective_s5","evaluation.bootstrap=0,9"]',
+        "temporal=lstm,s4",
+        "seed=7",
+    ]
     config, points = compose_study(words)
     assert {(each.evaluation.bootstrap, each.temporal.name, each.seed) for _, each in points} == {
         (number, name, 7) for number in (0, 9) for name in ("lstm", "s4")
@@ -394,8 +398,8 @@ def test_the_memory_study_composes():
         name, _, is_gated = layer.partition("-")
         assert (each.temporal.name, each.windows.representation) == (name, frames or "histogram")
         assert each.dataset.source == ("raw" if frames else None)
-        block = ("zoh", "feed_forward") if name == "s7" and not is_gated else ("bilinear", "gated")
-        assert (each.temporal.discretization, each.temporal.s7_block) == block
+        wanted = {"s5": ("bilinear", None), "lstm": (None, None), "selective_s5": ("zoh", "feed_forward")}[name]
+        assert (each.temporal.discretization, each.temporal.block) == (("bilinear", "gated") if is_gated else wanted)
 
 
 @pytest.mark.parametrize("study", ["rates", "memory"])
@@ -406,14 +410,14 @@ def test_the_tables_of_a_study_are_those_of_its_rows(study):
 @pytest.mark.parametrize("page", ["README.md", "docs/any_rate.md"])
 @pytest.mark.parametrize("window", ["slide", "shrink"])
 def test_the_tables_of_the_pages_are_those_of_the_study(page, window):
-    """Frames without windows are shown once, and the first page leaves S7 in the block of its paper to the second."""
+    """Frames without windows are shown once, and the first page leaves the gated block to the second."""
     part = study_markdown(committed_scores("memory")).split(f"`window={window}`:")[1].split("`window=")[0]
     rows = [row for row in part.splitlines() if row.startswith(("| s", "| lstm")) and row.count("|") == 9]
-    assert len(rows) == (8 if window == "slide" else 7)  # s7-surfaces has one score, since all windows give the same
+    assert len(rows) == (8 if window == "slide" else 7)  # surfaces have one score, since all windows give the same
     for row in rows:
         name, seeds, *cells = row.strip("| ").split(" | ")
         layer, frames = _layer_and_frames(name)
-        if (not frames or window == "slide") and not (page == "README.md" and layer == "s7-gated"):
+        if (not frames or window == "slide") and not (page == "README.md" and layer == "selective_s5-gated"):
             shown = " | ".join([layer, seeds, f"none: {frames}" if frames else window, *cells])
             assert f"| {shown} |" in (ROOT / page).read_text()
 

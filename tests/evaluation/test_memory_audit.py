@@ -21,6 +21,7 @@ from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
 from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
+from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -132,13 +133,18 @@ def test_the_mask_of_a_layer_is_in_its_spectrum():
     assert spectrum_numbers(layer.spectrum(), 50.0)["num_undamped"] == 1
 
 
-@pytest.mark.parametrize(("name", "settings"), [("s5", {}), ("lstm", {}), ("s7", {"s7_mode": "eq4"})])
-def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name, settings):
-    checkpoint = live_checkpoint(name)
-    if settings:
-        config = replace(checkpoint.temporal_config, **settings)
-        meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, config, checkpoint.windows)
-        checkpoint = meta.with_detector(meta.build().eval())
+@pytest.mark.parametrize(("name", "refuses"), [("s5", False), ("s7", False), ("lstm", False), ("lstm", True)])
+def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monkeypatch, name, refuses):
+    """`refuses`: as a layer from outside the package may, for which no step scale but 1 has a meaning."""
+    checkpoint, forward = live_checkpoint(name), LSTM.forward
+
+    def forward_at_one_rate(self, x, state, step_scale=1.0, grid=None):
+        if step_scale != 1:
+            raise ValueError("it runs at the rate of training only")
+        return forward(self, x, state, step_scale, grid)
+
+    if refuses:
+        monkeypatch.setattr(LSTM, "forward", forward_at_one_rate)
     events = draw_events(20_000, duration_us=1_300_000)
     audit = audit_detector(checkpoint, events, (48, 64), SMALL_AUDIT, progress=False)
     page, numbers = to_markdown(audit, "weights", "noise"), to_json(audit, "weights", "noise")
@@ -148,14 +154,14 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name
     assert numbers["carry"]["traffic"]["at the border"]["scores"] > 0
     assert numbers["cost"]["20"]["ms"] > 0
     assert len(numbers["memory_length"]["boxes"]["curve"]) == 26 - numbers["emptied_window"]
-    if settings:
-        assert "runs at the rate it was trained at only" in numbers["rescaled"]
-        assert "runs at the rate" in numbers["cost"]["200"] and "Not rescaled" in page
+    if refuses:
+        assert "the rate of training only" in numbers["rescaled"] and "the rate of training" in numbers["cost"]["200"]
+        assert "Not rescaled" in page
     else:
         assert numbers["rescaled"]["5"]["scores"] >= 0
         assert numbers["cost"]["200"]["realtime"] == pytest.approx(5 / numbers["cost"]["200"]["ms"])
-    assert ("no eigenvalues" in page) == (name != "s5")
-    assert ("ignore the step scale" in page) == (name == "lstm")
+    assert ("no eigenvalues" in page) == (name == "lstm")
+    assert ("ignore the step scale" in page) == (name == "lstm" and not refuses)
     assert page.count("\n## ") == 5
 
 

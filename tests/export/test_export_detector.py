@@ -52,12 +52,12 @@ def build(**temporal):
 
 def every_variant():
     for name in TEMPORAL_LAYERS:
-        methods = {"s4": ["bilinear"], "lstm": ["bilinear"]}.get(name, ["bilinear", "zoh", "dirac", "async"])
+        methods = {"s4": ["bilinear"], "s7": [None], "lstm": [None]}.get(name, ["bilinear", "zoh", "dirac", "async"])
         for method in methods:
             yield {"name": name, "discretization": method}
     yield {"name": "s5", "half_state": True}
-    yield {"name": "s7", "half_state": True}
-    yield {"name": "s7", "s7_block": "feed_forward", "discretization": "zoh"}
+    yield {"name": "selective_s5", "half_state": True}
+    yield {"name": "selective_s5", "block": "gated"}
     for name in ("s5", "s4d"):
         yield {"name": name, "bandlimit": 0.0}
         yield {"name": name, "bandlimit": 0.3, "bandlimit_at": "current_step", "discretization": "zoh"}
@@ -328,7 +328,6 @@ def test_other_frames_need_another_export(exported, live_checkpoint, tmp_path, m
 def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
     for temporal in (
         {"name": "s4", "discretization": "zoh"},
-        {"name": "s7", "s7_mode": "eq4"},
         {"name": "s5", "bidirectional": True},
     ):
         with pytest.raises(ValueError, match="cannot be exported"):

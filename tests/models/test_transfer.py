@@ -99,9 +99,25 @@ def test_classes_of_other_names_are_left(start):
 def test_another_temporal_layer_stays_new_as_a_whole(start, name):
     _, _, report = start(META, replace(META, temporal_config=TemporalConfig(name=name)))
     assert outcomes(report, "left") == {key for key in report if ".temporal." in key}
-    assert report["backbone.stages.0.temporal." + ("gates.weight" if name == "lstm" else "ssm.D")].reason == (
+    assert report["backbone.stages.0.temporal." + ("gates.weight" if name == "lstm" else "ssm.D")].reason.startswith(
         "made for temporal.name=s5"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("s5", {"discretization": "bilinear"}, {"discretization": "zoh"}, "temporal.discretization=bilinear"),
+        ("s4d", {"discretization": "zoh"}, {"discretization": "dirac"}, "temporal.discretization=zoh"),
+        ("selective_s5", {"discretization": "bilinear", "block": "gated"}, {}, "temporal.block=gated, temporal.disc"),
+        ("s7", {"block": "feed_forward"}, {}, "temporal.block=feed_forward"),
+    ],
+)
+def test_weights_of_another_step_or_block_are_refused_by_name(start, name, before, after, said):
+    metas = [replace(META, temporal_config=TemporalConfig(name=name, **changes)) for changes in (before, after)]
+    _, _, report = start(*metas)
+    assert outcomes(report, "left") >= {key for key in report if ".temporal.ssm." in key}
+    assert report["backbone.stages.0.temporal.ssm.D"].reason.startswith(f"made for {said}")
 
 
 def test_a_temporal_layer_of_another_size_is_not_taken_by_halves(start):

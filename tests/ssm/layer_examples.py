@@ -21,16 +21,16 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 DIM, NUM_SEQUENCES = 12, 6
 TOLERANCE = 1e-5  # of the largest value
-RATELESS = ("lstm", "s7-eq4")  # no step scale changes them
-HALVABLE = {"s5", "s7"}  # half_state is a choice
+RATELESS = ("lstm",)  # no step scale changes them
+RULELESS = {"lstm": "lstm", "s7": "s7-dirac"}  # layers without a choice of discretisation, and their labels
+HALVABLE = {"s5", "selective_s5"}  # half_state is a choice
 INITS = {"s4": ("legs",)}  # all others: every one
 
 
 def _variants() -> dict[str, TemporalConfig]:
-    variants = {name: TemporalConfig(name=name.partition("-")[0]) for name in RATELESS}
-    variants["s7-eq4"].s7_mode = "eq4"
+    variants = {label: TemporalConfig(name=name) for name, label in RULELESS.items()}
     for name in TEMPORAL_LAYERS:
-        if name in RATELESS:
+        if name in RULELESS:
             continue
         for method, half_state in product(DISCRETIZATIONS, (False, True) if name in HALVABLE else (False,)):
             for init in INITS.get(name, INITIAL_MODES):
@@ -38,17 +38,15 @@ def _variants() -> dict[str, TemporalConfig]:
                 variants[f"{name}-{method}{mode}-{init}"] = TemporalConfig(
                     name=name, discretization=method, half_state=half_state, init=init, state_size=DIM
                 )
-    variants["s7-zoh-feed-legs"] = TemporalConfig(
-        name="s7", discretization="zoh", s7_block="feed_forward", state_size=DIM
-    )
+    variants["selective_s5-zoh-gated-legs"] = TemporalConfig(name="selective_s5", block="gated", state_size=DIM)
     return variants
 
 
 def _init_in_turn(variants: dict[str, TemporalConfig]) -> dict[str, TemporalConfig]:
-    chosen = {name: variants[name] for name in RATELESS}
+    chosen = {label: variants[label] for label in RULELESS.values()}
     groups: dict[str, list[str]] = {}
     for label in variants:
-        if label not in RATELESS:
+        if label not in RULELESS.values():
             groups.setdefault(label.rpartition("-")[0], []).append(label)
     for turn, labels in enumerate(groups.values()):
         label = labels[turn % len(labels)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layer_examples import DIM, NUM_SEQUENCES, RATELESS, VARIANTS, as_tuple, assert_near, random_state, steps
+from layer_examples import DIM, NUM_SEQUENCES, VARIANTS, as_tuple, assert_near, random_state, steps
 
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -22,11 +22,10 @@ CASES = {
 }
 REFUSED = {  # what a layer says that has no step in real numbers
     **{name: "discretization" for name in CASES if name.startswith("s4-") and "bilinear" not in name},
-    "s7-eq4": "s7_mode=eq4",
     "s5-both-ways": "bidirectional=true",
 }
 # what a layer says that has no modes, by its name
-MODELESS = {"lstm": "an LSTM has no eigenvalues", "s7-eq4": "Eq4SSM has no eigenvalues"}
+MODELESS = {"lstm": "an LSTM has no eigenvalues"}
 
 
 def build(case: str):
@@ -99,7 +98,7 @@ def test_a_mode_that_the_real_step_would_divide_by_is_refused():
 def test_every_layer_has_a_spectrum_or_a_reason(case):
     layer = build(case)
     spectrum, inner = layer.spectrum(), getattr(layer, "ssm", layer)
-    if CASES[case].name == "lstm" or case in RATELESS:
+    if CASES[case].name == "lstm":
         assert isinstance(spectrum, str) and spectrum.startswith(MODELESS[case.partition("-conv")[0]])
         return
     assert isinstance(spectrum, Spectrum)
@@ -116,5 +115,6 @@ def test_every_layer_has_a_spectrum_or_a_reason(case):
 
 def test_a_spectrum_says_what_it_is_of():
     assert "eigenvalues of the whole matrix" in build("s4-bilinear-legs").spectrum().note
-    assert "at zero input" in build("s7-zoh-full-legs").spectrum().note
+    assert "at zero input" in build("selective_s5-zoh-full-legs").spectrum().note
+    assert "at zero input" in build("s7-dirac").spectrum().note
     assert build("s5-masked-now").spectrum().note == "masked at current step"

@@ -151,7 +151,7 @@ def test_the_sweeps_are_chosen_by_device(monkeypatch):
         sweeps.__wrapped__("cuda", "triton")
 
 
-@pytest.mark.parametrize("name", ["s5", "s7"])
+@pytest.mark.parametrize("name", ["s5", "selective_s5", "s7"])
 def test_a_layer_runs_the_scan_that_was_asked_for(monkeypatch, name):
     x, results = torch.randn(3, 2, 4), []
     for method in ("auto", "loop"):
@@ -256,7 +256,7 @@ def test_the_operator_keeps_the_rules_of_pytorch(kind):
     torch.library.opcheck(scan_module._scan, (*inputs, "auto"), test_utils=("test_schema", "test_faketensor"))
 
 
-@pytest.mark.parametrize("name", ["s5", "s7"])
+@pytest.mark.parametrize("name", ["s5", "selective_s5", "s7"])
 def test_layers_compile_without_a_graph_break(name):
     torch.manual_seed(0)
     layer = build_temporal_layer(TemporalConfig(name=name), 4)

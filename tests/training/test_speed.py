@@ -235,7 +235,7 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name):
 def test_held_steps_that_follow_the_input_are_one_graph_with_their_gradient():
     torch._dynamo.reset()
     torch.manual_seed(0)
-    layer, x = build_temporal_layer(TemporalConfig(name="s7", discretization="zoh"), 8), torch.randn(3, 4, 8)
+    layer, x = build_temporal_layer(TemporalConfig(name="selective_s5"), 8), torch.randn(3, 4, 8)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     gradients = []
     for each in (compiled, layer):

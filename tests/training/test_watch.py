@@ -159,7 +159,9 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
     )
 
 
-@pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("s7", None), ("s4", None)])
+@pytest.mark.parametrize(
+    ("name", "bandlimit"), [("s5", 0.5), ("s5", 0.0), ("s4d", None), ("selective_s5", None), ("s7", None), ("s4", None)]
+)
 def test_every_layer_with_modes_is_drawn(name, bandlimit):
     layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
     picture = spectrum_monitor.spectrum_figure(layer.spectrum(), STRIDE_US, "stage 1")

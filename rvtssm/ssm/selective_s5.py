@@ -1,0 +1,129 @@
+"""S5 whose steps follow the input: a selective layer that keeps its memory at any rate (ours)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization, zoh_of_many_steps
+from rvtssm.ssm.init import (
+    initial_b,
+    initial_c,
+    initial_modes,
+    linear_from,
+    log_uniform_steps,
+    normal,
+    to_pairs,
+    truncated_normal,
+)
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
+from rvtssm.ssm.real_step import RealSharedStep
+from rvtssm.ssm.scan import scan
+from rvtssm.ssm.shared_state import as_complex, as_pairs
+from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+_NO_MODES = "its modes follow the input, so they have no frequency of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `SelectiveS5` prepares from its parameters and the step scale."""
+
+    lambda_: Tensor  # (P,) complex
+    w_in: Tensor  # (2P, H)
+    w_out: Tensor  # (H, 2P)
+    rows: StepScale  # (T, G, 1), or a number
+
+
+class SelectiveS5(TemporalLayer):
+    """x' = diag(lambda) x + B u, y = Re(C x) + D u, where the input sets the step of every mode.
+
+    The step is softplus(W u + b) * r, r the step scale, so the input only stretches time. That a recurrence follows the
+    input is taken from S6 and S7 (Gu and Dao 2023, Soydan et al. 2024; for the paper's S7 see `rvtssm.ssm.s7`); this
+    way to do it is ours. lambda is complex with Re(lambda) = -exp(log_real), which is stable for all weights. At the
+    start W u is about standard normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state`
+    are as in S5. By a long step an input erases the state under `zoh`, the default; under `bilinear` it turns the
+    state around.
+
+    The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
+    """
+
+    name: ClassVar[str] = "selective_s5"
+
+    def __init__(self, dim: int, config: TemporalConfig) -> None:
+        super().__init__()
+        config.refuse_bandlimit(_NO_MODES)
+        size = dim if config.state_size is None else config.state_size
+        lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
+        self.log_real = nn.Parameter((-lambda_.real).log().float())
+        self.imag = nn.Parameter(lambda_.imag.float())
+        self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
+        self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
+        self.D = nn.Parameter(normal(dim))
+        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
+        self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
+        self.discretization, self.half_state, self.scan = config.step_rule(), config.half_state, config.scan
+
+    def init_state(self, num_sequences: int) -> Tensor:
+        """Return zeros (N, P), complex."""
+        return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
+
+    def prepare(self, step_scale: StepScale = 1.0) -> Prepared:
+        """Return the matrices in real numbers; the discrete modes need the input."""
+        with torch.autocast(self.imag.device.type, enabled=False):
+            sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
+            return Prepared(
+                lambda_=self._lambda,
+                w_in=self.B.transpose(1, 2).flatten(0, 1),
+                w_out=(self.C * sign).flatten(1),
+                rows=to_rows(to_constant(step_scale)),
+            )
+
+    def forward(self, x: Tensor, state: State, step_scale: StepScale | Prepared = 1.0) -> tuple[Tensor, Tensor]:
+        """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        assert isinstance(state, Tensor)
+        system = step_scale if isinstance(step_scale, Prepared) else self.prepare(step_scale)
+        inputs = x.to(self.D.dtype)
+        driven = F.linear(inputs, system.w_in)
+        with torch.autocast(x.device.type, enabled=False):
+            dt, rows, groups = F.softplus(self.to_step(inputs)), system.rows, 1
+            if isinstance(rows, Tensor) and rows.ndim:
+                check_fit(len(rows), rows.shape[1], *x.shape[:2])
+                rows, groups = rows[:, :, None], rows.shape[1]
+            decay, gain = self._discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
+            drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
+            states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state, self.scan)
+        return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
+
+    def real_step(self) -> TemporalLayer:
+        return _RealSelectiveS5(self)
+
+    @torch.no_grad()
+    def spectrum(self) -> Spectrum:
+        dt = F.softplus(self.to_step.bias)
+        return mode_spectrum(self._lambda, dt, note="at zero input, which sets the step of every mode; no mask")
+
+    @property
+    def _discretize(self) -> Discretization:
+        return zoh_of_many_steps if self.discretization == "zoh" else DISCRETIZATIONS[self.discretization]
+
+    @property
+    def _lambda(self) -> Tensor:
+        return torch.complex(-self.log_real.exp(), self.imag)
+
+
+class _RealSelectiveS5(RealSharedStep):
+    to_step: Tensor
+    bias: Tensor
+
+    def __init__(self, layer: SelectiveS5) -> None:
+        super().__init__(layer.discretization)
+        self.keep_matrices(layer.B, layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state))
+        self.keep(d=layer.D, to_step=layer.to_step.weight, bias=layer.to_step.bias, **{"lambda": layer._lambda})
+
+    def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
+        dt = F.softplus(F.linear(x, self.to_step, self.bias)).unflatten(0, (step_scale.shape[0], -1))
+        return dt, dt * step_scale

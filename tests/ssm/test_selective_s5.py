@@ -1,0 +1,63 @@
+"""Selective S5 beyond the laws: written out, what follows the input, its defaults and its size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from rvtssm.ssm.block import GatedBlock, SSMBlock
+from rvtssm.ssm.selective_s5 import SelectiveS5
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import build_temporal_layer
+
+DIM, SIZE = 4, 6
+
+
+def example(**changes: object):
+    """A layer without its block, an input (L, N, D) and a state, in float64."""
+    torch.manual_seed(0)
+    config = TemporalConfig(name="selective_s5", state_size=SIZE, dt_min=0.05, dt_max=0.5, **changes)
+    ssm = SelectiveS5(DIM, config).double()
+    return ssm, torch.randn(7, 2, DIM, dtype=torch.float64), torch.randn_like(ssm.init_state(2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("half_state", [False, True])
+def test_the_layer_written_out(half_state):
+    ssm, x, state = example(half_state=half_state)
+    y, last = ssm(x, state, 0.3)
+    lambda_ = torch.complex(-ssm.log_real.exp(), ssm.imag)
+    b, c = torch.view_as_complex(ssm.B), torch.view_as_complex(ssm.C) * (2 if half_state else 1)
+    for x_l, y_l in zip(x, y, strict=True):
+        decay = torch.exp(lambda_ * 0.3 * F.softplus(ssm.to_step(x_l)))
+        state = decay * state + (decay - 1) / lambda_ * (x_l.to(b.dtype) @ b.T)
+        torch.testing.assert_close(y_l, (state @ c.T).real + ssm.D * x_l)
+    torch.testing.assert_close(last, state)
+
+
+@torch.no_grad()
+def test_the_recurrence_follows_the_input():
+    """What is left of a state after one step depends on what came in: the layer selects, so it is not linear."""
+    ssm, x, state = example()
+    zero = torch.zeros_like(state)
+    left = [ssm(k * x[:1], state)[1] - ssm(k * x[:1], zero)[1] for k in (0, 1)]
+    assert (left[0] - left[1]).abs().max() > 1e-2 * left[0].abs().max()
+
+
+def test_a_held_step_and_the_block_of_s5_unless_told_otherwise():
+    layer = build_temporal_layer(TemporalConfig(name="selective_s5"), DIM)
+    assert type(layer) is SSMBlock and layer.ssm.discretization == "zoh"
+    before = build_temporal_layer(TemporalConfig(name="selective_s5", discretization="bilinear", block="gated"), DIM)
+    assert type(before) is GatedBlock and before.ssm.discretization == "bilinear"
+
+
+@pytest.mark.parametrize("half_state", [False, True])
+def test_parameter_count(half_state):
+    """Selection costs W (P, H) beside the parameters of S5, whose steps are its bias."""
+    dim = 16
+    counts = [
+        sum(p.numel() for p in build_temporal_layer(TemporalConfig(name=name, half_state=half_state), dim).parameters())
+        for name in ("s5", "selective_s5")
+    ]
+    assert counts[1] - counts[0] == dim * (dim // 2 if half_state else dim)
