@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.events.encoders import WRITERS, readout, repeated
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.header import read_text_header
-from rvtssm.events.readers.recording import EventBuffer, copy_events
+from rvtssm.events.readers.recording import EventBuffer
 from rvtssm.records import Events
 
 NUM_EVENTS = 20_000_000
@@ -92,7 +92,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 
 def _count(path: Path) -> int:
     recording = open_recording(path)
-    num_events = sum(len(block) for block in recording.iterate())
+    num_events = sum(len(block) for block in recording.iterate(reuse=True))
     recording.close()
     return num_events
 
@@ -132,7 +132,7 @@ class _Block:
 
 
 def _blocks(path: Path, kind: str) -> list[Events]:
-    return [copy_events(block) for block in open_recording(path).iterate()]
+    return list(open_recording(path).iterate())
 
 
 def _faery(path: Path, kind: str) -> list[_Block]:

@@ -129,7 +129,7 @@ def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reducti
     frame_hw = recording.sensor_hw[0] // reduction, recording.sensor_hw[1] // reduction
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
         counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
-        counted = count_as_they_close(opened.iterate(), recording.windows, counter, WINDOWS_PER_CALL)
+        counted = count_as_they_close(opened.iterate(reuse=True), recording.windows, counter, WINDOWS_PER_CALL)
         for _, frame, _, _ in detect(checkpoint, counted, None, frame_hw, PostprocessConfig()):
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])

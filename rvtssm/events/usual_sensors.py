@@ -29,7 +29,7 @@ def usual_sensor(path: Path | str) -> tuple[str, tuple[int, int]] | None:
         error = unknown
     height = width = 0
     with closing(open_recording(path, LARGEST_SIDE, LARGEST_SIDE)) as recording:
-        for events in recording.iterate():
+        for events in recording.iterate(reuse=True):
             if len(events.t):
                 height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)
     for name, (rows, columns) in USUAL_SENSORS_HW.items():

@@ -118,7 +118,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     with ExitStack() as stack:
         stack.enter_context(closing(recording))
         checksum = _Checksum(stack) if has_checksum else None
-        for block in recording.iterate():
+        for block in recording.iterate(reuse=True):
             if first_us is None:
                 first_us = int(block.t[0])
                 gap[2] = first_us

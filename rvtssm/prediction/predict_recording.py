@@ -103,7 +103,7 @@ def predict_recording(
                 ) as show,
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
-                blocks = tally.watched(source.recording.iterate())
+                blocks = tally.watched(source.blocks())
                 if sensor is not None:
                     blocks = sensor.watched(blocks)
                 counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)

@@ -67,7 +67,7 @@ def find_pseudo_boxes(
     windows = label_grid(ends_us, first_us, settings)
     reversed_recording = ReversedRecording(recording)
     back_us = np.array([reversed_recording.at(end_us) for end_us in windows.ends_us.tolist()][::-1], np.int64)
-    forward = _track_all(checkpoint, recording, recording.iterate(), windows, config)
+    forward = _track_all(checkpoint, recording, recording.iterate(reuse=True), windows, config)
     backward = _track_all(
         checkpoint, recording, reversed_recording.iterate(), label_grid(back_us, int(back_us[0]), settings), config
     )

@@ -157,7 +157,7 @@ class EventBlocks:
     """The blocks of a recording, or of `span` as in `Recording.iterate`; counts the events and notes their times."""
 
     def __init__(self, recording: Recording, **span: int) -> None:
-        self._blocks = recording.iterate(**span)
+        self._blocks = recording.iterate(**span, reuse=True)
         self.num_events = self.first_us = self.last_us = 0
 
     def __iter__(self) -> Iterator[Events]:

@@ -192,7 +192,9 @@ def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | No
     """Return the first window whose frame differs when its events are counted again; None if there is none."""
     start = 0
     with closing(plan.recording) as events:
-        for windows, frames in count_as_they_close(events.iterate(), plan.windows, plan.counter(), _FRAMES_AT_ONCE):
+        for windows, frames in count_as_they_close(
+            events.iterate(reuse=True), plan.windows, plan.counter(), _FRAMES_AT_ONCE
+        ):
             stored = sequence.histograms(start, start + len(windows))
             if not np.array_equal(stored, frames):
                 return start + int(np.argmax([np.any(a != b) for a, b in zip(stored, frames, strict=True)]))

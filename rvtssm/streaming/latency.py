@@ -33,7 +33,7 @@ def measured_latency_ms(
         config=config,
     )
     seconds: list[float] = []
-    for packet in recording.iterate():
+    for packet in recording.iterate(reuse=True):
         seconds += [window.seconds for window in detector.push(packet)]
         if len(seconds) >= _WARM_UP + _TIMED:
             break

@@ -71,7 +71,7 @@ class Replay:
     def seek(self, start_us: int) -> None:
         """Go on at a time of the recording. The next arrival says that a new stream begins."""
         self._now_us = min(max(start_us, self.first_us), self.last_us)
-        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us)
+        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us, reuse=True)
         self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
         self._set_pace()
 

@@ -88,6 +88,13 @@ class Source:
     def is_piped(self) -> bool:
         return isinstance(self.recording, PipedRecording | Camera)
 
+    def blocks(self) -> Iterator[Events]:
+        """Yield the events in blocks, whose arrays the next block may overwrite."""
+        recording = self.recording
+        return (
+            recording.iterate(reuse=True) if isinstance(recording, Recording | PipedRecording) else recording.iterate()
+        )
+
     @property
     def broke_off(self) -> str:
         """Why a piped recording ended before its end; empty where none did."""

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.readers import READERS, open_recording
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.events.readers.recording import join_events
 from rvtssm.records import Events
 
 OTHER_ENCODERS = {
@@ -73,9 +73,16 @@ def test_all_at_once(example):
 @pytest.mark.parametrize("max_events", [500, 4999, 1 << 18])
 def test_blocks_are_the_whole(example, max_events):
     recording, events = example
-    blocks = [copy_events(block) for block in recording.iterate(max_events)]
+    blocks = list(recording.iterate(max_events))
     assert all(0 < len(block) <= max_events for block in blocks)
     assert_same(join_events(blocks), events)
+
+
+def test_a_block_keeps_its_events_unless_its_arrays_may_be_reused(example):
+    recording, _ = example
+    kept, overwritten = (list(recording.iterate(5_000, reuse=reuse)) for reuse in (False, True))
+    starts = [block.t[0] for block in recording.iterate(5_000, reuse=True)]
+    assert [block.t[0] for block in kept] == starts != [block.t[0] for block in overwritten]
 
 
 def test_a_block_must_hold_the_events_of_a_word(example):
@@ -104,12 +111,12 @@ def test_a_pickled_recording_reads_the_same(example):
 def test_a_forked_child_does_not_move_the_parents_place_in_the_file(example):
     recording, events = example
     blocks = recording.iterate(10_000)
-    first = copy_events(next(blocks))
+    first = next(blocks)
     child = multiprocessing.get_context("fork").Process(target=recording.read)
     child.start()
     child.join()
     assert child.exitcode == 0
-    rest = [copy_events(block) for block in blocks]
+    rest = list(blocks)
     assert_same(join_events([first, *rest]), events)
 
 

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.recording import BACKWARD, OUTSIDE, POSITION, ByteRecording, EventBuffer, ReadFaults
+from rvtssm.events.readers.recording import (
+    BACKWARD,
+    OUTSIDE,
+    POSITION,
+    ByteRecording,
+    EventBuffer,
+    ReadFaults,
+    copy_events,
+)
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
@@ -58,10 +66,10 @@ class PipedRecording:
         self._began_us: int | None = None  # of the events that `_check_clock` counts
         self._num_since = 0
 
-    def iterate(self) -> Iterator[Events]:
+    def iterate(self, *, reuse: bool = False) -> Iterator[Events]:
         """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
 
-        Call it once. The arrays of a block are reused for the next block.
+        Call it once. `reuse` is that of `Recording.iterate`.
         """
         decoder, undecoded = self._decoder, self._undecoded
         decoder.path = Path(self.name)
@@ -80,7 +88,7 @@ class PipedRecording:
                 if len(events):
                     self.num_events += len(events)
                     last_us = int(events.t[-1])
-                    yield events
+                    yield events if reuse else copy_events(events)
                 if self.broke_off:
                     return
             try:

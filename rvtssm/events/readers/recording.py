@@ -128,12 +128,18 @@ class Recording(ABC):
             self._handle = None
 
     def iterate(
-        self, max_events: int = 1 << 16, start_us: int | None = None, end_us: int | None = None
+        self,
+        max_events: int = 1 << 16,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        *,
+        reuse: bool = False,
     ) -> Iterator[Events]:
         """Yield all events, or those with start_us <= t < end_us, in blocks of at most `max_events`.
 
-        The arrays of a block are reused for the next block, so copy what you keep. `faults` counts from the start of
-        the file to the end of the block; it is complete after an iteration over all events.
+        Every block has arrays of its own. With `reuse` the next block overwrites them, which saves a copy in loops
+        that keep no block. `faults` counts from the start of the file to the end of the block; it is complete after an
+        iteration over all events.
         """
         if max_events < MAX_EVENTS_PER_UNIT:
             raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
@@ -147,11 +153,11 @@ class Recording(ABC):
             if not is_whole:
                 block = block.between(start_us, end_us)
             if len(block):
-                yield block
+                yield block if reuse else copy_events(block)
 
     def read(self) -> Events:
         """Return all events. Use it only for files that fit in memory."""
-        return join_events([copy_events(block) for block in self.iterate()])
+        return join_events(list(self.iterate()))
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us without decoding much more than these."""
