@@ -27,7 +27,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY configs configs
 COPY rvtssm/__init__.py rvtssm/__init__.py
 COPY scripts/install.sh scripts/install.sh
-RUN bash scripts/install.sh
+RUN bash scripts/install.sh dev
 
 COPY . .
 RUN bash scripts/test.sh

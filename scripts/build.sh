@@ -6,6 +6,7 @@
 #   bash scripts/build.sh v0.1.0
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package dev
 
 version=$(.venv/bin/python -c 'import rvtssm; print(rvtssm.__version__)')
 if [ $# -gt 0 ] && [ "$1" != "v$version" ]; then

@@ -5,5 +5,6 @@
 #   bash scripts/demo.sh out=outputs/demo
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package
 
 exec .venv/bin/rvtssm demo "$@"

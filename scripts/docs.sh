@@ -5,6 +5,7 @@
 #   bash scripts/docs.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package docs
 
 .venv/bin/python scripts/site_pages.py outputs/pages
 rm -rf outputs/site

@@ -5,6 +5,7 @@
 #   bash scripts/fuzz.sh 600 7       # the mutants of seed 7
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package dev
 
 export OMP_NUM_THREADS=1
 export PYTHONPATH=.:tests

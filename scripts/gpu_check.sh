@@ -5,6 +5,7 @@
 #   bash scripts/gpu_check.sh [FOLDER]
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package dev
 
 out=${1:-outputs/gpu}
 mkdir -p "$out"

@@ -6,6 +6,7 @@
 #   bash scripts/test.sh -n 0 -x tests/ssm        # one process, stop at the first failure, one room
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install_package dev
 
 # One thread per worker, because two pools of threads on two cores slow each other down.
 export OMP_NUM_THREADS=1

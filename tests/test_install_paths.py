@@ -41,7 +41,7 @@ def instructions() -> list[tuple[str, str]]:
 def test_the_image_is_made_by_the_scripts():
     found = instructions()
     runs = [what for name, what in found if name == "RUN" and "apt-get" not in what]
-    assert runs == ["bash scripts/install.sh", "bash scripts/test.sh"]
+    assert runs == ["bash scripts/install.sh dev", "bash scripts/test.sh"]
     copied = [word for name, what in found if name == "COPY" for word in what.split()[:-1]]
     assert [path for path in copied if not (ROOT / path).exists()] == []
     before = found[: found.index(("RUN", runs[0]))]

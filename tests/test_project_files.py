@@ -70,7 +70,8 @@ def test_versions_agree():
 def test_a_tag_that_is_not_the_version_is_not_built(tmp_path):
     for name in ("scripts", "rvtssm", ".venv/bin"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "scripts/install.sh").write_text('cd "$(dirname "${BASH_SOURCE[0]}")/.."\n')  # nothing to install
+    nothing_to_install = 'cd "$(dirname "${BASH_SOURCE[0]}")/.."\ninstall_package() { :; }\n'
+    (tmp_path / "scripts/install.sh").write_text(nothing_to_install)
     (tmp_path / "rvtssm/__init__.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
     (tmp_path / "scripts/build.sh").write_text((ROOT / "scripts/build.sh").read_text())

@@ -22,8 +22,11 @@ VERBS = {
 # stands for .venv/bin/python: notes what is installed, hands everything else to a real interpreter
 STAND_IN = f"""#!/bin/sh
 case "$*" in
-    "-m pip --version") exit 0 ;;
-    "-m pip install"* | "-m uv pip install"*) echo "$*" >>installed.txt; exit ${{PIP_FAILS:-0}} ;;
+    "-m pip --version" | "-m compileall"*) exit 0 ;;
+    "-m pip config list") echo "$PIP_CONFIG_LIST" ;;
+    "-m pip install"*) echo "$*" >>fetched.txt ;;
+    "-m uv pip install"*" --dry-run "*) echo "$UV_DRY_RUN"; [ -z "$UV_DRY_RUN" ] ;;
+    "-m uv pip install"*) echo "$UV_DEFAULT_INDEX $*" >>installed.txt; exit ${{UV_FAILS:-0}} ;;
     *) exec "{sys.executable}" "$@" ;;
 esac
 """
@@ -61,36 +64,91 @@ def checkout(tmp_path) -> Path:
     return tmp_path
 
 
-def install(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(checkout / "scripts" / "install.sh")]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+def install(checkout: Path, *extras: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(checkout / "scripts" / "install.sh"), *extras]
+    unset = {"UV_DEFAULT_INDEX": "", "UV_INDEX_URL": "", "RVTSSM_TORCH": ""}
+    whole = {**os.environ, **unset, **environment}
+    return subprocess.run(command, env=whole, capture_output=True, text=True, check=False)
+
+
+def installs(checkout: Path) -> list[str]:
+    notes = checkout / "installed.txt"
+    return notes.read_text().splitlines() if notes.exists() else []
 
 
 def num_installs(checkout: Path) -> int:
-    notes = checkout / "installed.txt"
-    return len(notes.read_text().splitlines()) if notes.exists() else 0
+    return len(installs(checkout))
 
 
 def test_a_second_run_does_not_install_again(checkout):
-    assert install(checkout).returncode == 0
-    assert (checkout / "installed.txt").read_text().strip().endswith("-c constraints.txt -e .[dev]")
+    done = install(checkout)
+    assert done.returncode == 0, done.stderr
+    assert "--compile-bytecode" in installs(checkout)[0]  # by uv, which pip fetched
+    assert installs(checkout)[0].endswith(" -c constraints.txt -e .")
+    assert (checkout / "fetched.txt").read_text().endswith(" uv\n")
     assert install(checkout).returncode == 0
     assert num_installs(checkout) == 1
 
 
-def test_pytorch_for_the_cpu_only(checkout):
-    """The installer of that choice comes first. The choice changes an environment, and a later run keeps it."""
-    assert install(checkout).returncode == 0
-    assert install(checkout, RVTSSM_TORCH="cpu").returncode == 0
-    assert install(checkout).returncode == 0
-    _, first, second = (checkout / "installed.txt").read_text().splitlines()
-    assert first.startswith("-m pip install ") and first.endswith(" uv")
-    assert "--torch-backend=cpu --reinstall-package torch " in second
-    assert second.endswith("-c constraints.txt -e .[dev]")
+def test_extras_are_added_and_kept(checkout):
+    """The tests need more than the demo, and the demo after the tests needs nothing."""
+    for extras in ([], ["dev"], [], ["export", "dev"], ["dev"]):
+        assert install(checkout, *extras).returncode == 0
+    assert [line.rpartition(" ")[2] for line in installs(checkout)] == [".", ".[dev]", ".[dev,export]"]
     with (checkout / "constraints.txt").open("a") as file:
         file.write("# changed\n")
     assert install(checkout).returncode == 0
-    assert "--torch-backend=cpu" in (checkout / "installed.txt").read_text().splitlines()[-1]
+    assert installs(checkout)[-1].endswith(".[dev,export]")
+
+
+def test_an_extra_that_could_not_be_installed_is_not_kept(checkout):
+    assert install(checkout, "web", UV_FAILS="1").returncode != 0
+    assert install(checkout).returncode == 0
+    assert installs(checkout)[-1].endswith(" -e .")
+
+
+SCRIPTS_THAT_INSTALL = {"demo": "", "docs": "docs", "test": "dev", "fuzz": "dev", "gpu_check": "dev", "build": "dev"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS_THAT_INSTALL)
+def test_a_script_installs_what_it_needs(name):
+    lines = (ROOT / f"scripts/{name}.sh").read_text().splitlines()
+    source = lines.index('source "$(dirname "${BASH_SOURCE[0]}")/install.sh"')
+    assert lines[source + 1] == f"install_package {SCRIPTS_THAT_INSTALL[name]}".strip()
+
+
+def test_the_choice_of_pytorch(checkout):
+    """It is made for the machine unless it is named. Another choice changes an environment, and later runs keep it."""
+    for chosen in ({}, {"RVTSSM_TORCH": "cpu"}, {}):
+        assert install(checkout, **chosen).returncode == 0
+    first, second = installs(checkout)
+    assert "--torch-backend=auto " in first and "--torch-backend=cpu --reinstall-package torch " in second
+    assert install(checkout, "dev").returncode == 0
+    assert "--torch-backend=cpu " in installs(checkout)[-1] and "--reinstall" not in installs(checkout)[-1]
+
+
+@pytest.mark.parametrize("choice", ["", "cpu"])
+def test_where_the_index_of_pytorch_cannot_be_reached_the_ordinary_one_serves(checkout, choice):
+    done = install(checkout, RVTSSM_TORCH=choice, UV_DRY_RUN="error: Failed to fetch: https://pytorch.example/torch/")
+    assert done.returncode == 0
+    assert "torch" not in installs(checkout)[0]
+    assert f"PyTorch's own index cannot be reached (RVTSSM_TORCH={choice or 'auto'}), so" in done.stderr
+
+
+def test_any_other_error_of_the_choice_is_told_by_the_installation_itself(checkout):
+    assert install(checkout, RVTSSM_TORCH="cup", UV_DRY_RUN="error: invalid value 'cup'").returncode == 0
+    assert "--torch-backend=cup" in installs(checkout)[0]
+
+
+def test_the_registry_of_pip_is_that_of_uv(checkout):
+    """uv does not read the settings of pip; its own come first."""
+    settings = "global.cert='a.crt'\nglobal.index-url='https://mirror.example/simple'"
+    assert install(checkout, PIP_CONFIG_LIST=settings).returncode == 0
+    assert install(checkout, "web", PIP_CONFIG_LIST=settings, UV_DEFAULT_INDEX="https://own.example").returncode == 0
+    assert [line.split(" ")[0] for line in installs(checkout)] == [
+        "https://mirror.example/simple",
+        "https://own.example",
+    ]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
@@ -104,7 +162,7 @@ def test_a_change_of_what_is_wanted_installs_again(checkout, name):
 
 
 def test_an_install_that_failed_is_done_again(checkout):
-    assert install(checkout, PIP_FAILS="1").returncode != 0
+    assert install(checkout, UV_FAILS="1").returncode != 0
     assert install(checkout).returncode == 0
     assert num_installs(checkout) == 2
 
@@ -113,7 +171,7 @@ def test_a_failed_update_does_not_leave_the_old_install_looking_complete(checkou
     install(checkout)
     unchanged = (checkout / "constraints.txt").read_text()
     (checkout / "constraints.txt").write_text(unchanged + "# changed\n")
-    install(checkout, PIP_FAILS="1")
+    install(checkout, UV_FAILS="1")
     (checkout / "constraints.txt").write_text(unchanged)
     install(checkout)
     assert num_installs(checkout) == 3
