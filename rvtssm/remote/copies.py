@@ -4,12 +4,16 @@ The folder `files` of the cache holds the copies. They have the size of the orig
 folder `states` holds a file for each of them: which version it is of, and which of its blocks are there. A block is
 noted after it was written, so that a process may be killed at any moment. If the cache is larger than RVTSSM_CACHE_GB
 (50 by default), the copies that were not used for the longest time lose their content. Nobody empties a copy while
-another process holds its lock, as all do while they open a file. A file that is open stays readable.
+another process holds its lock, as all do while they open a file. A file that is open stays readable. A copy that
+another program cut short, or replaced by a link, is made anew.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import shutil
+import stat
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rvtssm.remote.object_store import RemoteFile, describe, read_range
-from rvtssm.system.atomic_files import named_if_full
 from rvtssm.system.cache import cache_folder
 from rvtssm.system.user_error import UserError
 
@@ -57,14 +60,15 @@ class State:
 
     def reset(self, path: Path, file: RemoteFile) -> None:
         """Make a new copy without content; the state must be locked for this process alone."""
-        os.ftruncate(self.descriptor, 0)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.new")
-        with open(staged, "wb") as empty:
-            empty.truncate(file.num_bytes)
-        _set_age(staged, file.version)
-        os.replace(staged, path)
-        os.pwrite(self.descriptor, _STATE.pack(_MARK, os.urandom(16), file.num_bytes, file.version), 0)
+        with _stored(path):
+            os.ftruncate(self.descriptor, 0)
+            _make_place(path)
+            staged = _state_path(path).with_suffix(".new")
+            with open(staged, "wb") as empty:
+                empty.truncate(file.num_bytes)
+            _set_age(staged, file.version)
+            os.replace(staged, path)
+            os.pwrite(self.descriptor, _STATE.pack(_MARK, os.urandom(16), file.num_bytes, file.version), 0)
 
 
 class Copy:
@@ -81,9 +85,9 @@ class Copy:
         while True:
             with locked(self.path, fcntl.LOCK_SH) as state:
                 header = state.header()
-                if header is not None and self.path.exists():
+                if header is not None and _is_intact(self.path, header[1]):
                     self.number, self.num_bytes, self.version = header
-                    self.data = os.open(self.path, os.O_RDWR)
+                    self.data = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
                     self._has = state.blocks(self.num_bytes)
                     os.utime(state.descriptor)  # the time of its last use
                     return
@@ -139,7 +143,7 @@ class Copy:
         first, stop = run
         content = memoryview(read_range(self.url, first * _BLOCK, min(stop * _BLOCK, self.num_bytes)))
         at = first * _BLOCK
-        with named_if_full(self.path):
+        with _stored(self.path):
             while content:
                 written = os.pwrite(self.data, content, at)
                 content, at = content[written:], at + written
@@ -147,7 +151,8 @@ class Copy:
         _set_age(self.data, self.version)
         with locked(self.path, fcntl.LOCK_SH) as state:
             if state.is_of(self):
-                state.note(first, stop)
+                with _stored(self.path):
+                    state.note(first, stop)
         self._has[first:stop] = b"\1" * (stop - first)
 
 
@@ -166,7 +171,8 @@ def place(path: Path, file: RemoteFile) -> None:
     """Make sure that the mirror has this version of a file."""
 
     def is_there(state: State) -> bool:
-        return (state.header() or (b"",))[1:] == (file.num_bytes, file.version) and path.exists()
+        is_current = (state.header() or (b"",))[1:] == (file.num_bytes, file.version)
+        return is_current and _is_intact(path, file.num_bytes)
 
     state_path = _state_path(path)
     if state_path.exists():
@@ -194,13 +200,13 @@ def make_room(num_bytes: int) -> None:
     if _unchecked[0] < min(1 << 26, most // 20):
         return
     _unchecked[0] = 0
-    root, states = mirror_folder("files"), mirror_folder("states")
     found: list[tuple[float, int, Path]] = []
-    for state_path in states.rglob("*"):
+    for path in mirror_folder("files").rglob("*"):
         with contextlib.suppress(FileNotFoundError):
-            path = root / state_path.relative_to(states)
-            if state_path.is_file() and (on_disk := path.stat().st_blocks * 512):
-                found.append((state_path.stat().st_mtime, on_disk, path))
+            if path.is_file() and (on_disk := path.lstat().st_blocks * 512):
+                state_path = _state_path(path)
+                used_s = state_path.stat().st_mtime if state_path.exists() else 0.0
+                found.append((used_s, on_disk, path))
     left = sum(on_disk for _, on_disk, _ in found) + num_bytes
     for _, on_disk, path in sorted(found):
         if left <= most:
@@ -208,7 +214,9 @@ def make_room(num_bytes: int) -> None:
         with contextlib.suppress(BlockingIOError), locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB) as state:
             if (header := state.header()) is not None:
                 state.reset(path, RemoteFile(*header[1:]))
-                left -= on_disk
+            else:
+                path.unlink()
+            left -= on_disk
 
 
 def _cache_bytes() -> int:
@@ -229,8 +237,9 @@ def _set_age(file: Path | int, version: bytes) -> None:
 def locked(path: Path, how: int) -> Iterator[State]:
     """Yield the state of a file, locked by `fcntl.flock`; the lock ends with the block, and with this process."""
     state_path = _state_path(path)
-    state_path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(state_path, os.O_RDWR | os.O_CREAT, 0o666)
+    with _stored(path):
+        state_path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(state_path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, how)
         yield State(descriptor)
@@ -243,7 +252,43 @@ def mirror_folder(name: str) -> Path:
 
 
 def _state_path(path: Path) -> Path:
-    return mirror_folder("states") / path.relative_to(mirror_folder("files"))
+    """Return the state of a copy: all in one folder, since the name of an object may become that of a folder."""
+    name = os.fsencode(path.relative_to(mirror_folder("files")))
+    return mirror_folder("states") / hashlib.sha256(name).hexdigest()
+
+
+def _is_intact(path: Path, num_bytes: int) -> bool:
+    """Return whether a file of this size lies in the mirror itself, and neither it nor its folders are links."""
+    root = mirror_folder("files")
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    is_inside = path.parent.resolve() == root.resolve() / path.parent.relative_to(root)
+    return is_inside and stat.S_ISREG(found.st_mode) and found.st_size == num_bytes
+
+
+def _make_place(path: Path) -> None:
+    """Make the folders of a copy. Links are removed, and copies of what was a folder or a file in the store before."""
+    root = mirror_folder("files")
+    for above in reversed(path.relative_to(root).parents[:-1]):  # from the outermost on, so that no link is followed
+        if (root / above).is_symlink() or (root / above).is_file():
+            (root / above).unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+
+
+@contextmanager
+def _stored(path: Path) -> Iterator[None]:
+    """Raise UserError, which names the object and the cache, if the disk does not take what is written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{url_of(path)} cannot be kept in {mirror_folder('files').parent} ({error.strerror or error}); make room "
+            "there, or name a folder on another disk by RVTSSM_CACHE_DIR"
+        ) from None
 
 
 def url_of(path: Path) -> str:

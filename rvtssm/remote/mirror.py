@@ -10,7 +10,7 @@ paths.
 import contextlib
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +19,9 @@ from typing import TypeVar
 from rvtssm.remote.copies import Copy, held, mirror_folder, place, remove, url_of
 from rvtssm.remote.object_store import is_url, list_files, parts_of, upload
 from rvtssm.system.atomic_files import atomic_file, named_if_full, staging_folder
+from rvtssm.system.user_error import UserError
 
+_MOST_NAME_BYTES = 255
 _REQUESTS = 16  # at once, where many files are opened
 Result = TypeVar("Result")
 
@@ -27,19 +29,41 @@ Result = TypeVar("Result")
 def local_path(where: Path | str) -> Path:
     """Return the local path of a folder or file, and of what a URL names the path in the mirror.
 
-    The mirror then has the files that the store has now. Raise ValueError if the store cannot be listed.
+    The mirror then has the files that the store has now. Raise ValueError if the store cannot be listed, or if files on
+    this machine cannot have the names of its objects.
     """
     if not is_url(where):
         return Path(where)
     url = str(where)
     path = mirror_folder("files").joinpath(*parts_of(url))
-    found = {path / name if name else path: file for name, file in list_files(url).items()}
+    listed = list_files(url)
+    _check_names(url, listed)
+    found = {path / name if name else path: file for name, file in listed.items()}
     for each, file in found.items():
         place(each, file)
     for each in [path, *path.rglob("*")]:
-        if each.is_file() and each not in found and not each.name.startswith("."):
+        if each.is_file() and each not in found:
             remove(each)
     return path
+
+
+def _check_names(url: str, names: Collection[str]) -> None:
+    """Raise UserError for an object that would be a file and a folder, or whose name is longer than a file's can be."""
+    for name in names:
+        parts = name.split("/")
+        whole_name = f"{url.rstrip('/')}/{name}"
+        if longest := next((part for part in parts if len(os.fsencode(part)) > _MOST_NAME_BYTES), None):
+            raise UserError(
+                f"{whole_name[:200]}... has a name of {len(os.fsencode(longest))} bytes, and files on this machine have "
+                f"at most {_MOST_NAME_BYTES}; give it a shorter one in the store"
+            )
+        above = ["/".join(parts[:count]) for count in range(len(parts))] if name else []
+        if shared := [folder for folder in above if folder in names]:
+            raise UserError(
+                f"{url.rstrip('/')}/{shared[0]}".rstrip("/")
+                + f" is an object, and {whole_name} lies in a folder of that name; give one of them another name, since a "
+                "file on this machine cannot also be a folder"
+            )
 
 
 def absolute_path(where: str) -> str:
@@ -142,6 +166,8 @@ class PartialFile(io.RawIOBase):
                 raise OSError("is not loaded yet")
             self.load_missing()
         num_bytes = os.preadv(self._copy.data, [view[: stop - start]], start)
+        if not num_bytes:
+            raise UserError(f"the copy of {self._copy.url} was cut short while it was read; run again")
         self._position += num_bytes
         return num_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -153,6 +154,9 @@ def test_the_cache_is_bounded_and_what_is_open_stays_readable(store, monkeypatch
     (foreign := cache_folder() / "remote" / "note.txt").write_text("of somebody")
     copies.make_room(1 << 30)
     assert not held(first) and not held(second) and first.exists() and foreign.exists()
+    (foreign := copies.mirror_folder("files") / "s3" / "bucket" / "of_an_older_version").write_bytes(CONTENT)
+    copies.make_room(1 << 30)
+    assert not foreign.exists()
     monkeypatch.setenv("RVTSSM_CACHE_GB", "much")
     with pytest.raises(ValueError, match="RVTSSM_CACHE_GB=much is not a number of gigabytes"):
         copies.make_room(1)
@@ -223,6 +227,88 @@ def test_an_upload_is_whole_or_absent_and_leaves_nothing_here(store):
         staged.write_bytes(CONTENT)
     assert store.files["s3://bucket/new/c"] == CONTENT and held(path) == 0 and path.stat().st_size == len(CONTENT)
     assert not list((cache_folder() / "remote" / "uploads").iterdir())
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 1000)
+
+
+def become_a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parents[4] / "secret")
+
+
+def have_a_link_above(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.symlink_to(path.parents[4] / "outside")
+
+
+@pytest.mark.parametrize("damage", [cut, become_a_link, have_a_link_above])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_copy_that_was_damaged_is_made_anew_and_no_link_is_followed(store, tmp_path, damage, is_listed):
+    path = mirror.local_path("s3://bucket/a")
+    (tmp_path / "secret").write_bytes(CONTENT[::-1])
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_bytes(CONTENT[::-1])
+    with mirror.whole(path):
+        pass
+    damage(path)
+    if is_listed:
+        mirror.local_path("s3://bucket/a")
+    with mirror.whole(path), mirror.open_parts(path) as file:
+        assert path.read_bytes() == CONTENT and file.read(len(CONTENT)) == CONTENT
+    assert not path.is_symlink() and path.resolve() == path
+    for other in (tmp_path / "secret", tmp_path / "outside" / "a"):
+        assert other.read_bytes() == CONTENT[::-1]
+
+
+def test_a_copy_that_is_cut_while_it_is_open_is_told(store):
+    path = mirror.local_path("s3://bucket/a")
+    with mirror.open_parts(path) as file:
+        file.read(len(CONTENT))
+        cut(path)
+        file.seek(2000)
+        with pytest.raises(ValueError, match=r"^the copy of s3://bucket/a was cut short while it was read; run again$"):
+            file.read(10)
+
+
+def test_an_object_may_become_a_folder_and_a_folder_an_object(store):
+    for name in ("s3://bucket/a/inside", "s3://bucket/a"):
+        folder = mirror.local_path("s3://bucket")
+        store.files = {name: CONTENT}
+        path = mirror.local_path("s3://bucket") / name.removeprefix("s3://bucket/")
+        with mirror.whole(path):
+            assert path.read_bytes() == CONTENT
+        assert [each for each in folder.rglob("*") if each.is_file()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a/b", r"^s3://bucket/a is an object, and s3://bucket/a/b lies in a folder of that name; give one of them"),
+        ("n" * 256, r"^s3://bucket/n+\.\.\. has a name of 256 bytes, and files on this machine have at most 255;"),
+    ],
+)
+def test_names_that_no_file_can_have_are_one_line(store, name, message):
+    store.files[f"s3://bucket/{name}"] = CONTENT
+    with pytest.raises(ValueError, match=message):
+        mirror.local_path("s3://bucket")
+    del store.files[f"s3://bucket/{name}"]
+    store.files[f"s3://bucket/{'n' * 255}"] = CONTENT
+    with mirror.whole(path := mirror.local_path("s3://bucket") / ("n" * 255)):
+        assert path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("call", ["open", "ftruncate", "pwrite", "replace"])
+def test_a_full_disk_is_one_line_that_names_the_object(store, monkeypatch, call):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = copies.mirror_folder("files") / "s3" / "bucket" / "a"
+    monkeypatch.setattr(copies.os, call, fail)
+    expected = r"^s3://bucket/a cannot be kept in /[^\n]*/remote \(No space left on device\); make room there, or name"
+    with pytest.raises(ValueError, match=expected), mirror.whole(path):
+        pass
 
 
 def test_local_paths_are_left_alone(tmp_path):
