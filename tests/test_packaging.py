@@ -56,6 +56,11 @@ def test_the_wheel_carries_every_module_and_nothing_beside_the_package(wheel):
     assert {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")} == {"rvtssm"}
 
 
+def test_the_wheel_carries_the_templates_of_pages(wheel):
+    templates = {path.name for path in (ROOT / "rvtssm/reports/templates").iterdir()}
+    assert {path.name for path in wheel.glob("rvtssm/reports/templates/*")} == templates >= {"page.html", "report.md"}
+
+
 def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
     weights = {path.name for path in named_weights.FOLDER.glob("*")}
     assert {path.name for path in wheel.glob("rvtssm/weights/*")} == weights

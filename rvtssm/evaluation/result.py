@@ -156,9 +156,11 @@ def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
 def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str]:
     """Return the lines of a Markdown table with numbers right-aligned; the first row is the head.
 
+    A bar in a cell is escaped.
+
     `first_column` is "|---|" or "|--:|", the alignment of the first column.
     """
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
     return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]
 
 

@@ -10,10 +10,19 @@ import torch
 from rich.table import Table
 
 from rvtssm.evaluation.memory_audit import Audit
+from rvtssm.reports.render import render
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files
 
 AUDIT_FILES = ("audit.md", "audit.json", "audit.png")
+_SPECTRUM_HEAD = [
+    "stride",
+    "modes",
+    "timescale ms (shortest, median, longest)",
+    "Hz (median, highest)",
+    "masked",
+    "remarks",
+]
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
 
@@ -71,47 +80,18 @@ def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
 
 def to_markdown(audit: Audit, title: str, source: str) -> str:
     """One page: what is carried, for how long, by which modes, at which rates, for what price."""
-    lines = [f"# Audit of {title}", "", f"Input: {source}. Memory of the weights: {audit.memory}.", ""]
-    lines += ["## Does the state change anything", ""]
-    lines += _markdown(["input", "state dropped", *audit.outputs], _carry_rows(audit))
-    lines += [
-        "",
-        f"Relative difference of what comes out when the state is dropped before step {audit.border}, at that step, "
-        "and when it is dropped before every step, on average. 0 % at the border: nothing is carried over it.",
-        "",
-        "## How long a window is remembered",
-        "",
-    ]
-    lines += _markdown(["", *audit.outputs], [["ms", *(_length(audit, name) for name in audit.outputs)]])
-    lines += [
-        "",
-        f"The events of window {audit.at_window} were removed: milliseconds until their effect stays at or below "
-        f"{100 * audit.threshold:g} % of the effect at that window, `>` if the input ends before. "
-        "Curves: `audit.json`.",
-        "",
-        "![effect of one window, and of cutting a step into finer ones](audit.png)",
-        "",
-        "## Frequencies and time constants of the modes",
-        "",
-    ]
-    head = ["stride", "modes", "timescale ms (shortest, median, longest)", "Hz (median, highest)", "masked", "remarks"]
-    lines += _markdown(head, [_spectrum_row(audit, stride) for stride in audit.spectra])
-    lines += ["", "## Response to the step scale", ""]
     states = [f"state {stride}" for stride in audit.spectra]
-    lines += _markdown(["finer steps", "step scale", *states, "boxes", "scores"], _rescaling_rows(audit, states))
-    if isinstance(audit.rescaled, str):
-        lines += ["", f"Not rescaled: {audit.rescaled}."]
-    elif max(audit.rescaled) > 1 and audit.rescaled == audit.not_rescaled:
-        lines += ["", "These layers ignore the step scale: they count steps, not time."]
-    lines += [
-        "",
-        "An input is held; relative difference from steps of the training length after the same physical time.",
-        "",
-        "## What a step costs",
-        "",
-    ]
-    lines += _markdown(["Hz", "ms per step (median)", "95 %", "times real time"], _cost_rows(audit))
-    return "\n".join([*lines, ""])
+    return render(
+        "audit.md",
+        title=title,
+        source=source,
+        audit=audit,
+        carry=[["input", "state dropped", *audit.outputs], *_carry_rows(audit)],
+        lengths=[["", *audit.outputs], ["ms", *(_length(audit, name) for name in audit.outputs)]],
+        spectra=[_SPECTRUM_HEAD, *(_spectrum_row(audit, stride) for stride in audit.spectra)],
+        rescaling=[["finer steps", "step scale", *states, "boxes", "scores"], *_rescaling_rows(audit, states)],
+        costs=[["Hz", "ms per step (median)", "95 %", "times real time"], *_cost_rows(audit)],
+    )
 
 
 def console_table(audit: Audit, title: str) -> Table:
@@ -208,10 +188,6 @@ def _length(audit: Audit, name: str) -> str:
 def _share(value: float) -> str:
     percent = 100 * value
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"
-
-
-def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", "|" + "--:|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _finite(value: float | None) -> float | None:

@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
+from typing import Any
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.frequency import performance_drop, published_rows
@@ -12,20 +12,17 @@ from rvtssm.evaluation.result import (
     NO_VALUE,
     EvaluationReport,
     json_interval,
-    markdown_table,
     percent,
     percent_interval,
     percents,
     to_json,
 )
-from rvtssm.reports.page import document, plot, table
 from rvtssm.reports.plots import comparison_png
+from rvtssm.reports.render import render
 from rvtssm.system.output_folder import write_files
 from rvtssm.system.user_error import UserError
 
 COMPARISON_FILES = ("comparison.json", "comparison.md", "comparison.html")
-
-_DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> list[Path]:
@@ -42,40 +39,37 @@ def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> l
 
 def comparison_markdown(reports: Mapping[str, EvaluationReport]) -> str:
     """Return a table of AP in percent over the rates of all reports, and the performance drop of each report."""
-    lines = ["## AP by inference rate", "", *markdown_table(_table_by_rate(reports), "|---|"), "", _DROP, ""]
-    if paired := _differences(reports):
-        lines += [_paired_meaning(reports), "", *markdown_table(_table_of(paired), "|---|"), ""]
-    for key, values in _settings(reports).items():
-        if len(set(values.values())) == 1:
-            lines.append(f"- {key}: {next(iter(values.values()))}")
-        else:
-            lines += [f"- {key}:", *(f"  - {name}: {value}" for name, value in values.items())]
-    return "\n".join([*lines, ""])
+    return render("comparison.md", **_values(reports))
 
 
 def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     """Return the same as a page, with a plot and with all metrics at one rate."""
-    head, *rows = _table_by_rate(reports)
-    ours, paired = {name: report.rows for name, report in reports.items()}, _differences(reports)
     names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
-    details = []
+    metrics = [["weights", "Hz", *(name.removeprefix("AP/") for name in names)]]
     for name, report in reports.items():
         row = next(row for row in report.rows if row.hz == report.breakdown_hz)
-        details.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
-    parts = [
-        "<h2>Average precision by inference rate</h2>",
-        table("rates", head, rows, f"AP in percent. {_DROP}"),
-        plot(comparison_png(ours, _published(reports)), "Average precision over the rate; dashed: published."),
-        *([_paired_table(reports, paired)] if paired else []),
-        "<h2>At one rate</h2>",
-        table("metrics", ["weights", "Hz", *(name.removeprefix("AP/") for name in names)], details, "percent"),
-        "<h2>Conditions</h2><dl>",
-    ]
-    for key, values in _settings(reports).items():
-        is_shared = len(set(values.values())) == 1
-        said = list(values.values())[:1] if is_shared else [f"{name}: {value}" for name, value in values.items()]
-        parts += [f"<dt>{escape(key)}</dt>", *(f"<dd>{escape(text)}</dd>" for text in said)]
-    return document("Evaluations side by side", [*parts, "</dl>"], _numbers(reports))
+        metrics.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
+    return render(
+        "comparison.html",
+        title="Evaluations side by side",
+        numbers=_numbers(reports),
+        rates_png=comparison_png({name: report.rows for name, report in reports.items()}, _published(reports)),
+        metrics=metrics,
+        **_values(reports),
+    )
+
+
+def _values(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
+    """Return what both templates show."""
+    differences = _differences(reports)
+    return {
+        "rates": _table_by_rate(reports),
+        "drop": "Drop: AP at the rate of training minus the mean of the other rates of its row, in points.",
+        "differences": _table_of(differences) if differences else [],
+        "paired": f"AP minus that of {next(iter(reports))}, in points, with {LEVEL:.0%} intervals: each replicate "
+        "takes the same recordings for both.",
+        "settings": _settings(reports),
+    }
 
 
 def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
@@ -99,13 +93,6 @@ def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[floa
     return found
 
 
-def _paired_meaning(reports: Mapping[str, EvaluationReport]) -> str:
-    return (
-        f"AP minus that of {next(iter(reports))}, in points, with {LEVEL:.0%} intervals: each replicate takes the same "
-        "recordings for both."
-    )
-
-
 def _table_of(paired: Mapping[str, Mapping[float, Interval]]) -> list[list[str]]:
     rates = sorted({hz for by_hz in paired.values() for hz in by_hz})
     head = ["weights", *(f"{hz:g} Hz" for hz in rates)]
@@ -116,11 +103,6 @@ def _table_of(paired: Mapping[str, Mapping[float, Interval]]) -> list[list[str]]
             for name, by_hz in paired.items()
         ),
     ]
-
-
-def _paired_table(reports: Mapping[str, EvaluationReport], paired: Mapping[str, Mapping[float, Interval]]) -> str:
-    head, *rows = _table_of(paired)
-    return table("differences", head, rows, _paired_meaning(reports))
 
 
 def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
@@ -148,7 +130,11 @@ def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float,
     }
 
 
-def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[str, str]]:
-    """Return by setting its value for each of the weights."""
-    keys = dict.fromkeys(key for report in reports.values() for key in report.settings)
-    return {key: {name: report.settings.get(key, "not measured") for name, report in reports.items()} for key in keys}
+def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, list[str]]:
+    """Return each setting once if it is the same for all weights, else with the name of each of them."""
+    found = {}
+    for key in dict.fromkeys(key for report in reports.values() for key in report.settings):
+        values = {name: report.settings.get(key, "not measured") for name, report in reports.items()}
+        is_shared = len(set(values.values())) == 1
+        found[key] = list(values.values())[:1] if is_shared else [f"{name}: {text}" for name, text in values.items()]
+    return found

@@ -5,21 +5,25 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
+from rvtssm.evaluation.bootstrap import LEVEL
+from rvtssm.evaluation.breakdown import MIN_IOU
 from rvtssm.evaluation.frequency import RateRow, published_rows
 from rvtssm.evaluation.result import (
     EvaluationReport,
-    citation,
-    markdown_table,
     percent,
+    percent_interval,
+    percents,
     rate_table,
     shift_sentence,
     to_json,
 )
-from rvtssm.reports.page import to_html
-from rvtssm.reports.plots import rates_png
+from rvtssm.prediction.inference_config import SHOWN_SCORE
+from rvtssm.reports.plots import precision_png, rates_png, shifts_png
+from rvtssm.reports.render import render
 from rvtssm.system.output_folder import write_files
 
 REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluation.png", "report.html")
@@ -57,19 +61,41 @@ def to_csv(report: EvaluationReport) -> str:
 
 def to_markdown(report: EvaluationReport) -> str:
     """Return a section with the table, the drop, the published rows if there are any, and the settings."""
-    lines = [f"## {report.title}", "", *markdown_table(rate_table(report), "|--:|")]
-    if not math.isnan(report.performance_drop):
-        meaning = f"AP at {report.reference_hz:g} Hz minus the mean of the other rates"
-        lines += ["", f"Performance drop ({meaning}): {100 * report.performance_drop:.1f} points."]
-    for sentence in _published(report):
-        lines += ["", sentence]
-    lines += ["", f"To cite: {citation(report)}."]
-    if report.time_shifts:
-        lines += ["", shift_sentence(report)]
-    if report.still_objects:
-        values = ", ".join(f"{name} {percent(ap)}" for name, ap in report.still_objects.items())
-        lines += ["", f"AP on objects that stand still: {values}."]
-    return "\n".join([*lines, "", *(f"- {name}: {value}" for name, value in report.settings.items()), ""])
+    return render("report.md", report=report, rates=rate_table(report), published=_published(report))
+
+
+def to_html(report: EvaluationReport) -> str:
+    """Return one page that contains the tables, plots and pictures of a report, and its numbers as JSON."""
+    return render(
+        "report.html",
+        title=report.title,
+        numbers=to_json(report),
+        rates=rate_table(report),
+        intervals=_intervals(report),
+        level=f"{LEVEL:.0%}",
+        published=_beside_published(report),
+        rates_png=rates_png(report.title, report.dataset, report.rows),
+        shifts_png=shifts_png(report.time_shifts) if report.time_shifts else None,
+        **details(report),
+    )
+
+
+def details(report: EvaluationReport) -> dict[str, Any]:
+    """Return the values for `templates/details.html`."""
+    values: dict[str, Any] = {"report": report, "shown_score": SHOWN_SCORE, "min_iou": MIN_IOU}
+    if (broken := report.breakdown) is None:
+        return values
+    groups = {
+        group.name: [
+            [group.name, "boxes", "AP [%]"],
+            *([part, str(group.num_boxes[part]), percent(ap)] for part, ap in group.ap.items()),
+        ]
+        for group in broken.groups
+    }
+    names = [*broken.class_names, "nothing"]
+    rows = ([name, *map(str, row)] for name, row in zip(names, broken.confusion.tolist(), strict=True))
+    confusion = [["is \\ found as", *names], *rows]
+    return values | {"groups": groups, "confusion": confusion, "precision_png": precision_png(broken.curves)}
 
 
 def write_report(report: EvaluationReport, folder: Path) -> dict[str, Path]:
@@ -88,6 +114,31 @@ def _limits(row: RateRow) -> dict[str, float]:
     """Return the ends of all intervals by name."""
     ends = {f"{name}_low": found.low for name, found in row.intervals.items()}
     return ends | {f"{name}_high": found.high for name, found in row.intervals.items()}
+
+
+def _intervals(report: EvaluationReport) -> list[list[str]]:
+    """Return the intervals of all numbers as a table, or nothing if there are none."""
+    names = report.metric_names
+    rows = [
+        [f"{row.hz:g}", *(percent_interval(row.intervals[name]) for name in names)]
+        for row in report.rows
+        if row.intervals
+    ]
+    return [["Hz", *(name.removeprefix("AP/") for name in names)], *rows] if rows else []
+
+
+def _beside_published(report: EvaluationReport) -> list[list[str]]:
+    """Return this evaluation and the published rows as a table, or nothing if none are published."""
+    published = published_rows(report.dataset)
+    if not published:
+        return []
+    rows = {"this evaluation": {row.hz: row.metrics["AP"] for row in report.rows}}
+    rows |= {f"{model} (published)": ap_by_hz for model, ap_by_hz in published.items()}
+    rates = sorted({hz for ap_by_hz in rows.values() for hz in ap_by_hz})
+    return [
+        ["", *(f"{hz:g} Hz" for hz in rates)],
+        *([name, *percents(ap_by_hz, rates)] for name, ap_by_hz in rows.items()),
+    ]
 
 
 def _published(report: EvaluationReport) -> list[str]:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -19,12 +19,12 @@ import numpy as np
 from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
 from rvtssm.evaluation.breakdown import SPEED
 from rvtssm.evaluation.frequency import performance_drop
-from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, markdown_table, percent_interval
+from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, percent_interval
 from rvtssm.reports.plots import study_png
+from rvtssm.reports.render import render
 from rvtssm.system.output_folder import write_files
 
 STUDY_FILES = ("study.json", "study.csv", "study.md", "study.tex", "study.png")
-_LATEX = {**{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def write_study(scores: Sequence[Score], settings: Mapping[str, str], folder: Pa
     content = (
         (json.dumps(plain, indent=1) + "\n").encode(),
         _csv(lines).encode(),
-        (study_markdown(scores) + "".join(f"- {key}: {value}\n" for key, value in settings.items())).encode(),
+        study_markdown(scores, settings).encode(),
         study_latex(scores).encode(),
         study_png({condition: _points(part) for condition, part in _by(lines, "condition").items()}),
     )
@@ -177,43 +177,19 @@ class _Line:
         }
 
 
-def study_markdown(scores: Sequence[Score]) -> str:
-    """Return the tables of each condition: means over seeds, intervals and differences; at the end the costs."""
-    parts = []
-    for condition, lines in _by(_lines(scores), "condition").items():
-        rates = _rates(lines)
-        parts += [f"`{condition}`:", ""] if condition else []
-        parts += [*markdown_table(_table(lines, spread), "|---|"), ""]
-        for title, number in _with_intervals(lines):
-            rows = [["model", *(f"{hz:g} Hz" for hz in rates)]]
-            rows += [[line.row, *(_cell(line, hz, number) for hz in rates)] for line in lines]
-            parts += [title, "", *markdown_table(rows, "|---|"), ""]
-        if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
-            trained = {score.reference_hz for line in lines for score in line.scores}
-            rate = f"{trained.pop():g} Hz" if len(trained) == 1 else "the rate of each training"
-            rows = [["model", *names], *([line.row, *(spread(line.on(name)) for name in names)] for line in lines)]
-            parts += [f"On objects that stand still, and by speed in frame widths per second, at {rate}:", ""]
-            parts += [*markdown_table(rows, "|---|"), ""]
-    return "\n".join([*parts, *markdown_table(_costs(scores), "|---|"), "", ""])
+def study_markdown(scores: Sequence[Score], settings: Mapping[str, str] | None = None) -> str:
+    """Return the tables of each condition (means over seeds, intervals, differences), the costs and the settings."""
+    conditions = [
+        {"name": condition, "table": _table(lines), "others": [*_with_intervals(lines), *_by_object(lines)]}
+        for condition, lines in _by(_lines(scores), "condition").items()
+    ]
+    return render("study.md", conditions=conditions, costs=_costs(scores), settings=settings or {})
 
 
 def study_latex(scores: Sequence[Score]) -> str:
     """Return one tabular per condition, with the rules of the package booktabs."""
-    lines_of = _by(_lines(scores), "condition")
-    parts = ["% needs \\usepackage{booktabs}; AP in percent, mean and standard deviation over seeds"]
-    for condition, lines in lines_of.items():
-        head, *rows = [[_escaped(cell) for cell in row] for row in _table(lines, spread)]
-        parts += [
-            *([f"% {condition}"] if condition else []),
-            f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-            "\\toprule",
-            " & ".join(head) + " \\\\",
-            "\\midrule",
-            *(" & ".join(row) + " \\\\" for row in rows),
-            "\\bottomrule",
-            "\\end{tabular}",
-        ]
-    return "\n".join([*parts, ""])
+    tables = {condition: _table(lines) for condition, lines in _by(_lines(scores), "condition").items()}
+    return render("study.tex", tables=tables)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -239,31 +215,44 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
     return lines
 
 
-def _table(lines: Sequence[_Line], shown: Callable[[Sequence[float]], str]) -> list[list[str]]:
+def _table(lines: Sequence[_Line]) -> list[list[str]]:
     rates = _rates(lines)
     has_drop = not all(math.isnan(score.drop) for line in lines for score in line.scores)
     rows = [["model", "seeds", *(f"{hz:g} Hz" for hz in rates), *(["drop"] if has_drop else [])]]
     for line in lines:
-        cells = [shown(line.ap(hz)) if hz in line.rates else NO_VALUE for hz in rates]
-        cells += [shown([score.drop for score in line.scores])] if has_drop else []
+        cells = [spread(line.ap(hz)) if hz in line.rates else NO_VALUE for hz in rates]
+        cells += [spread([score.drop for score in line.scores])] if has_drop else []
         rows.append([line.row, str(len(line.scores)), *cells])
     return rows
 
 
-def _with_intervals(lines: Sequence[_Line]) -> list[tuple[str, Callable[[_Line, float], Interval | None]]]:
-    """Return titles and numbers of the tables with intervals; none if there are no intervals."""
-    if not any(line.interval(hz) for line in lines for hz in line.rates):
-        return []
-    found: list[tuple[str, Callable[[_Line, float], Interval | None]]] = [
-        (f"With {LEVEL:.0%} intervals over recordings:", _Line.interval),
-        (f"Minus {lines[0].row}, in points, paired:", _Line.minus_the_first),
-    ]
-    return found if len(lines) > 1 else found[:1]
+def _with_intervals(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield titles and rows of the tables with intervals; none if there are no intervals."""
+    rates = _rates(lines)
+    if any(line.interval(hz) for line in lines for hz in line.rates):
+        numbers = {f"With {LEVEL:.0%} intervals over recordings:": _Line.interval}
+        if len(lines) > 1:
+            numbers[f"Minus {lines[0].row}, in points, paired:"] = _Line.minus_the_first
+        for title, number in numbers.items():
+            rows = ([line.row, *(_cell(line, hz, number) for hz in rates)] for line in lines)
+            yield title, [["model", *(f"{hz:g} Hz" for hz in rates)], *rows]
 
 
 def _cell(line: _Line, hz: float, number: Callable[[_Line, float], Interval | None]) -> str:
     found = number(line, hz) if hz in line.rates else None
     return percent_interval(found) if found else NO_VALUE
+
+
+def _by_object(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield title and rows of the table of groups of objects, if there are some."""
+    if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
+        trained = {score.reference_hz for line in lines for score in line.scores}
+        rate = f"{trained.pop():g} Hz" if len(trained) == 1 else "the rate of each training"
+        rows = ([line.row, *(spread(line.on(name)) for name in names)] for line in lines)
+        yield (
+            f"On objects that stand still, and by speed in frame widths per second, at {rate}:",
+            [["model", *names], *rows],
+        )
 
 
 def _costs(scores: Sequence[Score]) -> list[list[str]]:
@@ -307,10 +296,6 @@ def _by(found: Iterable[Any], name: str) -> dict[str, list[Any]]:
     for each in found:
         groups.setdefault(getattr(each, name), []).append(each)
     return groups
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text).replace("±", "$\\pm$").replace("–", "--")
 
 
 def _number(value: float) -> float | None:

@@ -16,8 +16,7 @@ from test_report import make_report
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.result import Picture, percent, to_json
-from rvtssm.reports.page import to_html
-from rvtssm.reports.report import write_report
+from rvtssm.reports.report import to_html, write_report
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 PNG = base64.b64decode(  # one pixel
@@ -33,6 +32,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tables: dict[str, list[list[str]]] = {}
         self.loaded: list[str] = []
+        self.ids: set[str] = set()
         self.script = ""
         self.feed(text)
         self.close()
@@ -40,6 +40,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
+        assert values.get("id") not in self.ids, f"two elements have the id {values['id']}"
+        self.ids |= {values["id"]} if "id" in values else set()
         self.loaded += [values[name] for name in ("src", "href", "action", "data", "srcset") if name in values]
         if tag not in VOID:
             self.open.append(tag)

@@ -2,9 +2,11 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from rich.console import Console
 
 from rvtssm.evaluation.bootstrap import Resampled
@@ -22,6 +24,7 @@ from rvtssm.evaluation.frequency import (
 )
 from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.reports.plots import precision_png, rates_png
+from rvtssm.reports.render import render
 from rvtssm.reports.report import console_table, to_csv, to_markdown, write_report
 
 METRICS = {
@@ -93,6 +96,17 @@ def test_every_form_holds_the_table_the_drop_and_the_settings(tmp_path):
     assert "| 200 | 25.0 | 70.0 |" in markdown and "10.0 points" in markdown and "Published, RVT" in markdown
     assert "objectness_times_class" in markdown and "carried 31.0, reset 4.0" in markdown
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["png"].stat().st_size > 10_000
+
+
+def test_names_cannot_break_a_table_in_markdown():
+    rows = [replace(row, metrics={**row.metrics, "AP/a|b": 0.1}) for row in make_report().rows]
+    head = to_markdown(make_report(rows=tuple(rows))).splitlines()[2]
+    assert head.endswith(r"| car | a\|b |")
+
+
+def test_a_template_without_its_values_is_an_error():
+    with pytest.raises(UndefinedError, match="report"):
+        render("report.md")
 
 
 def test_the_console_table_shows_percent_and_settings():
