@@ -65,7 +65,7 @@ def measure_ap(checkpoint: Path, raw: Path, precision: str) -> dict[str, float]:
     """Return AP as a fraction by rate."""
     with tempfile.TemporaryDirectory() as out:
         keys = [f"checkpoint={checkpoint}", f"dataset.raw_dir={raw}", f"precision={precision}", f"out={out}"]
-        keys += [f"evaluation.frequencies_hz={list(HZ)}", "evaluation.window=slide"]
+        keys += [f"evaluation.hz={list(HZ)}", "evaluation.window=slide"]
         (report,) = evaluate(compose(keys))
     return {f"{row.hz:g}": row.metrics["AP"] for row in report.rows}
 

@@ -35,7 +35,7 @@ RECIPE = (
     "temporal=s5",
     "dataset.source=raw",
     "synthetic.num_val=1",
-    "evaluation.frequencies_hz=[20]",
+    "evaluation.hz=[20]",
     "evaluation.ablate_memory=false",
     "sampling.stream_share=0.25",  # random chunks end at labels, which are rare
 )

@@ -31,7 +31,7 @@ from rvtssm.training.training_config import OptimConfig, TrainingConfig
 class EvaluationConfig:
     """One run of `rvtssm evaluate`."""
 
-    frequencies_hz: list[float] | None = None  # inference rates, null: the rate of training
+    hz: list[float] | None = None  # inference rates, null: the rate of training
     grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
     window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
@@ -82,11 +82,11 @@ class EvaluationConfig:
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
             raise UserError(f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]")
-        rates = self.frequencies_hz
+        rates = self.hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
-            raise UserError(f"evaluation.frequencies_hz={rates}; name positive rates, such as [20,200]")
+            raise UserError(f"evaluation.hz={rates}; name positive rates, such as [20,200]")
         if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
-            raise UserError(f"evaluation.frequencies_hz={rates} names a rate twice; name each once")
+            raise UserError(f"evaluation.hz={rates} names a rate twice; name each once")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
             raise UserError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
 
@@ -120,13 +120,15 @@ class Config:
     seed: int = 0  # of everything that is drawn at random
     out: str | None = None  # folder to write to, null: outputs/<verb>
     checkpoint: str | None = None  # weights to use: a file, a name such as street-tiny, or hf://OWNER/NAME
-    precision: str = "float32"  # of evaluate, predict, live detection and audit: float32, or bf16 for products
+    # of evaluate, predict, label, live and audit: float32, bf16 (products in 16 bits), or auto: bf16 if the device has
+    # units for it
+    precision: str = "float32"
     trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("precision", self.precision, (*PRECISIONS, "auto"))
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed={self.seed} must be at least 0 and less than 2**32")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rvtssm.commands.config_keys import Key, keys_of, purpose
 from rvtssm.commands.verbs import SAFE_FORMATS, VERBS
+from rvtssm.commands.words import short_keys
 from rvtssm.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ ELSEWHERE = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "security.md",
 }
-MADE = ("commands.md", "files.md", "recipes.md")  # from the code
+MADE = ("commands.md", "keys.md", "files.md", "recipes.md")  # from the code
 IN_DOCS = (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.md"))
 PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in IN_DOCS}, **ELSEWHERE}
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
@@ -85,6 +86,28 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
+def keys_page() -> str:
+    """Return a table of the keys that need no section: what each is called in full, by verb."""
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for verb in VERBS:
+        for key, name in short_keys(verb).items():
+            by_key.setdefault(key, {}).setdefault(name, []).append(verb)
+    lines = [
+        "# Keys by verb",
+        "",
+        "A verb takes these keys as they stand here, as in `rvtssm predict FILE hz=100`. Files of settings use the "
+        "full names, which [Commands and settings](commands.md) describes. The second table says which key a path is "
+        "that stands without one.",
+        "",
+        "| key | verbs | full name |",
+        "|---|---|---|",
+    ]
+    for key, names in sorted(by_key.items()):
+        lines += [f"| `{key}` | {', '.join(verbs)} | `{name}` |" for name, verbs in names.items()]
+    lines += ["", "| verb | a path that stands alone is |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | `{verb.bare}` |" for name, verb in VERBS.items() if verb.bare)])
+
+
 def files_page() -> str:
     """Return every file of the package with the first line of its docstring."""
     lines = ["# All files", "", "Each file says in its first line what it is for. This list is made from those lines."]
@@ -123,7 +146,7 @@ def write_pages(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "api").mkdir(parents=True)
     texts = {name: site_page(path, folder) for path, name in PAGES.items()}
-    texts |= zip(MADE, (commands_page(), files_page(), recipes_page()), strict=True)
+    texts |= zip(MADE, (commands_page(), keys_page(), files_page(), recipes_page()), strict=True)
     for room in sorted(path.parent for path in (ROOT / "rvtssm").glob("*/__init__.py")):
         texts[f"api/{room.name}.md"] = reference_page(room)
     for name, text in texts.items():

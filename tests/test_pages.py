@@ -13,6 +13,7 @@ from rvtssm.commands import cli
 from rvtssm.commands.config_keys import keys_of
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.commands.verbs import VERBS
+from rvtssm.commands.words import full_words, short_keys
 from rvtssm.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -65,8 +66,9 @@ def test_a_command_of_the_pages_is_understood(command):
     """Its verb and its keys exist and take such values; options in brackets and paths are left out."""
     _, verb, *words = command.split()
     assert verb in VERBS
-    words = [word for word in words if "=" in word and not word.startswith("[")]
-    in_sections = [cli._in_section(word, VERBS[verb].own) for word in words]
+    words = [word for word in words if not word.startswith(("[", "--"))]
+    words = words if VERBS[verb].bare else [word for word in words if "=" in word]
+    in_sections = full_words(verb, words)
     compose_study(in_sections) if verb == "study" or "--multirun" in command else cli.compose(in_sections)
 
 
@@ -120,6 +122,19 @@ def test_every_verb_and_key_is_on_the_page_of_commands(site):
     assert len(keys) > 100
     assert [key for key in keys if f"| `{key}` |" not in page] == []
     assert [verb for verb in VERBS if f"### rvtssm {verb}\n" not in page] == []
+
+
+def test_keys_without_a_section_are_listed_by_verb(site):
+    page = (site / "keys.md").read_text()
+    for row in (
+        "| `hz` | predict | `predict.hz` |",
+        "| `hz` | demo, evaluate, study | `evaluation.hz` |",
+        "| `steps` | demo, train, study | `training.steps` |",
+    ):
+        assert row in page
+    rows = re.findall(r"^\| `(.+?)` \| (.+?) \| `(.+?)` \|$", page, re.M)
+    listed = {(verb, key, name) for key, verbs, name in rows for verb in verbs.split(", ")}
+    assert listed == {(verb, *pair) for verb in VERBS for pair in short_keys(verb).items()}
 
 
 def test_a_verb_or_a_key_that_the_search_lacks_is_named():

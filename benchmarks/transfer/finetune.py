@@ -73,7 +73,7 @@ def config_of(checkpoint: CheckpointMeta, words: Sequence[str]) -> Config:
     settings = checkpoint.windows
     windows = WindowsConfig(
         stride_ms=settings.stride_us / 1000,
-        length_ms=None if settings.length_us is None else settings.length_us / 1000,
+        window_ms=None if settings.length_us is None else settings.length_us / 1000,
         num_bins=settings.num_bins,
         count_cutoff=settings.count_cutoff,
         convention=settings.convention,

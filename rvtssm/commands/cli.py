@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import sys
-from dataclasses import fields
 from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
@@ -44,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     arguments, of_hydra = _without_hydra_options(arguments)
-    flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-")]
-    words = [a for a in arguments if not a.startswith("-")]
+    flags = ["--help" if a == "-h" else a for a in arguments if a.startswith("-") and a != "-"]
+    words = [a for a in arguments if not a.startswith("-") or a == "-"]
     if "--version" in flags:
         say(__version__)
         return 0
@@ -102,20 +101,16 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
     if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()
     from rvtssm.commands.help import completion_script, verb_help
+    from rvtssm.commands.words import full_words
 
     if "--help" in flags:
         topics = [word for word in overrides if "=" not in word]
-        if verb == "inspect" and topics and (os.sep in topics[0] or os.path.exists(topics[0])):
-            topics = topics[1:]
-        say(verb_help(verb, topics))
+        say(verb_help(verb, [word for word in topics if not (known.bare and (os.sep in word or os.path.exists(word)))]))
         return 0
     if verb == "completion":
         say(completion_script(overrides[0] if overrides else ""))
         return 0
-    path = None
-    if verb == "inspect" and overrides and ("=" not in overrides[0] or os.path.exists(overrides[0])):
-        path = overrides.pop(0)  # `rvtssm inspect PATH` means recording=PATH
-    overrides = [_quoted_path(_in_section(override, known.own)) for override in overrides]
+    overrides = [_quoted_path(word) for word in full_words(verb, overrides)]
     if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=demo", *overrides]
     from rvtssm.commands.inputs import check_inputs
@@ -125,8 +120,6 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
             raise UserError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
         if flags:
             raise UserError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
-        if path:
-            raise UserError(f"{path}: with {of_hydra[0]}, write recording={path}")
         from rvtssm.commands.sweeps import run_with_hydra
 
         run_with_hydra(verb, module, overrides, of_hydra)
@@ -138,7 +131,6 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         config, more["points"] = compose_study(overrides)
     else:
         config = compose(overrides)
-    config.recording = path or config.recording
     if "--config" in flags:
         shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
         console.print(OmegaConf.to_yaml(shown))
@@ -146,23 +138,6 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
     check_inputs(verb, config)
     result = getattr(importlib.import_module(module), verb)(config, **more)
     return result if isinstance(result, int) else 0
-
-
-def _in_section(override: str, sections: tuple[str, ...]) -> str:
-    """Return the override, with a section of the verb in front if its key exists only there."""
-    from rvtssm.config import CHOICES, Config
-
-    if override.startswith(("+", "~")):
-        raise UserError(f"{override!r}: every key exists already; write key=value")
-    key, config = override.partition("=")[0], Config()
-    is_of_all = key == "experiment" or key in [field.name for field in fields(Config)]
-    has_its_own = key == "precision" and ("training" in sections or "export" in sections)
-    if is_of_all and not has_its_own:
-        return override
-    if key in CHOICES and CHOICES[key][0].split(".")[0] in sections:  # the name of a table's entry, for a whole part
-        return override
-    found = [name for name in sections if hasattr(getattr(config, name), key.split(".")[0])]
-    return f"{found[0]}.{override}" if found else override
 
 
 def _quoted_path(override: str) -> str:

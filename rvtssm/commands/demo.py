@@ -71,7 +71,7 @@ def _evaluate(config: Config, out: Path) -> dict[str, EvaluationReport]:
     """
     options = config.evaluation
     windows = [options.window]
-    if len(options.frequencies_hz or []) > 1 and config.windows.representation != "surfaces":
+    if len(options.hz or []) > 1 and config.windows.representation != "surfaces":
         windows.append("slide" if options.window == "shrink" else "shrink")
     found = {}
     for window in windows:

@@ -8,7 +8,7 @@ from rvtssm.commands.console import console, say
 from rvtssm.commands.inputs import folders, writable
 from rvtssm.commands.run_files import run_files
 from rvtssm.commands.train import describe
-from rvtssm.commands.weights import read_weights, weights_sha256
+from rvtssm.commands.weights import read_weights, weights_sha256, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
@@ -75,6 +75,7 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
 
 
 def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
+    config = with_chosen_precision(config)
     with locked(out):
         with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
             report = _measure(config, kept_folder(out), ranks)

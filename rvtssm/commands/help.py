@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rvtssm.commands.config_keys import Key, keys_of, purpose, similar
 from rvtssm.commands.verbs import VERBS, known_verb
+from rvtssm.commands.words import RENAMED, short_keys
 from rvtssm.config import CHOICES, Config, configs_dir
 from rvtssm.system.user_error import UserError
 
@@ -33,7 +34,10 @@ def verb_help(name: str, topics: list[str]) -> str:
 
 
 def hint(key: str, verb: str) -> str:
-    """Return what to do about a key that does not exist: the similar keys of the verb, or else of all sections."""
+    """Return what to do about a key that does not exist: its new name, or similar keys, first those of the verb."""
+    section, _, last = key.rpartition(".")
+    if last in RENAMED:
+        return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
     names = _names(verb)
     found = similar(key, names) or similar(key, [known.name for known in keys_of(Config())])
     return f"did you mean {' or '.join(found)}?" if found else f"`rvtssm {verb} --help` describes its keys"
@@ -58,10 +62,9 @@ def _names(verb: str) -> list[str]:
 
 def _words(verb: str) -> list[str]:
     """Return what can stand before `=`: keys, with and without the prefix of own sections, and groups of files."""
-    known, config = VERBS[verb], Config()
-    short = [key.name for name in known.own for key in keys_of(getattr(config, name))]
+    known = VERBS[verb]
     groups = [group for group, section in _GROUPS.items() if section in known.reads]
-    return sorted({*_names(verb), *short, *groups} - {*known.reads} | {*groups}) if known.reads else []
+    return sorted({*_names(verb), *short_keys(verb), *groups} - {*known.reads} | {*groups}) if known.reads else []
 
 
 def _topic(topic: str, verb: str) -> str:
@@ -69,9 +72,9 @@ def _topic(topic: str, verb: str) -> str:
     section = getattr(config, topic, None)
     if hasattr(section, "__dataclass_fields__"):
         return _table(f"{topic}: {purpose(section)}", list(keys_of(section, f"{topic}.")))
-    ends = [f"{section}.{topic}" for section in VERBS[verb].own] + [topic]
-    if found := [key for key in keys_of(config) if key.name in ends]:
-        return _table(topic, found[:1])
+    name = short_keys(verb).get(topic, topic)
+    if found := [key for key in keys_of(config) if key.name == name]:
+        return _table(topic, found)
     raise UserError(f"there is no section or key {topic!r}; {hint(topic, verb)}")
 
 

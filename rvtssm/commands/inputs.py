@@ -71,13 +71,13 @@ def video_path(config: Config) -> str:
 
 def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
-    counts, rates = config.synthetic, config.evaluation.frequencies_hz
+    counts, rates = config.synthetic, config.evaluation.hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
         raise UserError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
     trained_hz = config.windows.settings.hz
     if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
         raise UserError(
-            f"evaluation.frequencies_hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
+            f"evaluation.hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
             "from; name it as well"
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import recordings_path, writable
-from rvtssm.commands.weights import read_weights, weights_sha256
+from rvtssm.commands.weights import read_weights, weights_sha256, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.evaluation.batch_workers import detector_processes, num_processes, weights_here
@@ -49,6 +49,7 @@ def label(config: Config) -> int:
     if out.resolve() == raw_dir.resolve():
         raise UserError(f"{out} holds the recordings; choose another folder for the labels")
     check_installed("rvtssm label")
+    config = with_chosen_precision(config)
     checkpoint = read_weights(config)
     check_causal(checkpoint.detector)
     spec = _check_dataset(config, checkpoint)

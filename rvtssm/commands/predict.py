@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import events_path, with_default_weights
-from rvtssm.commands.weights import read_weights, say_note
+from rvtssm.commands.weights import read_weights, say_note, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
@@ -31,7 +31,7 @@ def predict(config: Config) -> int:
     Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
     Return 2 if one of several recordings cannot be read, or if a stream breaks off.
     """
-    config = with_default_weights(config)
+    config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
     where = events_path(config)

@@ -64,7 +64,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         detector.backbone.load_pretrained()
     if start and source:
         fill_from(start, source, detector, meta, out if trainer.is_global_zero else None)
-    if config.training.precision == "64-true":
+    if config.training.precision == "float64":
         detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
     settings = ModuleSettings(
         spec=data.spec,

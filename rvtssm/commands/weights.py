@@ -1,12 +1,13 @@
 """Reads the weights that `checkpoint=FILE` names, and says what everyone who uses them should know."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path
 from rvtssm.config import Config
-from rvtssm.export.exported import is_exported, read_weights_file
+from rvtssm.export.exported import chosen_precision, is_exported, read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.named_weights import card_of
@@ -15,6 +16,11 @@ from rvtssm.models.named_weights import card_of
 def read_weights(config: Config) -> LoadedCheckpoint:
     """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
     return read_weights_file(weights_path(config), config.precision, config.trust)
+
+
+def with_chosen_precision(config: Config) -> Config:
+    """Return the configuration with a precision in place of `auto`, so that a run can say which one it was."""
+    return replace(config, precision=chosen_precision(weights_path(config), config.precision))
 
 
 def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:

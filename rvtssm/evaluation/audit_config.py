@@ -11,16 +11,14 @@ class AuditConfig:
     """One run of `rvtssm audit`."""
 
     duration_s: float = 5.0  # of the events, simulated or read: the longest memory that can be seen
-    frequencies_hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
+    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
     finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # steps that an input is held for, per step
     threshold: float = 0.01  # a window is forgotten when its effect is below this share of its effect at its own time
     num_timed: int = 20  # windows per rate
 
     def __post_init__(self) -> None:
-        if not (self.frequencies_hz and all(0 < hz <= 1e6 for hz in self.frequencies_hz)):
-            raise UserError(
-                f"audit.frequencies_hz={self.frequencies_hz}; name positive rates up to 1000000 Hz, such as [20,200]"
-            )
+        if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):
+            raise UserError(f"audit.hz={self.hz}; name positive rates up to 1000000 Hz, such as [20,200]")
         if not (self.finer and min(self.finer) >= 1):
             raise UserError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
         check_positive("audit", self, "threshold", "num_timed", "duration_s")

@@ -117,7 +117,7 @@ def cost_per_step(
     """Return the milliseconds of a live window at each rate: counting, detector and selection of boxes, one camera."""
     found: dict[float, Numbers | str] = {}
     warm_up = 3
-    for hz in config.frequencies_hz:
+    for hz in config.hz:
         live = StreamDetector(
             checkpoint, *sensor_hw, schedule=FixedRate(hz), downsample=downsample, start_us=int(events.t[0])
         )

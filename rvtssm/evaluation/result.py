@@ -39,7 +39,7 @@ class EvaluationReport:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise UserError("a report needs at least one rate; name some in evaluation.frequencies_hz")
+            raise UserError("a report needs at least one rate; name some in evaluation.hz")
 
     @property
     def metric_names(self) -> list[str]:

@@ -42,12 +42,12 @@ class SplitPlan:
         Raise ValueError, before hours of work, if a rate cannot be scored.
         """
         options, trained_hz = self.config.evaluation, self.checkpoint.windows.hz
-        rates = [self._plan(hz) for hz in options.frequencies_hz or [trained_hz]]
+        rates = [self._plan(hz) for hz in options.hz or [trained_hz]]
         by_hz: dict[float, PlannedRate] = {}
         for rate in rates:
             if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
                 raise UserError(
-                    f"evaluation.frequencies_hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
+                    f"evaluation.hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
                     f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free"
                 )
         trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
@@ -75,7 +75,7 @@ class SplitPlan:
             intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
             nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
             raise UserError(
-                f"evaluation.frequencies_hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
+                f"evaluation.hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
                 f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
                 + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
                 + "set evaluation.grid=free"

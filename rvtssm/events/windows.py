@@ -26,7 +26,7 @@ class WindowsConfig:
     """How events become frames: the section `windows` of the configuration."""
 
     stride_ms: float = _USUAL.stride_us / 1000  # distance of window ends
-    length_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
+    window_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
     num_bins: int = _USUAL.num_bins  # time bins of a window, for each polarity
     count_cutoff: int = _USUAL.count_cutoff  # the highest count of a cell; more events leave it there
     convention: str = _USUAL.convention  # or rvt, which reproduces the files of RVT
@@ -36,7 +36,7 @@ class WindowsConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("windows", self, 0.001, "stride_ms", "length_ms")  # a microsecond
+        check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # a microsecond
         if not all(map(math.isfinite, self.time_constants_ms)):
             raise UserError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
         try:
@@ -48,7 +48,7 @@ class WindowsConfig:
     def settings(self) -> WindowSettings:
         """The same in microseconds. RVT's windows always have a length, by default that of the stride."""
         stride_us = round(self.stride_ms * 1000)
-        length_us = None if self.length_ms is None else round(self.length_ms * 1000)
+        length_us = None if self.window_ms is None else round(self.window_ms * 1000)
         if length_us is None and self.convention == "rvt":
             length_us = stride_us
         return WindowSettings(

@@ -14,7 +14,7 @@ from rvtssm.export.export_detector import FORMATS, METADATA_KEY, format_of, fram
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.hub import local_weights
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.low_precision import fastest_precision, set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.prediction.frame_size import detector_for_frame
@@ -73,13 +73,21 @@ def is_exported(path: Path | str) -> bool:
     return str(path).endswith(tuple(FORMATS.values()))
 
 
+def chosen_precision(path: Path | str, precision: str) -> str:
+    """Return the precision in which weights are run: `auto` is bf16 if the device of a checkpoint has units for it."""
+    if precision != "auto":
+        return precision
+    device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    return "float32" if is_exported(path) else fastest_precision(device_type)
+
+
 def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
     """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
 
     `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. `precision` is one of
-    `models.model_config.PRECISIONS`.
+    `models.model_config.PRECISIONS`, or auto.
     """
-    path = local_weights(path)
+    path, precision = local_weights(path), chosen_precision(path, precision)
     if is_exported(path):
         return read_exported(path, trust, precision)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")

@@ -18,6 +18,11 @@ def has_bf16_units(device_type: str) -> bool:
     return device_type == "cpu" and any(torch.cpu.get_capabilities().get(flag, False) for flag in _BF16_FLAGS)
 
 
+def fastest_precision(device_type: str) -> str:
+    """Return bf16 if a device has units for it, and float32 if not."""
+    return "bf16" if has_bf16_units(device_type) else "float32"
+
+
 def set_precision(detector: Detector, precision: str) -> None:
     """Let a detector compute its products in bfloat16 from now on if `precision` is `bf16`, one of PRECISIONS.
 

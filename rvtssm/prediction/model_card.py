@@ -29,12 +29,12 @@ detector = rvtssm.load("hf://{repo}")
 result = detector.predict("recording.raw", hz={hz:g})
 ```
 
-or `rvtssm predict checkpoint=hf://{repo} recording=recording.raw`. The file holds numbers only (safetensors).
+or `rvtssm predict recording.raw checkpoint=hf://{repo}`. The file holds numbers only (safetensors).
 
 ## Limits
 
 The weights are trained for the classes and the sensor above. What they find on other sensors and scenes has to be
-measured, for example with `rvtssm evaluate checkpoint=hf://{repo}`. The licence of the training data may limit the use.
+measured, for example with `rvtssm evaluate hf://{repo}`. The licence of the training data may limit the use.
 """
 
 

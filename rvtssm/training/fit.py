@@ -17,7 +17,7 @@ from rvtssm.training.loggers import build_loggers
 from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.pace import Pace
 from rvtssm.training.spectrum_monitor import SpectrumMonitor
-from rvtssm.training.training_config import TrainingConfig
+from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
 _IGNORED_WARNINGS = (
     "does not have many workers",  # `data.num_workers` is chosen by the user, and two cores are enough
@@ -57,7 +57,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            precision=None if config.precision == "64-true" else config.precision,  # type: ignore[arg-type]
+            precision=None if config.precision == "float64" else LIGHTNING_PRECISIONS[config.precision],  # type: ignore[arg-type]
             plugins=[*build_plugins(config.precision), DirectCheckpointIO()],
             sync_batchnorm=config.sync_batchnorm,
             accumulate_grad_batches=config.accumulate,

@@ -38,7 +38,7 @@ class DoubleWeights(DoublePrecision):
 
 def build_plugins(precision: str) -> list[Any]:
     """Return the plugins that a trainer needs for this precision and for the launcher."""
-    plugins: list[Any] = [DoubleWeights()] if precision == "64-true" else []
+    plugins: list[Any] = [DoubleWeights()] if precision == "float64" else []
     if _launcher() == "srun":
         # Lightning's own handler of SIGUSR1 would save and requeue as well; checkpoints.py ends the run instead.
         plugins.append(SLURMEnvironment(auto_requeue=False))

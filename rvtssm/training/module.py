@@ -22,7 +22,7 @@ from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.regularize import h2_term
-from rvtssm.training.training_config import OptimConfig
+from rvtssm.training.training_config import OptimConfig, precision_name
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class DetectionModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, *_: Any, **__: Any) -> None:
-        """Clip gradients by value. Lightning refuses to in bf16-mixed if the optimiser is fused, without need."""
+        """Clip gradients by value. Lightning refuses to in bf16 if the optimiser is fused, without need."""
         if gradient_clip_val:
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
 
@@ -221,6 +221,8 @@ class DetectionModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         found = {**self.defaults, **checkpoint["decisive"]}
+        if "training.precision" in found:
+            found["training.precision"] = precision_name(found["training.precision"])
         differences = [
             f"{name}={found.get(name)}, now {self.decisive.get(name)}"
             for name in {**found, **self.decisive}

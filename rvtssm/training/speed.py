@@ -8,7 +8,7 @@ from shutil import which
 import torch
 
 from rvtssm.models.detector import Detector
-from rvtssm.models.low_precision import has_bf16_units
+from rvtssm.models.low_precision import fastest_precision
 from rvtssm.system.user_error import UserError
 
 _COMPILERS = ("g++", "clang++", "c++")
@@ -41,11 +41,11 @@ def speed_up(
 
 
 def choose_precision(precision: str, accelerator: str) -> str:
-    """Return the precision of a training: `auto` is bf16-mixed if the device has units for it, and 32-true if not."""
+    """Return the precision of a training: `auto` is bf16 if the device has units for it, and float32 if not."""
     if precision != "auto":
         return precision
     device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
-    return "bf16-mixed" if has_bf16_units(device_type) else "32-true"
+    return fastest_precision(device_type)
 
 
 def check_compiler(device_type: str) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 from rvtssm.system.limits import check_at_least, check_choice, check_positive
 from rvtssm.system.user_error import UserError
 
-# Weights stay in full precision, since there are no complex numbers of 16 bits.
-PRECISIONS = ("auto", "32-true", "64-true", "bf16-mixed", "16-mixed")
+# Precisions of a training, with Lightning's word for each. In 16 bits are the products: weights stay in float32, since
+# there are no complex numbers of 16 bits.
+LIGHTNING_PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed", "float16": "16-mixed", "float64": "64-true"}
+PRECISIONS = ("auto", *LIGHTNING_PRECISIONS)
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
@@ -51,11 +53,11 @@ class TrainingConfig:
     devices: int = 1  # processes of each machine, one per GPU
     num_nodes: int = 1  # machines
     accelerator: str = "auto"  # the device; one of ACCELERATORS
-    precision: str = "32-true"  # one of PRECISIONS; auto: bf16-mixed (products in 16 bits) if the device has units
+    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (products in 16 bits) if the device has units for it
     compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
     recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
     channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
-    fused: bool = True  # the optimiser updates all weights at once; not used in 16-mixed, where it cannot clip
+    fused: bool = True  # the optimiser updates all weights at once; not used in float16, where it cannot clip
     accumulate: int = 1  # batches per optimiser step
     sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
     freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
@@ -72,6 +74,8 @@ class TrainingConfig:
         check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
         check_at_least("training", self, 0, "num_images", "pseudo_weight")
         check_positive("training", self, "checkpoint_minutes")
+        if (name := precision_name(self.precision)) != self.precision:
+            raise UserError(f"training.precision={self.precision} is called {name} now; write precision={name}")
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)
         self.recompute_strides = tuple(self.recompute_strides)
@@ -80,6 +84,12 @@ class TrainingConfig:
             raise UserError(
                 "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
             )
+
+
+def precision_name(word: str) -> str:
+    """Return our name of a precision that Lightning's word names, as in older runs; other words stay as they are."""
+    ours = {lightning: name for name, lightning in LIGHTNING_PRECISIONS.items()}
+    return ours.get(word, word)
 
 
 def check_loggers(names: Sequence[str], arguments: Any) -> None:

@@ -25,7 +25,7 @@ def make_row(name: str, *, ap: float = 0.3, overrides: tuple[str, ...] = ()) -> 
         "name": name,
         "overrides": list(overrides),
         "steps": 7,
-        "precision": "bf16-mixed",
+        "precision": "bf16",
         "parameters": 1_234_567,
         "AP": {hz: ap if hz == "20" else ap - 0.01 for hz in ("20", "40", "200")},
         "AP50": {hz: 2 * ap for hz in ("20", "40", "200")},
@@ -39,7 +39,7 @@ def test_every_combination_builds_the_parts_that_it_names(name):
     config = VARIANTS[name]
     check(config)
     assert "_".join((config.model.backbone, config.model.head)) == name
-    assert (config.training.steps, config.training.precision) == (1600, "bf16-mixed")
+    assert (config.training.steps, config.training.precision) == (1600, "bf16")
     assert (config.evaluation.window, config.seed) == ("slide", 0)
     with torch.device("meta"):
         meta = CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)
@@ -50,7 +50,7 @@ def test_one_combination_from_data_to_row(tmp_path, monkeypatch):
     path = tmp_path / "rows.json"
     overrides = "model.backbone=timm model.timm_name=lcnet_050 model.head=rtdetr model.rtdetr_queries=5"
     monkeypatch.setattr(live_steps, "LIVE_STEPS", 9)
-    words = [*TOY, f"study.variants=['timm_rtdetr: {overrides}']", "evaluation.frequencies_hz=[20,40]"]
+    words = [*TOY, f"study.variants=['timm_rtdetr: {overrides}']", "evaluation.hz=[20,40]"]
     assert main(["--json", str(path), "--folder", str(tmp_path / "study"), *words]) == 0
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["name"], row["overrides"], row["steps"]) == ("timm_rtdetr", overrides.split(), 1)

@@ -339,7 +339,7 @@ def test_a_training_has_the_model_of_the_weights(checkpoint):
 def test_weights_are_trained_on_a_few_windows_and_scored_on_the_rest(trees, checkpoint, tmp_path, start):
     (tree, unsure), path = trees["crossing"], tmp_path / "weights.ckpt"
     write_checkpoint(path, checkpoint.detector, checkpoint)
-    words = ["sampling.batch_size=2", "sampling.chunk_length=2", "training.precision=32-true"]
+    words = ["sampling.batch_size=2", "sampling.chunk_length=2", "training.precision=float32"]
     (row,) = finetune.finetune(tree, checkpoint, str(path), 2, start, 1, tmp_path / "runs", unsure, words)
     assert row["class"] == "person" and row["labels"] > 0 and row["AP"] is not None
     assert (tmp_path / f"runs/2_{start}/run/init_from.csv").exists() == (start == "weights")

@@ -21,6 +21,7 @@ from rvtssm.commands import cli
 from rvtssm.commands.config_keys import keys_of
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.commands.verbs import VERBS, usage
+from rvtssm.commands.words import full_words, short_keys
 from rvtssm.config import Config
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
@@ -62,6 +63,11 @@ def refused(capsys):
         (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
         (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
         (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
+        (["evaluate", "frequencies_hz=[20]"], "frequencies_hz is called hz now$"),
+        (["evaluate", "evaluation.frequencies_hz=[20]"], r"evaluation\.frequencies_hz is called evaluation\.hz now$"),
+        (["preprocess", "length_ms=50"], "length_ms is called window_ms now$"),
+        (["train", "precision=32-true"], "training.precision=32-true is called float32 now; write precision=float32"),
+        (["predict", "a.raw", "b.raw"], "a.raw and b.raw: name one path, or a folder that holds them"),
         (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
         (["train", "datset=gen1"], r"datset: .*; did you mean dataset\?$"),
         (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
@@ -81,14 +87,14 @@ def refused(capsys):
         (["evaluate"], "checkpoint=FILE is needed"),
         (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["evaluate", "window=grow"], "evaluation.window='grow'; choose from shrink, slide"),
-        (["evaluate", "frequencies_hz=20"], r"frequencies_hz: give a list, as in evaluation\.frequencies_hz=\[20\]"),
-        (["evaluate", "frequencies_hz=[20,40,20]"], "names a rate twice; name each once"),
+        (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
+        (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
         (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
         (["info", "dataset=gen1", "temporal.name=gru"], "temporal.name='gru'; choose from "),
         (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
-        (["demo", "evaluation.frequencies_hz=[40]"], "lacks the rate of training, 20 Hz"),
+        (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -160,7 +166,7 @@ def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
     shown, known = capsys.readouterr().out, VERBS[verb]
     assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
     if verb not in ("doctor", "completion"):  # these take no keys
-        words = [cli._in_section(word, known.own) for word in known.example.split() if "=" in word]
+        words = full_words(verb, known.example.split())
         compose_study(words) if verb == "study" else cli.compose(words)
     for section in known.own:
         for key in keys_of(getattr(Config(), section)):
@@ -175,7 +181,7 @@ def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
 def test_help_of_a_key_shows_that_of_the_verb(capsys):
     assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
     assert cli.main(["train", "precision", "--help"]) == 0
-    assert "auto, 32-true, 64-true, bf16-mixed, 16-mixed" in capsys.readouterr().out
+    assert "auto, float32, bf16, float16, float64" in capsys.readouterr().out
 
 
 def test_a_verb_prints_the_sections_that_it_reads(capsys):
@@ -241,12 +247,20 @@ def needs_nothing(monkeypatch):
         ("preprocess", "labels=none", "preprocess", "labels"),
         ("preprocess", "stride_ms=5", "windows", "stride_ms"),
         ("verify", "representation=event_stack", "windows", "representation"),
-        ("train", "length_ms=40", "windows", "length_ms"),
+        ("train", "window_ms=40", "windows", "window_ms"),
         ("demo", "num_bins=5", "windows", "num_bins"),
         ("info", "count_cutoff=9", "windows", "count_cutoff"),
         ("generate", "duration_s=2.5", "synthetic", "duration_s"),
         ("generate", "camera.threshold=0.3", "synthetic", "camera"),
-        ("train", "precision=bf16-mixed", "training", "precision"),
+        ("train", "precision=bf16", "training", "precision"),
+        ("demo", "steps=7", "training", "steps"),
+        ("demo", "hz=[20]", "evaluation", "hz"),
+        ("audit", "hz=[20]", "audit", "hz"),
+        ("audit", "width=48", "dataset", "width"),
+        ("evaluate", "min_score=0.5", "postprocess", "min_score"),
+        ("live", "min_score=0.5", "live", "postprocess"),
+        ("predict", "nms_iou=0.5", "predict", "postprocess"),
+        ("generate", "seed=5", "synthetic", "seed"),
         ("evaluate", "split=val", "evaluation", "split"),
         ("predict", "min_score=0.5", "predict", "min_score"),
         ("inspect", "height=48", "dataset", "height"),
@@ -254,11 +268,36 @@ def needs_nothing(monkeypatch):
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
-    module = "inspect_data" if verb == "inspect" else verb
+    module = cli.FILES.get(verb, verb)
     monkeypatch.setattr(f"rvtssm.commands.{module}.{verb}", configs.append)
     before = getattr(getattr(cli.compose([]), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
+
+
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [
+        *((verb, "recording") for verb in ("predict", "live", "serve", "inspect")),
+        *((verb, "checkpoint") for verb in ("evaluate", "export", "audit", "info")),
+        *((verb, "dataset.raw_dir") for verb in ("preprocess", "verify")),
+        ("simulate", "simulate.video"),
+    ],
+)
+def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a=b,${x}'.raw").touch()  # a word with `=` is a path if it is first and there is such a file
+    for path in ("-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"):
+        for words in ([path], [path, "plugins=[]"], ["plugins=[]", path])[: 2 if "=" in path else 3]:
+            config = cli.compose(full_words(verb, words))
+            section, _, name = key.rpartition(".")
+            assert getattr(getattr(config, section) if section else config, name) == path
+
+
+def test_a_key_without_section_has_the_same_meaning_in_completion_and_command():
+    for verb in VERBS:
+        short = short_keys(verb)
+        assert full_words(verb, [f"{key}=1" for key in short]) == [f"{key}=1" for key in short.values()]
 
 
 @pytest.mark.usefixtures("needs_nothing")

@@ -219,8 +219,8 @@ def test_what_is_mistyped_is_refused(override):
     [
         (lambda: EvaluationConfig(window="grow"), "evaluation.window='grow'; choose from shrink, slide"),
         (lambda: EvaluationConfig(source="cooked"), "evaluation.source='cooked'; choose from raw, prepared, null"),
-        (lambda: EvaluationConfig(frequencies_hz=[]), "name positive rates"),
-        (lambda: EvaluationConfig(frequencies_hz=[20, -1]), "name positive rates"),
+        (lambda: EvaluationConfig(hz=[]), "name positive rates"),
+        (lambda: EvaluationConfig(hz=[20, -1]), "name positive rates"),
         (lambda: TrainingConfig(steps=0), "training.steps=0 must be at least 1"),
         (lambda: ExportConfig(calibration_windows=10_001), "calibration_windows=10001 must be at most 10000"),
         (lambda: TrainingConfig(accumulate=0), "training.accumulate=0 must be at least 1"),

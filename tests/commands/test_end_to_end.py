@@ -53,7 +53,7 @@ TOY = (
     "training.accelerator=cpu",
     "training.log_every=2",
     "data.num_workers=0",
-    f"evaluation.frequencies_hz=[{','.join(RATES)}]",
+    f"evaluation.hz=[{','.join(RATES)}]",
     "evaluation.still_ms=250",
     "predict.scale=2",
 )
@@ -120,7 +120,7 @@ def test_the_demo_writes_one_page_to_send_on(demo):
 def test_a_demo_evaluates_both_kinds_of_windows_if_they_differ(monkeypatch, tmp_path, rates, representation, kinds):
     evaluated = []
     monkeypatch.setattr("rvtssm.commands.demo.evaluate", lambda one: (evaluated.append(one.evaluation.window),))
-    keys = [f"evaluation.frequencies_hz={rates}", f"windows.representation={representation}", "evaluation.window=slide"]
+    keys = [f"evaluation.hz={rates}", f"windows.representation={representation}", "evaluation.window=slide"]
     assert list(evaluate_demo(cli.compose(keys), tmp_path)) == evaluated == kinds
 
 
@@ -209,7 +209,7 @@ def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
 
 def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
     arguments = [f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}", f"out={tmp_path}"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,200]"]) == 0
+    assert cli.main(["evaluate", *arguments, "hz=[20,200]"]) == 0
     found = json.loads((tmp_path / "evaluation.json").read_text())
     metrics = json.loads((demo / "metrics.json").read_text())
     assert set(found["rates"]) == {"20", "200"} and found["dataset"] == "synthetic"
@@ -250,7 +250,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
     assert cli.main(["preprocess", "dataset=synthetic", *sensor, *where, *settings]) == 0
     scores = []
     for source in ("raw", "prepared"):
-        how = [f"source={source}", "postprocess.min_score=0", f"frequencies_hz=[{hz}]"]
+        how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]"]
         out = f"out={tmp_path / source}"
         assert cli.main(["evaluate", weights, "dataset=synthetic", *sensor, *where, *how, out]) == 0
         (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
@@ -329,7 +329,7 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
 def test_several_weights_in_one_report(demo, tmp_path):
     weights = [demo / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
     names = f"checkpoints=[{','.join(map(str, weights))}]"
-    assert cli.main(["evaluate", names, f"out={tmp_path}", "frequencies_hz=[20,60]", "split=val"]) == 0
+    assert cli.main(["evaluate", names, f"out={tmp_path}", "hz=[20,60]", "split=val"]) == 0
     found = json.loads((tmp_path / "comparison.json").read_text())
     assert list(found) == [str(path) for path in weights]
     for number, report in enumerate(found.values(), start=1):
@@ -345,7 +345,7 @@ def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path)
     scored = {}
     for name, extra in {"rescaled": [], "fixed": ["step_scale=1"]}.items():
         out = tmp_path / name
-        arguments = [weights, f"out={out}", "frequencies_hz=[20,100]", "postprocess.min_score=0", *extra]
+        arguments = [weights, f"out={out}", "hz=[20,100]", "postprocess.min_score=0", *extra]
         assert cli.main(["evaluate", *arguments]) == 0
         scored[name] = json.loads((out / "evaluation.json").read_text())
     assert scored["fixed"]["settings"]["time step"] == "1 whatever the rate"

@@ -23,7 +23,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.system import provenance
 
-WORDS = ["model=small", "training.steps=7", "evaluation.frequencies_hz=[20,40]", "dataset.raw_dir='a, b={c}'", "seed=3"]
+WORDS = ["model=small", "training.steps=7", "evaluation.hz=[20,40]", "dataset.raw_dir='a, b={c}'", "seed=3"]
 
 
 def write_run_files(folder, verb, config):

@@ -201,13 +201,13 @@ TOY = (
     *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
     *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
-    *("training.precision=32-true", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
+    *("training.precision=float32", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
     "training.spectra=false",
 )
 
 
 def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
-    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "frequencies_hz=[20,40]"]
+    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "hz=[20,40]"]
     command += [f"out={tmp_path}"]
     assert main(command) == 0
     found = (tmp_path / "study.json").read_bytes()
@@ -228,8 +228,8 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     assert main(command) == 0
     assert (tmp_path / "study.json").read_bytes() == found
     monkeypatch.undo()
-    assert main([*command, "frequencies_hz=[33]"]) == 2  # the first training would say nothing of it
-    assert "rvtssm study: seed=0/window=slide: evaluation.frequencies_hz: 33 Hz" in capsys.readouterr().err
+    assert main([*command, "hz=[33]"]) == 2  # the first training would say nothing of it
+    assert "rvtssm study: seed=0/window=slide: evaluation.hz: 33 Hz" in capsys.readouterr().err
     assert main([*command, "training.steps=2"]) == 2  # another budget
     assert "seed=0: " in capsys.readouterr().err
 
@@ -380,10 +380,10 @@ def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path
 def test_the_rate_study_composes():
     config, points = compose_study(["experiment=rate_study", "seed=0"])
     assert "seed=0,1" in compose(["experiment=rate_study"]).study.axes and len(points) == 9 * 4
-    assert config.evaluation.frequencies_hz == [20, 40, 80, 100, 200]
+    assert config.evaluation.hz == [20, 40, 80, 100, 200]
     for values, each in points[::4]:
         check(each)
-        assert (each.training.precision, each.training.steps, each.seed) == ("32-true", 1600, 0)
+        assert (each.training.precision, each.training.steps, each.seed) == ("float32", 1600, 0)
         assert each.temporal.name == values["variant"].split("-")[0]
     conditions = {(each.evaluation.window, each.evaluation.step_scale) for _, each in points}
     assert conditions == {(window, scale) for window in ("shrink", "slide") for scale in (None, 1)}

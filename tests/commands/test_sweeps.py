@@ -72,7 +72,6 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
         (["train", "--config"], "--config and -m exclude each other"),
         (["doctor", "--json"], "doctor has no --json"),
         (["inspect", "--json", "a.dat"], "--json and -m exclude each other"),
-        (["inspect", "a.dat"], "a.dat: with -m, write recording=a.dat"),
     ],
     ids=str,
 )

@@ -47,9 +47,9 @@ def test_raw_and_prepared_train_on_the_same_batches(small_tree, num_workers):
     [
         ("gen1", {"representation": "voxel_grid", "num_bins": 5}),
         ("gen1", {"representation": "event_stack"}),
-        ("onempx", {"representation": "event_stack", "stride_ms": 25.0, "length_ms": 100.0}),
+        ("onempx", {"representation": "event_stack", "stride_ms": 25.0, "window_ms": 100.0}),
         ("gen1", {"convention": "rvt"}),
-        ("onempx", {"stride_ms": 10.0, "length_ms": 50.0}),
+        ("onempx", {"stride_ms": 10.0, "window_ms": 50.0}),
     ],
 )
 def test_under_any_settings_raw_and_prepared_are_equal(small_tree, tmp_path, name, options):

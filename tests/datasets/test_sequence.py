@@ -47,7 +47,7 @@ def test_raw_equals_prepared(small_tree, split):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("gen1", {"stride_ms": 12.5, "length_ms": 50.0}),
+        ("gen1", {"stride_ms": 12.5, "window_ms": 50.0}),
         ("gen1", {"convention": "rvt"}),
         ("onempx", {"stride_ms": 33.0, "num_bins": 5}),
     ],

@@ -97,16 +97,14 @@ def prepare(raw: Path, prepared: Path, *words: str) -> str:
 
 def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw, tmp_path, capsys):
     s5 = f"checkpoint={weights()}"
-    assert "at least 1 us, got 0.5" in refused(s5, "frequencies_hz=[20,2000000]")
+    assert "at least 1 us, got 0.5" in refused(s5, "hz=[20,2000000]")
     prepared = prepare(raw, tmp_path / "prepared")
     capsys.readouterr()
-    assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "frequencies_hz=[20,40]")
+    assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "hz=[20,40]")
     faster = prepare(raw, tmp_path / "faster", "windows.stride_ms=25")
     capsys.readouterr()
     # without memory, the rate of training is scored as well
-    assert "stride_us=25000 but the run asks for 50000" in refused(
-        s5, faster, "frequencies_hz=[40]", "ablate_memory=true"
-    )
+    assert "stride_us=25000 but the run asks for 50000" in refused(s5, faster, "hz=[40]", "ablate_memory=true")
 
 
 def test_every_checkpoint_is_read_before_the_first_is_scored(weights, refused, tmp_path):
@@ -141,7 +139,7 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
 
 
 def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_path, monkeypatch):
-    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     after = {name: b"the second" for name in REPORT_FILES}
     monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: None)  # a forked process cannot use torch
@@ -194,7 +192,7 @@ def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_
 
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,40]", f"window={window}"]) == 0
+    assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
     assert [set(each) for each in lengths] == [{50_000}, {length_us}]
 
 
@@ -205,7 +203,7 @@ def rates_of(out: Path) -> dict[str, dict[str, float]]:
 def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
     """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,41,60]"]) == 0
+    assert cli.main(["evaluate", *arguments, "hz=[20,41,60]"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
     assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
     windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
@@ -222,14 +220,14 @@ def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
     ],
 )
 def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, answer):
-    assert re.search(answer, refused(f"checkpoint={weights()}", f"frequencies_hz={asked}"))
+    assert re.search(answer, refused(f"checkpoint={weights()}", f"hz={asked}"))
 
 
 def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
     """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
     raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
     arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
-    assert cli.main(["evaluate", *arguments, "frequencies_hz=[20,8]"]) == 0
+    assert cli.main(["evaluate", *arguments, "hz=[20,8]"]) == 0
     assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
 
@@ -245,7 +243,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
 
     monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
-    assert cli.main(["evaluate", *arguments, "grid=free", "frequencies_hz=[30,5]"]) == 0
+    assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
     assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     found = json.loads((tmp_path / "out/evaluation.json").read_text())
@@ -284,7 +282,7 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
         return match_detections(recordings, spec, **options)
 
     monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
-    where = f"checkpoint={weights()}", "frequencies_hz=[20,40]", *STREAMING[1:]
+    where = f"checkpoint={weights()}", "hz=[20,40]", *STREAMING[1:]
     plain = evaluated(tmp_path / "plain", *where)
     shifts = "time_shifts_ms=[-50,0,50]"
     streamed = evaluated(tmp_path / "streamed", *where, "streaming=true", "latency_ms=0", shifts)
@@ -332,19 +330,19 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     monkeypatch.setattr(SplitRuns, "scored", look)
     monkeypatch.setattr(SplitRuns, "scored_with_shifts", look_with_shifts)
     arguments = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "ablate_memory=true", *STREAMING[2:]
-    found = evaluated(tmp_path / "one", *arguments, "frequencies_hz=[8,16]", "time_shifts_ms=[0]")
+    found = evaluated(tmp_path / "one", *arguments, "hz=[8,16]", "time_shifts_ms=[0]")
     assert calls == [(8, None, {}), (16, None, {}), (16, None, {"is_reset": True}), (16, [0])]
     assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
     calls.clear()
     streaming = "streaming=true", "latency_ms=30", "time_shifts_ms=[]"
-    evaluated(tmp_path / "two", *arguments, "frequencies_hz=[40]", *streaming)
+    evaluated(tmp_path / "two", *arguments, "hz=[40]", *streaming)
     assert calls == [(40, 30, {}), (20, 30, {"is_reset": True})]
 
 
 def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path):
     """Before the first label the steps have any length, which must not hide the others."""
     raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
-    assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "frequencies_hz=[30]")
+    assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "hz=[30]")
 
 
 def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tmp_path, monkeypatch, capsys):
@@ -353,7 +351,7 @@ def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tm
     before = (out / "evaluation.json").read_bytes()
     (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
     monkeypatch.setattr(evaluate_verb, "_measure", None)
-    assert cli.main(["evaluate", f"checkpoint={weights()}", "frequencies_hz=[40]", f"out={out}"]) == 2
+    assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[40]", f"out={out}"]) == 2
     assert "holds config.yaml" in capsys.readouterr().err
     assert (out / "evaluation.json").read_bytes() == before
 

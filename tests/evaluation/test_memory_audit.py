@@ -26,7 +26,7 @@ from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-SMALL_AUDIT = AuditConfig(frequencies_hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
+SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
 
 
 def random_frames(num_steps, seed=0):
@@ -173,7 +173,7 @@ def weights(live_checkpoint, tmp_path):
     return tmp_path / "model.ckpt"
 
 
-SHORT = ("duration_s=1.3", "frequencies_hz=[20]", "finer=[2]", "num_timed=2")
+SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]", "num_timed=2")
 
 
 def test_the_command_audits_simulated_traffic(weights, tmp_path, capsys):
@@ -244,8 +244,8 @@ def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path
         (["duration_s=0.5"], "an audit of these weights needs 23; give a longer recording"),
         (["checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
-        (["frequencies_hz=[]"], "name positive rates"),
-        (["frequencies_hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
+        (["hz=[]"], "name positive rates"),
+        (["hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
         (["threshold=2"], "audit.threshold=2 must be less than 1"),
     ],
 )

@@ -91,7 +91,7 @@ def test_any_part_of_the_free_grid_is_that_of_the_whole(first_us, span_us, strid
     ("options", "wanted"),
     [
         ({}, WindowSettings()),
-        ({"stride_ms": 100 / 3, "length_ms": 50}, WindowSettings(33_333, 50_000)),
+        ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(33_333, 50_000)),
         ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
         ({"num_bins": 5, "representation": "voxel_grid"}, WindowSettings(num_bins=5, representation="voxel_grid")),
         ({"time_constants_ms": [0.3, 40]}, WindowSettings(time_constants_us=(300, 40_000))),
@@ -105,7 +105,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
     ("options", "message"),
     [
         ({"stride_ms": 0.0}, "windows.stride_ms=0.0 must be at least 0.001"),
-        ({"length_ms": float("nan")}, "windows.length_ms=nan must be"),
+        ({"window_ms": float("nan")}, "windows.window_ms=nan must be"),
         ({"convention": "RVT"}, "windows: convention='RVT'; choose from exact, rvt"),
         ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),
         ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),

@@ -55,11 +55,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("downsample", [1, 2])
-@pytest.mark.parametrize(("stride_ms", "length_ms"), [(50, None), (12.5, 50), (100 / 3, None)])
-def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, length_ms, downsample):
+@pytest.mark.parametrize(("stride_ms", "window_ms"), [(50, None), (12.5, 50), (100 / 3, None)])
+def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, window_ms, downsample):
     source = write_recording(tmp_path / "raw" / "train", "a")
     spec = replace(SPEC, downsample=downsample)
-    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, length_ms=length_ms)
+    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, window_ms=window_ms)
     assert summary.written == ["train/a"] and not summary.failed
     (path,) = find_sequences(tmp_path / "out", "train")
     sequence = open_sequence(path)
@@ -70,7 +70,7 @@ def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, 
     np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
     assert counts.any()
     meta = sequence.meta
-    assert (meta["stride_us"], meta["length_us"]) == (round(stride_ms * 1000), length_ms and round(length_ms * 1000))
+    assert (meta["stride_us"], meta["length_us"]) == (round(stride_ms * 1000), window_ms and round(window_ms * 1000))
     assert (meta["dataset"], meta["convention"], meta["grid"]) == ("tiny", "exact", "labels")
     assert (meta["height"], meta["width"], meta["downsample"]) == (HEIGHT, WIDTH, downsample)
     assert meta["source"]["name"] == "a_td.dat" and meta["source"]["num_bytes"] == source.stat().st_size
@@ -290,7 +290,7 @@ def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
     "changes",
     [
         {},
-        {"stride_ms": 12.5, "length_ms": 50.0},
+        {"stride_ms": 12.5, "window_ms": 50.0},
         {"convention": "rvt"},
         {"labels": "none"},
         {"representation": "voxel_grid"},
@@ -392,7 +392,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path
     with pytest.raises(ValueError, match=r"has 10\.0 kB free, 1 recordings need .*20\.0 kB .*check_disk=false"):
         prepare(tmp_path)
     with pytest.raises(ValueError, match=r"about 80\.0 kB"):
-        prepare(tmp_path, stride_ms=12.5, length_ms=50)
+        prepare(tmp_path, stride_ms=12.5, window_ms=50)
     assert contents(tmp_path / "out") == {}
     assert prepare(tmp_path, check_disk=False).written == ["train/a"]
     assert prepare(tmp_path).skipped == ["train/a"]  # nothing to write, nothing to check

@@ -249,7 +249,7 @@ def test_commands_take_urls_where_they_read(store_url, tmp_path, capsys):
     [
         ("predict", ["min_score=0"]),
         ("live", []),
-        ("audit", ["duration_s=1.2", "num_timed=1", "frequencies_hz=[20]", "finer=[1]"]),
+        ("audit", ["duration_s=1.2", "num_timed=1", "hz=[20]", "finer=[1]"]),
     ],
 )
 def test_a_detector_reads_a_recording_by_its_url(store_url, tmp_path, command, keys):

@@ -38,7 +38,7 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
             "generate": (*TOY, f"dataset.raw_dir={out}"),
             "preprocess": (*TOY, raw, f"dataset.prepared_dir={out}", "preprocess.workers=1", "overwrite=true"),
             "train": (*TOY, *TRAIN, raw, prepared, f"out={out}"),
-            "evaluate": (checkpoint, f"out={out}", "frequencies_hz=[20]", "data.num_workers=0"),
+            "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.num_workers=0"),
             "predict": (checkpoint, recording, f"out={out}"),
             "export": (checkpoint, f"out={out / 'model.safetensors'}"),
             "audit": (checkpoint, f"out={out}"),

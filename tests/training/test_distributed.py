@@ -32,7 +32,7 @@ from tests.training.watched import train_as_rank, train_as_script
 NUM_STEPS = 5
 BOUND_TO_END_S = 30  # for the others, when the first process has ended
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
-EXACT = ("training.precision=64-true", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
+EXACT = ("training.precision=float64", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
 # untrained weights find nothing with certainty: every box counts, so that there is something to compare
 FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")

@@ -97,7 +97,7 @@ def test_a_recipe_trains_and_evaluates(name, toy_data):
     module = DetectionModule(detector, settings, {}, {}, [])
     optimizer, schedule = build_optimizer(detector, config.optim, 10, 2)
     before = {key: value.clone() for key, value in detector.named_parameters()}
-    with torch.autocast("cpu", torch.bfloat16, enabled="mixed" in config.training.precision):
+    with torch.autocast("cpu", torch.bfloat16, enabled=config.training.precision in ("bf16", "float16")):
         loss = module.losses_of(batch)["total"]
     loss.backward()
     optimizer.step()

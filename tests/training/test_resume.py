@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,6 +288,14 @@ def test_other_settings_do_not_resume(toy_config, whole, change):
     key = {"temporal=lstm": "temporal.name", "seed=1": "seed"}.get(change, change.split("=")[0])
     with pytest.raises(ValueError, match=rf"{key}=[^;]*, now [^;]*\); resume with the same"):
         train(toy_config(whole, *SETTINGS, change, "resume=auto"))
+
+
+def test_a_run_whose_precision_has_the_word_of_lightning_resumes(toy_config, whole, tmp_path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    content = load_file(last_checkpoint(tmp_path))
+    content["decisive"]["training.precision"] = "32-true"
+    torch.save(content, last_checkpoint(tmp_path))
+    assert train(toy_config(tmp_path, *SETTINGS, "resume=auto")) == best_checkpoint(tmp_path)
 
 
 def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whole, tmp_path, logged):

@@ -364,9 +364,9 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
 @pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16", "bf16", None])
 def test_auto_is_bf16_where_the_processor_has_units(monkeypatch, flag):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, flag: True})
-    assert choose_precision("auto", "cpu") == ("bf16-mixed" if flag else "32-true")
-    assert choose_precision("64-true", "cpu") == "64-true"
-    assert choose_precision("auto", "mps") == "32-true"
+    assert choose_precision("auto", "cpu") == ("bf16" if flag else "float32")
+    assert choose_precision("float64", "cpu") == "float64"
+    assert choose_precision("auto", "mps") == "float32"
 
 
 @pytest.mark.parametrize("has_units", [False, True])
@@ -374,7 +374,7 @@ def test_auto_is_bf16_where_the_processor_has_units(monkeypatch, flag):
 def test_auto_on_a_gpu_asks_the_gpu(monkeypatch, has_units, accelerator):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_units)
-    assert choose_precision("auto", accelerator) == ("bf16-mixed" if has_units else "32-true")
+    assert choose_precision("auto", accelerator) == ("bf16" if has_units else "float32")
 
 
 def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
@@ -388,16 +388,16 @@ def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16-mixed", "optim.clip_value=1e-4"))
+    train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16", "optim.clip_value=1e-4"))
     assert steps == [True, True]
     assert largest == pytest.approx([1e-4] * 2)
 
 
-@pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16-mixed"), (False, "32-true")])
+@pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16"), (False, "float32")])
 def test_a_training_says_what_auto_is_and_goes_on_with_it(
     toy_config, tmp_path, monkeypatch, capsys, has_units, precision
 ):
-    monkeypatch.setattr("rvtssm.training.speed.has_bf16_units", lambda _: has_units)
+    monkeypatch.setattr("rvtssm.models.low_precision.has_bf16_units", lambda _: has_units)
     train(toy_config(tmp_path, "training.steps=1", "training.precision=auto"))
     said = capsys.readouterr().out
     assert f"training.precision=auto: {precision}" in said and f"s in {precision}" in " ".join(said.split())
