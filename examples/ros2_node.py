@@ -26,6 +26,7 @@ class EventDetector(Node):
         super().__init__("event_detector")
         self.declare_parameter("checkpoint", "best.ckpt")
         self.declare_parameter("hz", 0.0)  # 0: the rate of the training
+        self.declare_parameter("window", "")  # slide, shrink, or what the weights are made for
         self.declare_parameter("min_score", 0.3)
         self.declare_parameter("type", "event_camera_msgs/msg/EventPacket")
         self._predictor = rvtssm.load(self.get_parameter("checkpoint").value)
@@ -43,8 +44,9 @@ class EventDetector(Node):
         try:
             events, (height, width) = self._decoder.push(data)
             if self._stream is None:
-                hz, min_score = self.get_parameter("hz").value or None, self.get_parameter("min_score").value
-                self._stream = self._predictor.stream(height, width, hz=hz, min_score=min_score)
+                hz, window = (self.get_parameter(name).value or None for name in ("hz", "window"))
+                min_score = self.get_parameter("min_score").value
+                self._stream = self._predictor.stream(height, width, hz=hz, window=window, min_score=min_score)
             results = self._stream.push(events)
         except ValueError as error:  # a damaged message, or a clock that jumps
             self.get_logger().error(str(error))

@@ -200,10 +200,6 @@ class WindowSettings:
         """Whether windows are closed, so that an event at the end of one is in it, as in RVT."""
         return self.convention == "rvt"
 
-    def for_rate(self, hz: float | None, window: str) -> WindowSettings:
-        """Return these settings for their own rate and for None, otherwise those of `at_rate`."""
-        return self if hz is None or math.isclose(hz, self.hz) else self.at_rate(hz, window)
-
     def at_rate(self, hz: float, window: str) -> WindowSettings:
         """Return settings at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
         length_us = None if window == "shrink" else self.nominal_length_us

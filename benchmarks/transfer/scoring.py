@@ -64,7 +64,7 @@ def read_split(
 
     Raise ValueError if the weights do not know one of its classes.
     """
-    settings = checkpoint.windows.for_rate(hz, "shrink")
+    settings = checkpoint.windows_at(hz, "shrink")  # as in the table of the page
     known = checkpoint.spec.class_names
     if missing := [name for name in spec.class_names if name not in known]:
         raise ValueError(f"the weights know {', '.join(known)}; {raw_dir} has {missing[0]}, which cannot be scored")

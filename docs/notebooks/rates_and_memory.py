@@ -19,11 +19,11 @@ events = recording.between(0, 1_000_000)
 sensor = {"height": recording.height, "width": recording.width}
 
 # %% [markdown]
-# At 100 Hz the same weights give five times as many answers: the time step is rescaled. Windows shrink with the stride,
-# or slide and keep their length; [Any rate](../any_rate.md) measures both.
+# At 100 Hz the same weights give five times as many answers: the time step is rescaled. Windows keep their length and
+# slide, which is the default for these weights, or shrink with the stride; [Any rate](../any_rate.md) measures both.
 
 # %%
-for hz, window in ((20, "shrink"), (100, "shrink"), (100, "slide")):
+for hz, window in ((20, "slide"), (100, "slide"), (100, "shrink")):
     found = detector.predict(events, hz=hz, window=window, min_score=0.01, **sensor)
     best = [frame.found.score.max(initial=0) for frame in found]
     print(f"{hz:3} Hz, {window}: {len(found)} windows, mean of the best scores {np.mean(best):.2f}")
@@ -52,7 +52,7 @@ for name in ("score", "xyxy"):
 # %%
 seen, last = events.between(0, 500_000), events.between(990_000, 1_000_000)
 frozen = rvtssm.Events(*(np.concatenate([getattr(part, name) for part in (seen, last)]) for name in "txyp"))
-found = detector.predict(frozen, hz=100, window="slide", min_score=0.01, **sensor)
+found = detector.predict(frozen, hz=100, min_score=0.01, **sensor)
 figure = Figure(figsize=(6.4, 3.2), layout="constrained")
 axes = figure.add_subplot()
 axes.plot([frame.found.t_us / 1e6 for frame in found], [frame.found.score.max(initial=0) for frame in found])

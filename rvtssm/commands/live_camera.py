@@ -10,7 +10,7 @@ from pathlib import Path
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import changing_line, say, say_error
 from rvtssm.commands.inputs import with_default_weights
-from rvtssm.commands.weights import read_weights, say_note, with_chosen_precision
+from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -55,7 +55,7 @@ def live(config: Config, as_json: bool = False) -> int:
         check_rosbags()
     config = with_chosen_precision(with_default_weights(config))
     checkpoint, settings = read_weights(config), config.live
-    windows = checkpoint.windows.for_rate(settings.hz, settings.window)
+    windows = checkpoint.windows_at(settings.hz, settings.window)
     out = Path(config.out or "outputs/live")
     with (
         _opened(settings, config.recording) as source,
@@ -72,6 +72,7 @@ def live(config: Config, as_json: bool = False) -> int:
                 output=out,
             )
             say_note(config.checkpoint, checkpoint)
+            say_windows(checkpoint, windows)
 
         def build() -> StreamDetector:
             return StreamDetector(

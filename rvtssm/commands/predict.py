@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import events_path, with_default_weights
-from rvtssm.commands.weights import read_weights, say_note, with_chosen_precision
+from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
@@ -49,6 +49,7 @@ def predict(config: Config) -> int:
         output=out,
     )
     say_note(config.checkpoint, checkpoint)
+    say_windows(checkpoint, checkpoint.windows_at(config.predict.hz, config.predict.window))
     with result_set(out, "scores", ["scores.json"]) as staged:
         return _predict_all(config, checkpoint, sources, out, staged)
 

@@ -8,9 +8,10 @@ from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path
 from rvtssm.config import Config
 from rvtssm.export.exported import chosen_precision, is_exported, read_weights_file
-from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.named_weights import card_of
+from rvtssm.records import WindowSettings
 
 
 def read_weights(config: Config) -> LoadedCheckpoint:
@@ -28,6 +29,12 @@ def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:
     if checkpoint.note:
         card = card_of(str(path))
         say(f"{path}: {checkpoint.note}" + (f"; its model card is {card}" if card else ""))
+
+
+def say_windows(checkpoint: CheckpointMeta, settings: WindowSettings) -> None:
+    """Print one line if the weights have not seen windows of such a length in training."""
+    if warning := checkpoint.warn_of_windows(settings):
+        say(warning)
 
 
 def weights_sha256(path: str, precision: str, checkpoint: LoadedCheckpoint) -> str:

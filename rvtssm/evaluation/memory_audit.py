@@ -118,8 +118,9 @@ def cost_per_step(
     found: dict[float, Numbers | str] = {}
     warm_up = 3
     for hz in config.hz:
+        schedule = FixedRate(hz, checkpoint.windows_at(hz).length_us)
         live = StreamDetector(
-            checkpoint, *sensor_hw, schedule=FixedRate(hz), downsample=downsample, start_us=int(events.t[0])
+            checkpoint, *sensor_hw, schedule=schedule, downsample=downsample, start_us=int(events.t[0])
         )
         until_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz) + 1
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -69,6 +70,35 @@ class CheckpointMeta:
         the end of a window only.
         """
         return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
+
+    def windows_at(self, hz: float | None = None, window: str | None = None) -> WindowSettings:
+        """Return how events become frames at a rate. At that of the training, and for None, they do as in training.
+
+        At another rate, `window` says how long windows are: as long as in training (`slide`) or as the stride
+        (`shrink`). None chooses `shrink` where these weights may shrink their windows and training had windows as short
+        as the stride, and `slide` otherwise.
+        """
+        if hz is None or math.isclose(hz, self.windows.hz):
+            return self.windows
+        shrunk = self.windows.at_rate(hz, "shrink")
+        if window is None:
+            window = "shrink" if self.may_shrink_windows and self._has_trained(shrunk) else "slide"
+        return shrunk if window == "shrink" else self.windows.at_rate(hz, window)
+
+    def _has_trained(self, settings: WindowSettings) -> bool:
+        """Return whether windows are no shorter and no longer than those of the training."""
+        shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
+        return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
+
+    def warn_of_windows(self, settings: WindowSettings) -> str | None:
+        """Return a sentence if windows are shorter or longer than all of the training, which costs accuracy."""
+        if self._has_trained(settings):
+            return None
+        trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
+        return (
+            f"windows of {settings.nominal_length_us / 1000:g} ms, but these weights were trained with windows of "
+            f"{trained_ms} ms and are less accurate with others; window=slide keeps their length"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         temporal = asdict(self.temporal_config)

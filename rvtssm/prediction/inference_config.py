@@ -27,7 +27,8 @@ class PredictConfig:
     """One run of `rvtssm predict`."""
 
     hz: float | None = None  # inference rate, null: the rate of training
-    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    # at other rates: slide, as long as in training; shrink, as long as the stride; null: what the weights are made for
+    window: str | None = None
     downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
     height: int | None = None  # of the sensor in pixels, for events that do not say it
     width: int | None = None  # of the sensor in pixels, for events that do not say it
@@ -47,8 +48,7 @@ class PredictConfig:
     windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
-        if self.window not in ("shrink", "slide"):
-            raise UserError(f"predict.window={self.window!r}; choose from shrink, slide")
+        check_choice("predict.window", self.window, ("slide", "shrink", None))
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s")
@@ -96,7 +96,8 @@ class LiveConfig:
     camera: str = "auto"  # the first one that is found, or the serial number of one
     camera_settings: str | None = None  # YAML file: biases, region of interest (docs/cameras.md)
     hz: float | None = None  # highest rate, null: the rate of training; the rate is lower if the detector is slower
-    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    # at other rates: slide, as long as in training; shrink, as long as the stride; null: what the weights are made for
+    window: str | None = None
     downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
     height: int | None = None  # of the sensor in pixels, for a recording that does not say it
     width: int | None = None  # of the sensor in pixels, for a recording that does not say it
@@ -107,7 +108,7 @@ class LiveConfig:
     formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of DETECTION_FILES
 
     def __post_init__(self) -> None:
-        check_choice("live.window", self.window, ("shrink", "slide"))
+        check_choice("live.window", self.window, ("slide", "shrink", None))
         check_positive("live", self, "hz", "downsample", "height", "width", "duration_s")
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")

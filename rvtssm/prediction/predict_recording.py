@@ -230,7 +230,7 @@ class _Plan:
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
-    recording, settings = source.recording, checkpoint.windows.for_rate(config.hz, config.window)
+    recording, settings = source.recording, checkpoint.windows_at(config.hz, config.window)
     downsample = config.downsample or usual_downsample(checkpoint.spec, recording.height, recording.width)
     if min(recording.height, recording.width) < downsample:
         raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")

@@ -1,6 +1,7 @@
 """Detection in a few lines of Python: load weights, predict on a recording or on a stream, use what was found."""
 
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from rvtssm.prediction.model_card import model_card
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.summary import PredictionSummary
 from rvtssm.prediction.track_objects import Tracker
-from rvtssm.records import DatasetSpec, Detections, Events, Windows
+from rvtssm.records import DatasetSpec, Detections, Events, Windows, WindowSettings
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import EventsInMemory, Source
@@ -136,7 +137,7 @@ class Predictor:
         recording: str | Path | Recording | Events,
         *,
         hz: float | None = None,
-        window: str = "shrink",
+        window: str | None = None,
         height: int | None = None,
         width: int | None = None,
         min_score: float = SHOWN_SCORE,
@@ -146,8 +147,9 @@ class Predictor:
         """Return the objects of all windows, with at least `min_score`, as `rvtssm predict` finds them.
 
         `recording` is what that command takes, or an opened recording, or events in memory. `hz` is the rate, by
-        default that of the training; `window` says whether windows at other rates are as long as the stride (shrink)
-        or as in training (slide). `height` and `width`, in sensor pixels, are needed for what does not say them.
+        default that of the training; `window` says how long windows are at other rates: as in training (slide), as the
+        stride (shrink), or what the weights are made for (None, see `CheckpointMeta.windows_at`). `height` and `width`,
+        in sensor pixels, are needed for what does not say them.
         `track="bytetrack"` numbers the objects (`found.track_id`); boxes below `min_score` do not continue tracks.
         """
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
@@ -161,6 +163,7 @@ class Predictor:
             source = Source("events in memory", EventsInMemory(recording, height, width))
         elif isinstance(recording, Recording):
             source = Source(recording.name, recording)
+        _warn(self.checkpoint, self.checkpoint.windows_at(hz, window))
         spec, frames = self.checkpoint.spec, list[tuple[Detections, int]]()
         with tempfile.TemporaryDirectory() as folder:
             summary = predict_recording(
@@ -176,16 +179,18 @@ class Predictor:
         width: int,
         *,
         hz: float | None = None,
+        window: str | None = None,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         track_memory_s: float = 1.0,
     ) -> "LiveStream":
         """Return a stream for the events of a camera with a sensor of height x width pixels.
 
-        `hz` is the rate, by default that of the training. Windows at other rates are as long as the stride.
+        `hz` is the rate, by default that of the training, and `window` as in `predict`.
         `track="bytetrack"` numbers the objects; one that is not found keeps its number for `track_memory_s` seconds.
         """
-        windows = self.checkpoint.windows.for_rate(hz, "shrink")
+        windows = self.checkpoint.windows_at(hz, window)
+        _warn(self.checkpoint, windows)
         schedule = FixedRate(windows.hz, windows.length_us)
         config = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
         detector = StreamDetector(self.checkpoint, height, width, schedule=schedule, config=config)
@@ -231,6 +236,12 @@ class LiveStream:
             found = self._tracker.update(window.detections[0]) if self._tracker else window.detections[0]
             results.append(FrameResult(found, window.start_us, self.detector.sensor_hw, self._spec, self._note))
         return results
+
+
+def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:
+    """Warn of windows that the weights have not seen in training."""
+    if warning := checkpoint.warn_of_windows(settings):
+        warnings.warn(warning, stacklevel=3)
 
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -116,6 +116,7 @@ def build_app(
             "class_names": checkpoint.spec.class_names,
             "class_colors": CLASS_COLORS,
             "trained_hz": checkpoint.windows.hz,
+            "window": "shrink" if checkpoint.may_shrink_windows else "slide",
             "rates": [MIN_HZ, MAX_HZ],
             "sources": [*recordings] + (["camera"] if has_camera else []),
             "has_camera": has_camera,

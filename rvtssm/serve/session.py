@@ -70,7 +70,8 @@ class Session:
         self._opening = Opening("")
         self._opened = ExitStack()
         windows = weights("float32").windows
-        self._hz, self._window, self._precision, self._speed = float(round(windows.hz)), "shrink", "float32", 1.0
+        self._window: str | None = None  # until the viewer chooses
+        self._hz, self._precision, self._speed = float(round(windows.hz)), "float32", 1.0
         self._is_paused = False
         self._shown: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = deque()
         self._boxes: list[list[float]] = []
@@ -165,7 +166,7 @@ class Session:
         )
 
     def _schedule(self, checkpoint: LoadedCheckpoint) -> FixedRate:
-        windows = checkpoint.windows.for_rate(self._hz, self._window)
+        windows = checkpoint.windows_at(self._hz, self._window)
         return FixedRate(windows.hz, windows.length_us)
 
     def _set(self, command: dict[str, Any]) -> None:
@@ -173,7 +174,8 @@ class Session:
         run, replay = self._run, self._run.source if self._run is not None else None
         if "hz" in command or "window" in command or "precision" in command:
             self._hz = _number(command.get("hz", self._hz), MIN_HZ, MAX_HZ)
-            self._window = _choice(command.get("window", self._window), ("shrink", "slide"))
+            if "window" in command:
+                self._window = _choice(command["window"], ("slide", "shrink"))
             precision = _choice(command.get("precision", self._precision), PRECISIONS)
             checkpoint = self._weights(precision)
             self._precision = precision

@@ -200,6 +200,45 @@ def test_windows_may_shrink_if_training_reached_a_fifth_of_their_length(windows,
     assert meta.may_shrink_windows is may_shrink
 
 
+@pytest.mark.parametrize(
+    ("windows", "lengths_us", "hz", "window", "length_us"),
+    [
+        ({}, (), 200, None, 50_000),
+        ({}, (), 10, None, 50_000),
+        ({}, (), 200, "shrink", None),
+        ({"length_us": 80_000}, (), 40, None, 80_000),
+        ({}, (5_000, 50_000), 200, None, None),
+        ({}, (5_000, 50_000), 200, "slide", 50_000),
+        ({}, (5_000, 50_000), 500, None, 50_000),  # training had no windows of 2 ms
+        ({}, (5_000, 50_000), 10, None, 50_000),  # nor of 100 ms
+        ({}, (40_000, 50_000), 25, None, 50_000),  # may not shrink
+        ({"representation": "surfaces"}, (), 200, None, None),
+    ],
+)
+def test_windows_at_another_rate_keep_their_length_unless_the_weights_may_shrink_them(
+    windows, lengths_us, hz, window, length_us
+):
+    meta = replace(describe(), windows=WindowSettings(**windows), window_lengths_us=lengths_us)
+    assert meta.windows_at(hz, window) == replace(meta.windows, stride_us=1e6 / hz, length_us=length_us)
+    for same in (None, meta.windows.hz):  # the rate of training has the windows of training
+        assert all(meta.windows_at(same, each) is meta.windows for each in (None, "slide", "shrink"))
+    if window is None:  # the default is never one to warn of
+        assert meta.warn_of_windows(meta.windows_at(hz)) is None
+
+
+def test_windows_that_the_training_did_not_have_are_told():
+    meta = describe()
+    assert meta.warn_of_windows(meta.windows_at(200, "shrink")) == (
+        "windows of 5 ms, but these weights were trained with windows of 50 ms and are less accurate with others; "
+        "window=slide keeps their length"
+    )
+    meta = replace(meta, window_lengths_us=(5_000, 50_000))
+    assert meta.warn_of_windows(meta.windows_at(200, "shrink")) is None
+    assert "windows of 2 ms, but these weights were trained with windows of 5, 50 ms" in str(
+        meta.warn_of_windows(meta.windows_at(500, "shrink"))
+    )
+
+
 def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
     path, detector, meta = written
     before, around = path.read_bytes(), set(path.parent.iterdir())

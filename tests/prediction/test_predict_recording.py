@@ -163,7 +163,7 @@ def test_a_second_prediction_replaces_the_first(checkpoint, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), ("slide", 50)])
+@pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), ("slide", 50), (None, 50)])
 def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path, monkeypatch, window, window_ms):
     scales = []
     detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
@@ -202,7 +202,7 @@ def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
     assert drawn == [(40_000, 1 + 2 + 3 + 4), (80_000, 5 + 6 + 7 + 8), (100_000, 9 + 10)]
 
 
-@pytest.mark.parametrize("options", [{}, {"hz": 60}, {"window": "slide", "hz": 40}])
+@pytest.mark.parametrize("options", [{}, {"window": "shrink", "hz": 60}, {"hz": 40}])
 def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatch, options):
     """At 60 Hz and 30 pictures a second one shows two windows; windows that slide share events."""
     drawn = []
@@ -378,7 +378,7 @@ def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoin
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"window": "grow"}, "choose from shrink, slide"),
+        ({"window": "grow"}, "choose from slide, shrink"),
         ({"hz": 0}, "predict.hz=0"),
         ({"hz": 1e7}, "predict.hz=1e.07 must be at most 1000000"),
         ({"downsample": -1}, "downsample"),

@@ -41,19 +41,20 @@ def test_the_package_runs_as_a_module():
     assert done.stdout.strip() == rvtssm.__version__
 
 
-@pytest.mark.parametrize("hz", [None, 20, 80])
+@pytest.mark.parametrize(("hz", "window"), [(None, None), (20, None), (80, None), (80, "shrink")])
 @pytest.mark.parametrize("length_us", [None, 90_000])
+@pytest.mark.filterwarnings("ignore:windows of 12.5 ms")
 def test_file_recording_events_stream_and_command_find_the_same(
-    live_checkpoint, draw_events, tmp_path, hz, length_us, capsys
+    live_checkpoint, draw_events, tmp_path, hz, window, length_us, capsys
 ):
     weights, events = live_checkpoint(), draw_events(4_000)
-    weights.windows = replace(weights.windows, length_us=length_us)
+    weights = replace(weights, windows=replace(weights.windows, length_us=length_us), window_lengths_us=())
     write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
     write_dat(tmp_path / "a_td.dat", events, 48, 64)
     detector = rvtssm.load(tmp_path / "best.ckpt")
     assert detector.class_names == ("car", "pedestrian") and "s5" in repr(detector)
     opened = rvtssm.open(tmp_path / "a_td.dat")
-    options = {"hz": hz, "min_score": 0.1}
+    options = {"hz": hz, "window": window, "min_score": 0.1}
     results = [
         detector.predict(tmp_path / "a_td.dat", **options),
         detector.predict(opened, **options),
@@ -63,16 +64,21 @@ def test_file_recording_events_stream_and_command_find_the_same(
     coco = results[0].to_coco()
     assert coco and all(result.to_coco() == coco for result in results)
 
-    overrides = [f"hz={hz}"] if hz else []
+    overrides = [f"{key}={value}" for key, value in (("hz", hz), ("window", window)) if value]
     files = f"recording={tmp_path / 'a_td.dat'}", f"checkpoint={tmp_path / 'best.ckpt'}", f"out={tmp_path / 'out'}"
     assert cli.main(["predict", *files, "postprocess.min_score=0.1", "formats=[coco]", *overrides]) == 0
     assert json.loads((tmp_path / "out" / "coco_results.json").read_text()) == coco
 
-    stream = detector.stream(48, 64, hz=hz, min_score=0.1)
+    said = "windows of 12.5 ms, but these weights were trained with windows of" in capsys.readouterr().out
+    assert said == (window == "shrink")
+
+    stream = detector.stream(48, 64, hz=hz, window=window, min_score=0.1)
     frames = [*stream.push(events.between(0, 7_200_000)), *stream.push(events.between(7_200_000, 1 << 40))]
     assert len(frames) >= len(results[0]) - 1
     for frame, wanted in zip(frames, results[0], strict=False):
         assert (frame.found.t_us, frame.start_us, frame.names) == (wanted.found.t_us, wanted.start_us, wanted.names)
+        length = frame.found.t_us - frame.start_us
+        assert length == (12_500 if window == "shrink" else length_us or 50_000)
         np.testing.assert_allclose(frame.found.xyxy, wanted.found.xyxy, atol=1e-3)
 
 

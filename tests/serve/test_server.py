@@ -124,7 +124,7 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
     [
         ({"hz": "fast"}, "'fast', and a number is needed"),
         ({"hz": float("nan")}, "a number is needed"),
-        ({"window": "open"}, "'open'; choose from shrink, slide"),
+        ({"window": "open"}, "'open'; choose from slide, shrink"),
         ({"precision": "int1"}, "choose from float32, bf16"),
         ({"seek": None}, "a number is needed"),
     ],

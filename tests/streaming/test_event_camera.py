@@ -98,7 +98,7 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
     predict_recording(
         checkpoint, path, tmp_path / "out", settings, on_frame=lambda found, _: wanted.append(found), progress=False
     )
-    windows = checkpoint.windows.for_rate(hz, window)
+    windows = checkpoint.windows_at(hz, window)
     run = run_of(camera_of(packets_of(events), height, width), checkpoint, FixedRate(windows.hz, windows.length_us))
     found = [result.window.detections[0] for result in results_of(run)]
     assert run.num_passed == 0 and len(wanted) - 1 <= len(found) <= len(wanted)

@@ -78,6 +78,7 @@ function onMessage(message) {
     [at("rate").min, at("rate").max] = message.rates;
     at("rates").replaceChildren(...[20, 50, 100, 150, 200].map((hz) => new Option(`${hz}`, hz)));
     at("rate").value = Math.round(message.trained_hz);
+    document.querySelector(`[name=window][value=${message.window}]`).checked = true;
     at("source").replaceChildren(new Option("choose …", ""), ...message.sources.map((name) => new Option(name, name)));
     at("source").disabled = at("file").disabled = false;
     showRate();
