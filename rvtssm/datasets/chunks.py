@@ -31,8 +31,8 @@ class Chunk:
 class ChunkDataset(Dataset[Chunk]):
     """The sequences of a split, read by request, with at most `max_open` files open per loader worker.
 
-    Without `augment` chunks are as stored. With `num_rates` > 1 all recordings are given at the first rate, then all at
-    the second, ...
+    Without `augment` chunks are as stored. With `num_kinds` > 1 all recordings are given with the first kind of
+    windows, then all with the second, ...
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ChunkDataset(Dataset[Chunk]):
         augment: AugmentConfig | None = None,
         frames_per_chunk: int | None = None,
         max_open: int = 32,
-        num_rates: int = 1,
+        num_kinds: int = 1,
     ) -> None:
         if not sequences:
             raise UserError("a dataset needs at least one sequence")
@@ -52,7 +52,7 @@ class ChunkDataset(Dataset[Chunk]):
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
         self.max_open = max_open
-        self.num_recordings = len(self.sequences) // num_rates
+        self.num_recordings = len(self.sequences) // num_kinds
         self._open: OrderedDict[int, FrameSequence] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class ChunkDataset(Dataset[Chunk]):
         if request.is_empty:
             first = self._sequence(0, 0)
             return Chunk(request, first.source.frames(0, 0), np.zeros(0, np.int64), first.labels[:0])
-        sequence = self._sequence(request.recording, request.rate)
+        sequence = self._sequence(request.recording, request.kind)
         first, last = np.searchsorted(sequence.labels.window_index, (request.start, request.stop))
         labels = sequence.labels[first:last]
         labels = replace(labels, window_index=labels.window_index - request.start)
@@ -80,8 +80,8 @@ class ChunkDataset(Dataset[Chunk]):
             labels = labels[np.isin(labels.window_index, steps[kept])]
         return Chunk(request, frames, sequence.windows.dt_us[request.start : request.stop], labels)
 
-    def _sequence(self, recording: int, rate: int) -> FrameSequence:
-        sequence = self.sequences[rate * self.num_recordings + recording]
+    def _sequence(self, recording: int, kind: int) -> FrameSequence:
+        sequence = self.sequences[kind * self.num_recordings + recording]
         self._open[recording] = sequence
         self._open.move_to_end(recording)
         if len(self._open) > self.max_open:

@@ -93,7 +93,7 @@ class SequenceDataModule(L.LightningDataModule):
 
         `has_pseudo_labels` says whether labels that a detector made are trained on; they are never scored.
 
-        Raise ValueError if `augment` asks for other rates of prepared recordings.
+        Raise ValueError if `augment` asks for other windows of prepared recordings.
         """
         super().__init__()
         self.config = dataset
@@ -106,10 +106,10 @@ class SequenceDataModule(L.LightningDataModule):
         self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
-        if augment is not None and augment.rates_hz is not None and self.source != "raw":
+        if augment is not None and augment.draws_windows and self.source != "raw":
             raise UserError(
-                f"augment.rates_hz={augment.rates_hz} with dataset.source={self.source}: only raw events can be "
-                "counted at any rate; set dataset.source=raw and dataset.raw_dir, or augment.rates_hz=null"
+                f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
+                "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR"
             )
 
     @functools.cached_property
@@ -142,22 +142,23 @@ class SequenceDataModule(L.LightningDataModule):
     @property
     def window_lengths_us(self) -> tuple[int, ...]:
         """The lengths of all windows that training draws from, ascending."""
-        is_drawn = self.augment is not None and self.augment.rates_hz is not None
-        drawn = at_rates(self.windows, self.augment) if self.augment and is_drawn else [self.settings]
+        is_drawn = self.augment is not None and self.augment.draws_windows
+        drawn = drawn_windows(self.windows, self.augment) if self.augment and is_drawn else [self.settings]
         return tuple(sorted({each.nominal_length_us for each in drawn}))
 
-    def sequences_at_rates(self) -> tuple[list[FrameSequence], int]:
-        """Return the training sequences, all at the first rate of the augmentation, then all at the second, ..., and
-        the number of rates; without such an augmentation those of `sequences`."""
-        if self.augment is None or self.augment.rates_hz is None:
-            return self.sequences("train"), 1
-        settings = at_rates(self.windows, self.augment)
+    def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int]]:
+        """Return the training sequences, all with the first kind of windows that the augmentation draws, then all with
+        the second, ..., and the kinds it draws from; without such an augmentation those of `sequences`, and [0]."""
+        if self.augment is None or not self.augment.draws_windows:
+            return self.sequences("train"), [0]
+        drawn = drawn_windows(self.windows, self.augment)
+        kinds = list(dict.fromkeys(drawn))
         split = self._raw_split("train")
-        found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in settings]
-        return [sequence for at_rate in found for sequence in at_rate], len(settings)
+        found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in kinds]
+        return [sequence for of_kind in found for sequence in of_kind], [kinds.index(one) for one in drawn]
 
     def train_dataloader(self) -> ResumableLoader:
-        sequences, num_rates = self.sequences_at_rates()
+        sequences, kinds = self.sequences_to_draw()
         rank, world_size = self._place()
         sampler = MixedBatchSampler(
             [len(sequence.windows) for sequence in sequences],
@@ -166,11 +167,11 @@ class SequenceDataModule(L.LightningDataModule):
             self.seed,
             rank,
             world_size,
-            num_rates,
+            kinds,
             self.trainer.accumulate_grad_batches if self.trainer is not None else 1,
         )
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
-        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_rates)
+        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, len(set(kinds)))
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
@@ -275,10 +276,19 @@ def leave_signals_to_the_parent(worker: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def at_rates(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
-    """Return the windows of training at each rate of the augmentation, in each length that `rate_window` allows."""
-    kinds = ("shrink", "slide") if augment.rate_window == "random" else (augment.rate_window,)
-    return [windows.at_rate(hz, kind) for hz in augment.rates_hz or [] for kind in kinds]
+def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
+    """Return the windows that training draws from: every rate of the augmentation with every length of it."""
+    return [
+        _with_length(windows.at_rate(hz, "slide") if augment.hz else windows, window_ms)
+        for hz in augment.hz or [windows.hz]
+        for window_ms in augment.window_ms or [None]
+    ]
+
+
+def _with_length(windows: WindowSettings, window_ms: float | None) -> WindowSettings:
+    """Return windows of a length; those that have it already stay as they are."""
+    length_us = windows.nominal_length_us if window_ms is None else round(window_ms * 1000)
+    return windows if length_us == windows.nominal_length_us else replace(windows, length_us=length_us)
 
 
 def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from rvtssm.system.limits import check_at_least, check_choice, check_share
 from rvtssm.system.user_error import UserError
 
-RATE_WINDOWS = ("shrink", "slide", "random")
-
 
 @dataclass
 class SamplingConfig:
@@ -76,28 +74,35 @@ class FlipZoomConfig:
 class AugmentConfig:
     """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
 
-    Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
+    Every random chunk, and every recording in the streams of an epoch, draws the windows that its events are counted
+    with: their length from `window_ms`, their rate from `hz`. A value that is named twice is drawn twice as often. This
+    needs raw recordings. Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
     """
 
     random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
     stream: FlipZoomConfig = field(
         default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
     )
-    # from raw events: every random chunk, and every recording in a stream, is counted at one of them; null: as trained
-    rates_hz: list[float] | None = None
-    rate_window: str = "shrink"  # at these rates, as long as the stride; slide: as long as trained; random: either
+    window_ms: list[float] | None = None  # lengths of windows, such as [5,10,20,35,50]; null: that of `windows`
+    hz: list[float] | None = None  # rates, such as [20,40,100]; null: that of `windows`
 
     def __post_init__(self) -> None:
         self.random.check("augment.random")
         self.stream.check("augment.stream")
-        if self.rates_hz is not None and not (self.rates_hz and all(0 < hz < math.inf for hz in self.rates_hz)):
-            raise UserError(f"augment.rates_hz={self.rates_hz}; name positive rates, such as [20,40,100], or null")
-        check_choice("augment.rate_window", self.rate_window, RATE_WINDOWS)
+        for name, what, example in (("window_ms", "lengths", "[5,20,50]"), ("hz", "rates", "[20,40,100]")):
+            values = getattr(self, name)
+            if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
+                raise UserError(f"augment.{name}={values}; name positive {what}, such as {example}, or null")
         if self.stream.zoom_in_weight:
             raise UserError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
                 "chunk and cannot stay the same over a stream: use 0"
             )
+
+    @property
+    def draws_windows(self) -> bool:
+        """Whether chunks are counted with other windows than those of the configuration."""
+        return self.window_ms is not None or self.hz is not None
 
 
 @dataclass

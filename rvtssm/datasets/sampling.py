@@ -17,7 +17,7 @@ from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.system.user_error import UserError
 
 # the purposes of random numbers, kept apart so that one does not follow from another
-_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _RATE = range(5)
+_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _WINDOWS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ChunkRequest:
     is_first: bool  # the state before this chunk is zero
     slot: int  # stream slot of this process, -1 for a random chunk
     augment_seed: int  # equal for all chunks of a recording in a stream
-    rate: int = 0  # which of the rates that the recordings are counted at
+    kind: int = 0  # which of the kinds of windows that the recordings are counted with
 
     @property
     def is_empty(self) -> bool:
@@ -64,8 +64,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     once, in a multiple of `accumulate` batches; slots that end early get empty requests. Random chunks end at a
     labelled step; labelled steps are drawn without replacement across epochs and processes.
 
-    Recordings may be given at several rates, all at the first, then all at the second, ..., with the same labels. The
-    augment seed decides the rate of a random chunk, and of a recording in the streams of an epoch.
+    Recordings may be given with several kinds of windows, all with the first, then all with the second, ..., with the
+    same labels. The augment seed chooses the kind of a random chunk, and of a recording in the streams of an epoch,
+    from `kinds`; a kind that stands there twice is drawn twice as often.
 
     Iterating does not advance the sampler: the consumer calls `advance` for each batch.
     """
@@ -78,12 +79,12 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        num_rates: int = 1,
+        kinds: Sequence[int] = (0,),
         accumulate: int = 1,
     ) -> None:
         self.config = config
         self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
-        self.num_rates, self.num_recordings = num_rates, len(num_steps) // num_rates
+        self.kinds, self.num_recordings = kinds, len(num_steps) // len(set(kinds))
         self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.num_streams = config.num_streams
@@ -151,33 +152,31 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         if not self.num_streams:
             wanted, in_batch = len(self._labelled), self.num_random
         else:
-            wanted = sum(len(self._chunks(r, rate)) for r, rate in enumerate(self._stream_rates(epoch)))
+            wanted = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
             in_batch = self.num_streams
         num_batches = self.config.batches_per_epoch or math.ceil(wanted / (in_batch * self.world_size))
         return math.ceil(num_batches / self.accumulate) * self.accumulate
 
-    def _chunks(self, recording: int, rate: int) -> list[tuple[int, int]]:
-        return chunks_of(self.num_steps[rate * self.num_recordings + recording], self.config.chunk_length)
+    def _chunks(self, recording: int, kind: int) -> list[tuple[int, int]]:
+        return chunks_of(self.num_steps[kind * self.num_recordings + recording], self.config.chunk_length)
 
     def _stream_seeds(self, epoch: int) -> list[int]:
         return [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
 
-    def _stream_rates(self, epoch: int) -> list[int]:
-        """Return the rate of each recording in the streams of an epoch."""
-        if self.num_rates == 1:
-            return [0] * self.num_recordings
-        return [self._rate(seed) for seed in self._stream_seeds(epoch)]
+    def _stream_kinds(self, epoch: int) -> list[int]:
+        """Return the kind of windows of each recording in the streams of an epoch."""
+        return [self._kind(seed) for seed in self._stream_seeds(epoch)]
 
-    def _rate(self, augment_seed: int) -> int:
-        return _seed(augment_seed, _RATE) % self.num_rates
+    def _kind(self, augment_seed: int) -> int:
+        return self.kinds[_seed(augment_seed, _WINDOWS) % len(self.kinds)]
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
         """Return the requests of each slot of this process, all of one length."""
         if not self.num_streams:
             return []
         order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
-        seeds, rates = self._stream_seeds(epoch), self._stream_rates(epoch)
-        line = [(r, start, stop) for r in order for start, stop in self._chunks(r, rates[r])]
+        seeds, kinds = self._stream_seeds(epoch), self._stream_kinds(epoch)
+        line = [(r, start, stop) for r in order for start, stop in self._chunks(r, kinds[r])]
         num_slots = self.num_streams * self.world_size
         cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]
         slots = []
@@ -191,7 +190,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
                     is_first=start == 0 or i == 0,
                     slot=slot,
                     augment_seed=seeds[r],
-                    rate=rates[r],
+                    kind=kinds[r],
                 )
                 for i, (r, start, stop) in enumerate(line[begin:end])
             ]
@@ -206,11 +205,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             again, place = divmod(draw, len(self._labelled))
             recording, number = self._labelled[self._shuffled(again)[place]].tolist()
             seed = _seed(self.seed, _RANDOM_AUGMENT, draw)
-            rate = self._rate(seed)
-            sequence = rate * self.num_recordings + recording
+            kind = self._kind(seed)
+            sequence = kind * self.num_recordings + recording
             step = int(self.label_steps[sequence][number])
             start, stop = random_chunk(step, self.num_steps[sequence], self.config.chunk_length)
-            requests.append(ChunkRequest(recording, start, stop, True, -1, seed, rate))
+            requests.append(ChunkRequest(recording, start, stop, True, -1, seed, kind))
         return requests
 
     def _shuffled(self, again: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Training at random rates: each chunk is one of a recording counted at that rate, and nothing else changes."""
+"""Training with random windows: each chunk is one of a recording counted with them, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import pytest
 import torch
 
 from rvtssm.datasets.chunks import ChunkDataset
-from rvtssm.datasets.datamodule import SequenceDataModule, at_rates
+from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
 from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of, random_chunk
 from rvtssm.records import SequenceBatch, WindowSettings
 
 RATES_HZ = [20.0, 80.0, 200.0]
+LENGTHS_MS = [5.0, 20.0, 50.0]
 STILL = FlipZoomConfig(flip_prob=0, zoom_prob=0)
 
 
 def augmentation(**options) -> AugmentConfig:
-    return AugmentConfig(
-        random=STILL, stream=replace(STILL, zoom_in_weight=0.0, zoom_out_weight=1.0), rates_hz=RATES_HZ, **options
-    )
+    return AugmentConfig(random=STILL, stream=replace(STILL, zoom_in_weight=0.0, zoom_out_weight=1.0), **options)
 
 
 def module(tree, augment, num_workers=0, batch_size=4, **options) -> SequenceDataModule:
@@ -47,7 +46,7 @@ LABEL_STEPS = [factor * np.arange(4, n + 1, 4) - 1 for factor in FACTORS for n i
 
 def sampler(mode="mixed", batch_size=4, rank=0, world_size=1, seed=0) -> MixedBatchSampler:
     config = SamplingConfig(mode=mode, batch_size=batch_size, chunk_length=5)
-    return MixedBatchSampler(NUM_STEPS, LABEL_STEPS, config, seed, rank, world_size, num_rates=3)
+    return MixedBatchSampler(NUM_STEPS, LABEL_STEPS, config, seed, rank, world_size, kinds=(0, 1, 2))
 
 
 def epochs_of(plan: MixedBatchSampler, count: int) -> list[list[list[ChunkRequest]]]:
@@ -62,8 +61,8 @@ def epochs_of(plan: MixedBatchSampler, count: int) -> list[list[list[ChunkReques
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_an_epoch_streams_every_recording_once_at_one_rate(world_size):
-    rates = set()
+def test_an_epoch_streams_every_recording_once_with_windows_of_one_kind(world_size):
+    kinds = set()
     by_rank = [epochs_of(sampler("stream", 2, rank, world_size), 6) for rank in range(world_size)]
     for parts in zip(*by_rank, strict=True):
         assert len({len(part) for part in parts}) == 1, "every process has equally many batches"
@@ -73,26 +72,26 @@ def test_an_epoch_streams_every_recording_once_at_one_rate(world_size):
                 requests = [batch[slot] for batch in part if not batch[slot].is_empty]
                 for before, request in pairwise(requests):
                     if request.recording == before.recording:
-                        assert (request.rate, request.start, request.is_first) == (before.rate, before.stop, False)
+                        assert (request.kind, request.start, request.is_first) == (before.kind, before.stop, False)
                     else:
                         assert request.is_first
                 for request in requests:
-                    read[request.recording, request.rate].append((request.start, request.stop))
+                    read[request.recording, request.kind].append((request.start, request.stop))
         assert sorted(recording for recording, _ in read) == [0, 1, 2]
-        for (recording, rate), chunks in read.items():
-            assert sorted(chunks) == chunks_of(NUM_STEPS[3 * rate + recording], 5)
-            rates.add((recording, rate))
-    assert len(rates) > 5, "other epochs have other rates"
+        for (recording, kind), chunks in read.items():
+            assert sorted(chunks) == chunks_of(NUM_STEPS[3 * kind + recording], 5)
+            kinds.add((recording, kind))
+    assert len(kinds) > 5, "other epochs have other kinds"
 
 
-def test_random_chunks_end_at_every_label_once_at_any_rate():
+def test_random_chunks_end_at_every_label_once_with_windows_of_any_kind():
     plan = sampler("random", 5)
     (epoch,) = epochs_of(plan, 1)
     requests = [request for batch in epoch for request in batch][: len(plan._labelled)]
-    assert {request.rate for request in requests} == {0, 1, 2}
+    assert {request.kind for request in requests} == {0, 1, 2}
     labels = []
     for request in requests:
-        sequence = 3 * request.rate + request.recording
+        sequence = 3 * request.kind + request.recording
         (number,) = (
             i
             for i, step in enumerate(LABEL_STEPS[sequence])
@@ -103,7 +102,7 @@ def test_random_chunks_end_at_every_label_once_at_any_rate():
 
 
 @pytest.mark.parametrize("mode", ["mixed", "random", "stream"])
-def test_a_plan_at_many_rates_resumes_anywhere(mode):
+def test_a_plan_with_many_kinds_resumes_anywhere(mode):
     whole = [batch for epoch in epochs_of(sampler(mode), 4) for batch in epoch]
     plan = sampler(mode)
     for consumed in range(len(whole)):
@@ -113,16 +112,19 @@ def test_a_plan_at_many_rates_resumes_anywhere(mode):
         plan.advance()
 
 
-@pytest.mark.parametrize("window", ["shrink", "slide", "random"])
-def test_chunks_are_those_of_recordings_counted_at_the_rate(small_tree, window):
-    data = module(small_tree, augmentation(rate_window=window))
+@pytest.mark.parametrize(
+    "options", [{"window_ms": LENGTHS_MS}, {"hz": RATES_HZ}, {"hz": [20.0, 80.0], "window_ms": [12.5, 50.0]}]
+)
+def test_chunks_are_those_of_recordings_counted_with_the_drawn_windows(small_tree, options):
+    data = module(small_tree, augmentation(**options))
     loader = data.train_dataloader()
+    kinds = list(dict.fromkeys(drawn_windows(data.windows, data.augment)))
     requests = [request for batch in loader.batch_sampler for request in batch if not request.is_empty]
     batches = list(loader)
     chunks = [(batch, stream) for batch in batches for stream in range(4) if not batch.is_pad[0, stream]]
     seen = set()
     for (batch, stream), request in zip(chunks, requests, strict=True):
-        settings = at_rates(data.windows, data.augment)[request.rate]
+        settings = kinds[request.kind]
         plain = module(small_tree, None, windows=settings).sequences("train")[request.recording]
         num_steps = request.stop - request.start
         found = batch.hist[:num_steps, stream].numpy()
@@ -140,61 +142,78 @@ def test_chunks_are_those_of_recordings_counted_at_the_rate(small_tree, window):
     assert len(seen) > 2
 
 
-def test_windows_are_as_long_as_the_stride_or_as_in_training():
+def test_every_rate_is_drawn_with_every_length():
     windows = WindowSettings(50_000, None, "exact", 10, 10)
-    for window, lengths in (("shrink", [None]), ("slide", [50_000]), ("random", [None, 50_000])):
-        found = at_rates(windows, AugmentConfig(rates_hz=[40.0, 30.0], rate_window=window))
-        wanted = [(1e6 / hz, length) for hz in (40.0, 30.0) for length in lengths]
-        assert [(one.stride_us, one.length_us) for one in found] == wanted
-    (found,) = at_rates(replace(windows, length_us=80_000), AugmentConfig(rates_hz=[40.0], rate_window="slide"))
-    assert found.length_us == 80_000
+
+    def drawn(of=windows, **options):
+        return [(one.stride_us, one.length_us) for one in drawn_windows(of, AugmentConfig(**options))]
+
+    assert drawn(window_ms=[5.0, 20.0]) == [(50_000, 5_000), (50_000, 20_000)]
+    assert drawn(hz=[40.0, 30.0]) == [(25_000, 50_000), (1e6 / 30, 50_000)], "windows keep their length"
+    assert drawn(hz=[40.0], window_ms=[25.0, 5.0]) == [(25_000, 25_000), (25_000, 5_000)]
+    assert drawn(replace(windows, length_us=80_000), hz=[40.0]) == [(25_000, 80_000)]
+    assert drawn(window_ms=[5.0, 50.0]) == [(50_000, 5_000), (50_000, None)], "these windows stay as they were"
 
 
-def test_batches_at_random_rates_do_not_depend_on_the_workers(small_tree):
-    alone, helped = (module(small_tree, augmentation(), n, seed=3).train_dataloader() for n in (0, 2))
+def test_a_length_that_is_named_twice_is_drawn_twice_as_often():
+    plan = MixedBatchSampler(
+        NUM_STEPS[:6], LABEL_STEPS[:6], SamplingConfig(mode="random", batch_size=4, chunk_length=5), kinds=(0, 1, 1, 1)
+    )
+    drawn = [request.kind for epoch in epochs_of(plan, 40) for batch in epoch for request in batch]
+    assert 0.68 < np.mean(drawn) < 0.82
+
+
+def test_batches_with_random_windows_do_not_depend_on_the_workers(small_tree):
+    augment = augmentation(window_ms=LENGTHS_MS)
+    alone, helped = (module(small_tree, augment, n, seed=3).train_dataloader() for n in (0, 2))
     first = [*alone, *alone]
     assert_all_equal(first, [*helped, *helped])
-    resumed = module(small_tree, augmentation(), seed=3).train_dataloader()
+    resumed = module(small_tree, augment, seed=3).train_dataloader()
     resumed.load_state_dict({"epoch": 0, "batch": 2})
     assert_all_equal([*resumed, *resumed], first[2:])
 
 
+@pytest.mark.parametrize("options", [{"window_ms": [50.0]}, {"window_ms": [50.0, 50.0], "hz": [20.0]}])
+def test_one_length_equal_to_the_stride_changes_nothing(small_tree, options):
+    plain = module(small_tree, augmentation()).train_dataloader()
+    assert_all_equal(list(module(small_tree, augmentation(**options)).train_dataloader()), list(plain))
+
+
 def test_one_rate_is_training_at_that_rate(small_tree):
-    windows = WindowSettings(25_000, None, "exact", 10, 10)
-    plain = module(small_tree, replace(augmentation(), rates_hz=None), windows=windows).train_dataloader()
-    found = module(small_tree, replace(augmentation(), rates_hz=[40.0])).train_dataloader()
+    windows = WindowSettings(25_000, 25_000, "exact", 10, 10)
+    plain = module(small_tree, augmentation(), windows=windows).train_dataloader()
+    found = module(small_tree, augmentation(hz=[40.0], window_ms=[25.0])).train_dataloader()
     assert_all_equal(list(found), list(plain))
 
 
-def test_evaluation_keeps_its_rate(small_tree):
-    plain, found = (module(small_tree, augment).val_dataloader() for augment in (None, augmentation()))
+def test_evaluation_keeps_its_windows(small_tree):
+    plain, found = (module(small_tree, augment).val_dataloader() for augment in (None, augmentation(window_ms=LENGTHS_MS)))
     assert_all_equal(list(found), list(plain))
 
 
-def test_only_one_file_is_open_for_all_rates_of_a_recording(numbered_sequence):
+def test_only_one_file_is_open_for_all_kinds_of_a_recording(numbered_sequence):
     sequences = [numbered_sequence(recording, 4, [3]) for _ in range(2) for recording in range(2)]
-    dataset = ChunkDataset(sequences, max_open=1, num_rates=2)
+    dataset = ChunkDataset(sequences, max_open=1, num_kinds=2)
     assert len(dataset) == 2
-    dataset[ChunkRequest(0, 0, 2, True, 0, 0, rate=1)]
-    dataset[ChunkRequest(1, 0, 2, True, 0, 0, rate=0)]
+    dataset[ChunkRequest(0, 0, 2, True, 0, 0, kind=1)]
+    dataset[ChunkRequest(1, 0, 2, True, 0, 0, kind=0)]
     assert [sequence.source.is_open for sequence in sequences] == [False, True, False, False]
 
 
-def test_prepared_recordings_have_one_rate(small_tree):
-    with pytest.raises(
-        ValueError, match=r"augment.rates_hz=\[20.0, 80.0, 200.0\] with dataset.source=prepared: only raw"
-    ):
-        SequenceDataModule(replace(small_tree, source="prepared"), augment=augmentation())
+def test_prepared_recordings_have_one_kind_of_windows(small_tree):
+    with pytest.raises(ValueError, match=r"augment.window_ms=\[5.0, 20.0, 50.0\] .* dataset.source=prepared: only raw"):
+        SequenceDataModule(replace(small_tree, source="prepared"), augment=augmentation(window_ms=LENGTHS_MS))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rates_hz": []}, "name positive rates"),
-        ({"rates_hz": [20.0, 0.0]}, "name positive rates"),
-        ({"rate_window": "grow"}, "choose from shrink, slide, random"),
+        ({"hz": []}, "name positive rates"),
+        ({"hz": [20.0, 0.0]}, "name positive rates"),
+        ({"window_ms": []}, "name positive lengths"),
+        ({"window_ms": [5.0, float("nan")]}, "name positive lengths"),
     ],
 )
-def test_a_choice_of_rates_that_makes_no_sense_is_named(options, said):
+def test_a_choice_of_windows_that_makes_no_sense_is_named(options, said):
     with pytest.raises(ValueError, match=said):
         AugmentConfig(**options)
