@@ -144,6 +144,7 @@ def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
     training = (
         "steps",
         "init_from",
+        "average",
         "accumulate",
         "devices",
         "num_nodes",

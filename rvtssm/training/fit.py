@@ -5,8 +5,9 @@ import warnings
 from pathlib import Path
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, WeightAveraging
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.user_error import UserError
@@ -38,6 +39,8 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         LearningRateMonitor("step"),
         DetectionImages(config.num_images),
     ]
+    if config.average is not None:
+        callbacks.insert(0, average_weights(config.average))
     if config.spectra:
         callbacks.append(SpectrumMonitor())
     if config.progress:
@@ -78,6 +81,15 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
     # Pace must be last, and the trainer moves the callbacks that write checkpoints to the end of its list.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
+
+
+def average_weights(decay: float) -> WeightAveraging:
+    """Return a callback that keeps an exponential average of the weights, which is validated and put in checkpoints.
+
+    After a step the average is decay * average + (1 - decay) * weights. It begins with the weights after the first
+    step, and includes the statistics of batch norms.
+    """
+    return WeightAveraging(use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:

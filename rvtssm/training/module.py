@@ -194,8 +194,9 @@ class DetectionModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         # with scaled gradients a fused optimiser undoes the scale itself, too late to clip them
         fused = self.settings.fused and self.trainer.precision != "16-mixed"
+        dtype = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else torch.float32
         optimizer, schedule = build_optimizer(
-            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused
+            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused, dtype
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

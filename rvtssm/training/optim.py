@@ -1,13 +1,16 @@
-"""AdamW with the one-cycle schedule of the paper: a short linear warm-up, then a linear decay from the peak.
+"""AdamW or Muon with the one-cycle schedule of the paper: a short linear warm-up, then a linear decay from the peak.
 
 Source: State Space Models for Event Cameras (CVPR 2024), training details; values from its released configuration.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
+from rvtssm.ssm.layer import TemporalLayer
+from rvtssm.training.muon import Muon
 from rvtssm.training.training_config import OptimConfig
 
 
@@ -22,17 +25,65 @@ def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
     return f"learning rate {config.learning_rate:g} x sqrt({batch_size} / 8) = {peak:.4g}: {batch_size} chunks per step"
 
 
+def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> list[dict[str, Any]]:
+    """Return the trained parameters in groups that are optimised alike; parameters of equal options are in one group.
+
+    Each group has `params`, `lr`, `weight_decay` and `is_matrix`. Weight decay concerns the weights of linear and
+    convolutional layers only, so neither norms and biases nor Lambda, the step, B, C and D of state-space layers, which
+    have the learning rate times `ssm_factor` (as in S5, Smith et al., 2023). With Muon, matrices are the weights of
+    linear and convolutional layers, except for the first layer, the last ones (whose names end in `_out`) and those
+    inside a state-space layer.
+    """
+    weights = {
+        id(part.weight): name
+        for name, part in detector.named_modules()
+        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1)
+    }
+    of_ssm = {
+        id(parameter)
+        for part in detector.modules()
+        if isinstance(part, TemporalLayer) and isinstance(ssm := getattr(part, "ssm", None), TemporalLayer)
+        for parameter in ssm.parameters()
+    }
+    ends = {key for key, name in weights.items() if any(part.endswith("_out") for part in name.split("."))}
+    ends |= set(list(weights)[:1])
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    for parameter in detector.parameters():
+        if parameter.requires_grad:
+            key = id(parameter)
+            is_matrix = config.name == "muon" and key in weights and key not in of_ssm and key not in ends
+            rate = peak * (config.ssm_factor if key in of_ssm else 1.0)
+            decay = config.weight_decay if key in weights else 0.0
+            groups.setdefault((rate, decay, is_matrix), []).append(parameter)
+    return [
+        {"params": params, "lr": rate, "weight_decay": decay, "is_matrix": is_matrix}
+        for (rate, decay, is_matrix), params in groups.items()
+    ]
+
+
 def build_optimizer(
-    module: nn.Module, config: OptimConfig, num_steps: int, batch_size: int, fused: bool = True
+    module: nn.Module,
+    config: OptimConfig,
+    num_steps: int,
+    batch_size: int,
+    fused: bool = True,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """Return AdamW and its one-cycle schedule over `num_steps` steps, to be advanced after every step."""
+    """Return the optimiser and its one-cycle schedule over `num_steps` steps, to be advanced after every step.
+
+    `dtype` is that of the products in which Muon orthogonalises.
+    """
     peak = peak_learning_rate(config, batch_size)
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=peak, weight_decay=config.weight_decay, fused=fused)
+    groups = parameter_groups(module, config, peak)
+    optimizer: torch.optim.Optimizer
+    if config.name == "muon":
+        optimizer = Muon(groups, lr=peak, fused=fused, dtype=dtype)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=peak, fused=fused)
     optimizer.register_load_state_dict_post_hook(_match_layout)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
-        max_lr=peak,
+        max_lr=[group["lr"] for group in groups],
         total_steps=num_steps + 1,  # Lightning also asks for the rate after the last step
         pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
         anneal_strategy="linear",

@@ -12,6 +12,7 @@ from rvtssm.system.user_error import UserError
 # there are no complex numbers of 16 bits.
 LIGHTNING_PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed", "float16": "16-mixed", "float64": "64-true"}
 PRECISIONS = ("auto", *LIGHTNING_PRECISIONS)
+OPTIMIZERS = ("adamw", "muon")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
@@ -19,8 +20,10 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 class OptimConfig:
     """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
 
+    name: str = "adamw"  # or muon: weight matrices by Muon, all other parameters by AdamW
     learning_rate: float = 2e-4  # the highest, after the warm-up
-    weight_decay: float = 0.0  # of AdamW
+    ssm_factor: float = 1.0  # learning rate of the parameters inside state-space layers, over that of the others
+    weight_decay: float = 0.0  # of the weights of linear and convolutional layers
     warmup_fraction: float = 0.005  # share of the steps before the peak
     start_divisor: float = 20.0  # first learning rate = peak / start_divisor
     end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
@@ -30,7 +33,8 @@ class OptimConfig:
     h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
 
     def __post_init__(self) -> None:
-        check_positive("optim", self, "learning_rate", "start_divisor", "end_divisor")
+        check_choice("optim.name", self.name, OPTIMIZERS)
+        check_positive("optim", self, "learning_rate", "ssm_factor", "start_divisor", "end_divisor")
         check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
         if self.warmup_fraction >= 1:
             raise UserError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
@@ -58,6 +62,7 @@ class TrainingConfig:
     recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
     channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
     fused: bool = True  # the optimiser updates all weights at once; not used in float16, where it cannot clip
+    average: float | None = None  # validate and keep averaged weights of this decay, such as 0.995; null: off
     accumulate: int = 1  # batches per optimiser step
     sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
     freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
@@ -76,6 +81,8 @@ class TrainingConfig:
         check_positive("training", self, "checkpoint_minutes")
         if (name := precision_name(self.precision)) != self.precision:
             raise UserError(f"training.precision={self.precision} is called {name} now; write precision={name}")
+        if self.average is not None and not 0 <= self.average < 1:
+            raise UserError(f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null")
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)
         self.recompute_strides = tuple(self.recompute_strides)

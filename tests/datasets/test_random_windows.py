@@ -187,7 +187,9 @@ def test_one_rate_is_training_at_that_rate(small_tree):
 
 
 def test_evaluation_keeps_its_windows(small_tree):
-    plain, found = (module(small_tree, augment).val_dataloader() for augment in (None, augmentation(window_ms=LENGTHS_MS)))
+    plain, found = (
+        module(small_tree, augment).val_dataloader() for augment in (None, augmentation(window_ms=LENGTHS_MS))
+    )
     assert_all_equal(list(found), list(plain))
 
 

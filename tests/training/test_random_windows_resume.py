@@ -1,4 +1,4 @@
-"""Training at random rates, from raw events: a run that dies goes on to the same weights."""
+"""Training with random windows, from raw events: a run that dies goes on to the same weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ SETTINGS = (
     "training.validate_every=20",
     "training.checkpoint_every=3",
     "dataset.source=raw",
-    "augment.rates_hz=[20,40,100]",
-    "augment.rate_window=random",
+    "augment.window_ms=[5,20,50]",
+    "augment.hz=[20,40]",
+    "optim.name=muon",
+    "training.average=0.9",
 )
 
 
@@ -29,7 +31,7 @@ class Death(L.Callback):
             raise MemoryError
 
 
-def test_a_run_at_random_rates_resumes_exactly(toy_config, tmp_path, monkeypatch, logged):
+def test_a_run_with_random_windows_and_averaged_weights_resumes_exactly(toy_config, tmp_path, monkeypatch, logged):
     train(toy_config(tmp_path / "whole", *SETTINGS))
     build_trainer = fit.build_trainer
 
@@ -50,6 +52,6 @@ def test_a_run_at_random_rates_resumes_exactly(toy_config, tmp_path, monkeypatch
 
 
 def test_prepared_recordings_are_refused_before_anything_is_read(toy_config, tmp_path):
-    with pytest.raises(ValueError, match=r"augment.rates_hz=\[20.0\] with dataset.source=prepared"):
-        train(toy_config(tmp_path, "augment.rates_hz=[20]", "dataset.source=prepared"))
+    with pytest.raises(ValueError, match=r"augment.window_ms=\[20.0\] .* dataset.source=prepared"):
+        train(toy_config(tmp_path, "augment.window_ms=[20]", "dataset.source=prepared"))
     assert not any(tmp_path.iterdir())

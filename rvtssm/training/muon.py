@@ -1,0 +1,93 @@
+"""Muon: steps of weight matrices along their orthogonalised momentum, and AdamW for all other parameters.
+
+Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); the size of a step is that of
+Liu et al., "Muon is Scalable for LLM Training" (2025), so that one learning rate serves both kinds of parameters.
+`torch.optim.Muon` refuses the weights of convolutions and takes its matrices one by one; here a convolution is the
+matrix of its output channels, and matrices of one shape are orthogonalised together.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The polynomial that pushes all singular values towards 1 within five rounds (Jordan et al., 2024).
+_A, _B, _C, _ROUNDS = 3.4445, -4.7750, 2.0315, 5
+_RMS = 0.2  # of a step of AdamW, which that of Muon matches
+
+
+class Muon(torch.optim.Optimizer):
+    """Optimises groups with `is_matrix=True` by Muon, the others by AdamW.
+
+    Args:
+        groups: Parameter groups as for AdamW, each with a key `is_matrix`. A parameter (out, ...) of a matrix group is
+            seen as a matrix (out, the rest).
+        lr: Learning rate of groups that have none of their own.
+        weight_decay: Decoupled weight decay of groups that have none of their own.
+        momentum: Of the matrices, in the form of Nesterov.
+        fused: Whether AdamW runs in one kernel.
+        dtype: Of the products that orthogonalise.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        fused: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        adamw = torch.optim.AdamW([torch.zeros(1)], lr=lr, weight_decay=weight_decay, fused=fused)
+        super().__init__(groups, {**adamw.defaults, "momentum": momentum, "is_matrix": False})
+        self._adamw = adamw
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step; `closure`, if there is one, computes the gradients first, and its loss is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._adamw.state = self.state
+        self._adamw.param_groups = [group for group in self.param_groups if not group["is_matrix"]]
+        self._adamw.step()
+        for group in self.param_groups:
+            if group["is_matrix"]:
+                self._step_matrices(group)
+        return loss
+
+    def _step_matrices(self, group: dict[str, Any]) -> None:
+        alike: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for weight in group["params"]:
+            if weight.grad is None:
+                continue
+            state = self.state[weight]
+            if not state:
+                state["momentum"] = torch.zeros_like(weight)
+            state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
+            update = weight.grad.lerp(state["momentum"], group["momentum"]).flatten(1)
+            alike[update.shape].append((weight, update))
+        for shape, found in alike.items():
+            directions = orthogonalized(torch.stack([update for _, update in found]).to(self.dtype))
+            size = group["lr"] * _RMS * max(shape) ** 0.5
+            for (weight, _), direction in zip(found, directions, strict=True):
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(direction.reshape(weight.shape).to(weight.dtype), alpha=size)
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Return matrices (N, rows, columns) with the same singular vectors and with singular values near 1.
+
+    They lie between about 0.7 and 1.2, except for those that were nearly 0.
+    """
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if is_tall else matrices
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(_ROUNDS):
+        gram = x @ x.mT
+        x = _A * x + torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C) @ x
+    return x.mT if is_tall else x
