@@ -16,7 +16,8 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 import rvtssm
 from rvtssm.events.readers.event_messages import MessageDecoder
-from rvtssm.prediction.predictor import FrameResult, LiveStream
+from rvtssm.prediction.frame_results import FrameResult
+from rvtssm.prediction.predictor import LiveStream
 
 
 class EventDetector(Node):
@@ -59,10 +60,10 @@ class EventDetector(Node):
 def to_message(result: FrameResult) -> Detection2DArray:
     """Return the objects of one window, in pixels of the sensor, with the time of the end of the window."""
     message = Detection2DArray()
-    t_us = result.found.t_us
+    t_us = result.t_us
     message.header.stamp = Time(sec=t_us // 1_000_000, nanosec=t_us % 1_000_000 * 1000)
     message.header.frame_id = "event_camera"
-    for name, score, xyxy in zip(result.names, result.found.score.tolist(), result.found.xyxy.tolist(), strict=True):
+    for name, score, xyxy in zip(result.names, result.score.tolist(), result.xyxy.tolist(), strict=True):
         left, top, right, bottom = xyxy
         detection, hypothesis = Detection2D(header=message.header), ObjectHypothesisWithPose()
         hypothesis.hypothesis.class_id, hypothesis.hypothesis.score = name, score

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rvtssm.events.readers import open_recording as open
-    from rvtssm.prediction.predictor import Prediction, Predictor, load
+    from rvtssm.prediction.frame_results import Prediction
+    from rvtssm.prediction.predictor import Predictor, load
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
@@ -18,7 +19,8 @@ __all__ = ["Events", "Prediction", "Predictor", "__version__", "load", "open"]
 _HOMES = {
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.events.readers", "open_recording"),
-    **{name: ("rvtssm.prediction.predictor", name) for name in ("Prediction", "Predictor", "load")},
+    "Prediction": ("rvtssm.prediction.frame_results", "Prediction"),
+    **{name: ("rvtssm.prediction.predictor", name) for name in ("Predictor", "load")},
 }
 
 

@@ -98,6 +98,10 @@ class Events:
     def __len__(self) -> int:
         return len(self.t)
 
+    def __repr__(self) -> str:
+        span = f" from {self.t[0]} to {self.t[-1]} us" if len(self.t) else ""
+        return f"Events({len(self.t)}{span})"
+
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us (a view, no copy)."""
         i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
@@ -280,6 +284,9 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.score)
+
+    def __repr__(self) -> str:
+        return f"Detections({len(self.score)} at {self.t_us} us)"
 
     def __getitem__(self, index: np.ndarray) -> Detections:
         """Return the detections at a boolean mask or an index array."""

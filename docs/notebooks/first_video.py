@@ -36,7 +36,7 @@ busiest = max(found, key=len)
 busiest
 
 # %%
-busiest.draw(recording.between(busiest.start_us, busiest.found.t_us))
+busiest.draw()
 
 # %% [markdown]
 # The verb of the command line also writes files and a video. In a notebook it is a function that returns 0 if all went

@@ -25,7 +25,7 @@ sensor = {"height": recording.height, "width": recording.width}
 # %%
 for hz, window in ((20, "slide"), (100, "slide"), (100, "shrink")):
     found = detector.predict(events, hz=hz, window=window, min_score=0.01, **sensor)
-    best = [frame.found.score.max(initial=0) for frame in found]
+    best = [frame.score.max(initial=0) for frame in found]
     print(f"{hz:3} Hz, {window}: {len(found)} windows, mean of the best scores {np.mean(best):.2f}")
 
 # %% [markdown]
@@ -42,7 +42,7 @@ frames = [
 pairs = list(zip(whole, frames, strict=False))
 assert all(len(a) == len(b) for a, b in pairs)
 for name in ("score", "xyxy"):
-    differences = [np.abs(getattr(a.found, name) - getattr(b.found, name)).max(initial=0) for a, b in pairs]
+    differences = [np.abs(getattr(a, name) - getattr(b, name)).max(initial=0) for a, b in pairs]
     print(f"{len(pairs)} windows, largest difference of {name}: {max(differences):.0e}")
 
 # %% [markdown]
@@ -55,7 +55,7 @@ frozen = rvtssm.Events(*(np.concatenate([getattr(part, name) for part in (seen, 
 found = detector.predict(frozen, hz=100, min_score=0.01, **sensor)
 figure = Figure(figsize=(6.4, 3.2), layout="constrained")
 axes = figure.add_subplot()
-axes.plot([frame.found.t_us / 1e6 for frame in found], [frame.found.score.max(initial=0) for frame in found])
+axes.plot([frame.t_us / 1e6 for frame in found], [frame.score.max(initial=0) for frame in found])
 axes.axvline(0.5, color="0.6", linestyle="--", label="no events until the last 10 ms")
 axes.set(xlabel="time [s]", ylabel="best score", ylim=(0, 1))
 axes.legend(frameon=False)

@@ -15,9 +15,7 @@ from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
-from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.streaming.sources import DSEC_TRACKS, find_sources
@@ -93,7 +91,7 @@ def _predict_one(
     """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
     are to be found, and the number of label times without a window: those before the first or after the last event.
     """
-    options = _with_sensor(config.predict, path)
+    options = config.predict
     tracks = Path(path) / DSEC_TRACKS
     has_labels = tracks.is_file()
     if has_labels:
@@ -113,20 +111,6 @@ def _predict_one(
     seen = {frame.t_us for frame in at_labels}
     is_seen = np.isin(labels.t_us, list(seen))
     return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
-
-
-def _with_sensor(options: PredictConfig, path: str) -> PredictConfig:
-    """Return the options with a usual size of the sensor for a file that does not say its own, and say which."""
-    if options.height is not None or options.width is not None or not Path(path).is_file():
-        return options
-    if (usual := usual_sensor(path)) is None:
-        return options
-    name, (height, width) = usual
-    say(
-        f"{path} does not say the size of its sensor; taken is {width} x {height} ({name}), the smallest usual one "
-        "that contains its events; predict.height= and predict.width= choose another"
-    )
-    return replace(options, height=height, width=width)
 
 
 def _scores(

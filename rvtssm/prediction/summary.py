@@ -28,6 +28,7 @@ class PredictionSummary:
     written_min_score: float
     num_drawn_detections: int  # with at least the score of drawn boxes, in all windows
     drawn_min_score: float
+    sensor_guess: str  # how the size of a sensor was chosen that the recording does not say, empty if it does
     faults: dict[str, int]  # numbers of repaired events by kind
     broke_off: str  # why a stream ended early, empty if it did not
     wall_s: float
@@ -49,6 +50,7 @@ class PredictionSummary:
             f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
             + (f"; repaired: {repaired}" if repaired else ""),
             f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
+            *([self.sensor_guess] if self.sensor_guess else []),
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
             f"{self.wall_s:.1f} s, {self.realtime_factor:.2f} x real time; in the detector "

@@ -13,7 +13,7 @@ import torch
 import torchvision.ops  # noqa: F401  takes seconds, which must not pass at the first window
 
 from rvtssm.events.cells import frame_pixels
-from rvtssm.events.event_checks import check_events
+from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -118,7 +118,7 @@ class StreamDetector:
 
     def feed(self, events: Events | Sequence[Events], until_us: int | None = None) -> None:
         """Take events in as `push` does, and compute nothing. `newest` computes afterwards."""
-        packets = [events] if isinstance(events, Events) else list(events)
+        packets = [to_events(packet) for packet in (events if isinstance(events, list | tuple) else [events])]
         self._check(packets, until_us)
         for camera, packet in enumerate(packets):
             if len(packet):
@@ -148,6 +148,10 @@ class StreamDetector:
         if self._schedule.length_us is None:
             start_us = windows[0][0]
         return self._compute(start_us, end_us, sum(step_us for *_, step_us in windows), len(windows) - 1)
+
+    def __repr__(self) -> str:
+        size, frame = _pixels(self.sensor_hw), _pixels(self.frame_hw)
+        return f"StreamDetector({size} pixels in frames of {frame}, {self._schedule}, at {self._end_us / 1e6:.3f} s)"
 
     @property
     def num_pending(self) -> int:

@@ -16,8 +16,10 @@ import numpy as np
 from rvtssm.events.event_checks import check_events
 from rvtssm.events.readers import ReadFaults, Recording, open_recording
 from rvtssm.events.readers.bags import is_bag, split_topic
+from rvtssm.events.readers.header import UnknownSensorSize
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.tree import find_event_files
+from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.records import Events
 from rvtssm.remote.mirror import local_path, whole
 from rvtssm.remote.object_store import is_url
@@ -75,6 +77,9 @@ class EventsInMemory:
     def iterate(self) -> Iterator[Events]:
         yield self.events
 
+    def between(self, start_us: int, end_us: int) -> Events:
+        return self.events.between(start_us, end_us)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -83,6 +88,7 @@ class Source:
     name: str
     recording: Recording | PipedRecording | Camera | EventsInMemory
     images: Images | None = None
+    guess: str = ""  # how the size of a sensor was chosen that the recording does not say, as a sentence
 
     @property
     def is_piped(self) -> bool:
@@ -94,6 +100,14 @@ class Source:
         return (
             recording.iterate(reuse=True) if isinstance(recording, Recording | PipedRecording) else recording.iterate()
         )
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events with start_us <= t < end_us, also after the source was closed; not of a piped one."""
+        assert isinstance(self.recording, Recording | EventsInMemory)
+        events = self.recording.between(start_us, end_us)
+        if isinstance(self.recording, Recording):
+            self.recording.close()
+        return events
 
     @property
     def broke_off(self) -> str:
@@ -125,11 +139,17 @@ def find_sources(where: str) -> dict[str, str]:
 
 @contextmanager
 def opened_source(
-    where: str, height: int | None = None, width: int | None = None, camera_settings: str | None = None
+    where: str,
+    height: int | None = None,
+    width: int | None = None,
+    camera_settings: str | None = None,
+    unsaid_hw: tuple[int, int] | None = None,
 ) -> Iterator[Source]:
     """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them.
 
-    `camera_settings` is a YAML file, see `event_camera.read_camera_settings`.
+    A file that does not say its size, where it is not given either, has `unsaid_hw`, by default the size of the
+    smallest usual sensor that contains its events; `Source.guess` then says so. `camera_settings` is a YAML file, see
+    `event_camera.read_camera_settings`.
     """
     if where == STDIN:
         if sys.stdin is None:
@@ -149,9 +169,9 @@ def opened_source(
     else:
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
-        recording = open_recording(path / DSEC_EVENTS if is_sequence else path, height, width)
+        recording, guess = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
         try:
-            yield Source(where, recording, _dsec_images(path) if is_sequence else None)
+            yield Source(where, recording, _dsec_images(path) if is_sequence else None, guess)
         finally:
             recording.close()
 
@@ -166,12 +186,7 @@ def first_events(
     """
     if _is_stream(path):
         raise UserError(f"{path} is a stream, and a recording is needed; name a file or a folder")
-    try:
-        with opened_source(path, height, width):
-            pass
-    except ValueError:  # if it has another reason, it is raised again below
-        height, width = height or usual_hw[0], width or usual_hw[1]
-    with opened_source(path, height, width) as opened:
+    with opened_source(path, height, width, unsaid_hw=(height or usual_hw[0], width or usual_hw[1])) as opened:
         recording = opened.recording
         assert isinstance(recording, Recording)
         first_us, _ = recording.time_range_us
@@ -225,6 +240,24 @@ def _connected(where: str) -> socket.socket:
         raise UserError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
     connection.settimeout(None)
     return connection
+
+
+def _open_sized(
+    path: Path, height: int | None, width: int | None, unsaid_hw: tuple[int, int] | None
+) -> tuple[Recording, str]:
+    """Return a recording as `opened_source` opens it, and the sentence that says how its size was chosen."""
+    try:
+        return open_recording(path, height, width), ""
+    except UnknownSensorSize:
+        if unsaid_hw is not None:
+            return open_recording(path, *unsaid_hw), ""
+        if height is not None or width is not None or (usual := usual_sensor(path)) is None:
+            raise
+    name, (height, width) = usual
+    return open_recording(path, height, width), (
+        f"{path} does not say the size of its sensor; taken is {width} x {height} ({name}), the smallest usual one "
+        "that contains its events; height= and width= choose another"
+    )
 
 
 def _dsec_images(sequence: Path) -> Images | None:

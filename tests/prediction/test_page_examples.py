@@ -62,7 +62,11 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
     weak = example.replace("hz=50)", "hz=50, min_score=0.01)").replace("hz=200)", "hz=200, min_score=0.01)")
     exec(weak, names)  # the weights have not learned
     assert len(names["found"]) == 22 and len(names["boxes"]) in (85, 86)
-    assert set(names["busiest"].names) <= {"car", "pedestrian"} and "category_id" in capsys.readouterr().out
+    assert (
+        set(names["busiest"].names) <= {"car", "pedestrian"}
+        and f"{names['busiest'].t_us} ['" in capsys.readouterr().out
+    )
+    assert (tmp_path / "found.mp4").stat().st_size > 1000
     assert (tmp_path / "busiest.png").read_bytes().startswith(b"\x89PNG")
 
 

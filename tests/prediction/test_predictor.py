@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import types
 from dataclasses import replace
 
+import av
 import numpy as np
 import pytest
 
@@ -107,6 +109,115 @@ def test_a_picture_shows_the_events_of_its_window_only(predictor, draw_events):
     pictures = [np.asarray(frame.draw(given)) for given in (events, part, events.between(0, frame.start_us))]
     assert (pictures[0] == pictures[1]).all() and (pictures[0] != pictures[2]).any()
     assert pictures[0].shape[1] >= 64 * 6
+
+
+def structured(events: Events, p_type: type = bool) -> np.ndarray:
+    array = np.empty(len(events), [("x", np.uint16), ("y", np.int32), ("t", np.uint64), ("p", p_type)])
+    for name in "xyt":
+        array[name] = getattr(events, name)
+    array["p"] = 2 * events.p.astype(np.int64) - 1 if p_type is np.int8 else events.p
+    return array
+
+
+def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_events, tmp_path):
+    events = draw_events()
+    write_dat(tmp_path / "a_td.dat", events, 48, 64)
+    inputs = [events, tmp_path / "a_td.dat", tmp_path, rvtssm.open(tmp_path / "a_td.dat")]
+    results = [predictor.predict(given, hz=40, height=48, width=64, min_score=0.1) for given in inputs]
+    wanted = np.asarray(results[0][2].draw(events))
+    for found in results:
+        assert (np.asarray(found[2].draw()) == wanted).all()
+    frame = results[0][2]
+    assert frame.t_us == frame.found.t_us and frame.xyxy is frame.found.xyxy and frame.score is frame.found.score
+    results[1].save(tmp_path / "a.mp4")
+    with av.open(str(tmp_path / "a.mp4")) as video:
+        shapes = [picture.to_ndarray(format="rgb24").shape for picture in video.decode(video=0)]
+    assert shapes == [wanted.shape] * (len(results[1]) // 2)  # 40 Hz in pictures of two windows
+    results[1][:1]  # a slice stays a list
+    with pytest.raises(ValueError, match=r"a\.avi is no video; choose a name that ends in \.mp4, \.gif, \.webp"):
+        results[1].save(tmp_path / "a.avi")
+
+
+def test_a_stream_draws_the_windows_that_closed_last(predictor, draw_events):
+    events = draw_events()
+    stream = predictor.stream(48, 64, min_score=0.1)
+    wanted = [np.asarray(frame.draw(events)) for frame in predictor.predict(events, height=48, width=64, min_score=0.1)]
+    frames = []
+    for start_us in range(7_000_000, 7_440_000, 20_000):
+        closed = stream.push(events.between(start_us, start_us + 20_000))
+        for frame in closed:
+            assert (np.asarray(frame.draw()) == wanted[len(frames)]).all()
+            frames.append(frame)
+    assert len(frames) == 8
+    with pytest.raises(ValueError, match="draw a result before the next push"):
+        frames[0].draw()
+
+
+@pytest.mark.parametrize("p_type", [bool, np.int8])
+def test_structured_arrays_are_events(predictor, draw_events, p_type):
+    events = draw_events()
+    array, options = structured(events, p_type), {"height": 48, "width": 64, "min_score": 0.1}
+    found = predictor.predict(array, **options)
+    assert found.to_coco() == predictor.predict(events, **options).to_coco()
+    frames = predictor.stream(**options).push(array, until_us=7_430_000)
+    assert [frame.t_us for frame in frames] == [frame.t_us for frame in found[: len(frames)]] and len(frames) == 8
+    assert (np.asarray(found[1].draw(array)) == np.asarray(found[1].draw())).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (np.zeros((500, 4)), r"an array of float64 with the shape \(500, 4\) holds no events; give rvtssm.Events"),
+        ([1, 2, 3], "a list holds no events"),
+        (np.zeros(500, [("t", np.int64), ("x", np.int64)]), "the array has columns t, x and none for y, p"),
+        (np.zeros(500, [(name, np.float32) for name in "txyp"]), "does not say their unit"),
+        (np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]), "in order of time; sort them"),
+        (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 events with x or y below 0"),
+    ],
+)
+def test_what_holds_no_events_is_refused_without_printing_it(predictor, given, reason):
+    stream = predictor.stream(48, 64)
+    for use in (lambda: predictor.predict(given, height=48, width=64), lambda: stream.push(given)):
+        with pytest.raises(ValueError, match=reason) as refused:
+            use()
+        assert len(str(refused.value)) < 250
+
+
+def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):
+    events = draw_events()
+    write_dat(tmp_path / "a_td.dat", events, 48, 64)
+    recording = rvtssm.open(tmp_path / "a_td.dat")
+    assert repr(recording) == "Recording(a_td.dat: dat, 64 x 48 pixels)"
+    found = predictor.predict(recording, min_score=0.1)
+    assert repr(recording) == "Recording(a_td.dat: dat, 64 x 48 pixels, 6000 events)"
+    assert repr(events) == "Events(6000 from 7000000 to 7429999 us)"
+    frame = max(found, key=len)
+    assert repr(frame).startswith(f"FrameResult({len(frame)} objects at {frame.t_us / 1e6:.3f} s: {frame.names[0]} 0.")
+    assert repr(frame.found) == f"Detections({len(frame)} at {frame.t_us} us)"
+    assert repr(found).startswith("Prediction(a_td.dat: 9 windows at 20 Hz, ")
+    stream = predictor.stream(48, 64, hz=100)
+    stream.push(events)
+    assert re.fullmatch(
+        r"LiveStream\(StreamDetector\(64x48 pixels in frames of 64x48, .*, at 7.420 s\)\)", repr(stream)
+    )
+    for printed in (recording, found, frame, frame.found, events, stream, predictor):
+        assert "\n" not in repr(printed) and len(repr(printed)) < 160
+
+
+def test_a_recording_without_a_size_gets_the_usual_sensor_of_the_command(predictor, draw_events, tmp_path):
+    events = draw_events(500)
+    rows = zip(*(getattr(events, name).tolist() for name in "txyp"), strict=True)
+    (tmp_path / "a.csv").write_text("t,x,y,p\n" + "".join(f"{t},{x},{y},{p}\n" for t, x, y, p in rows))
+    found = predictor.predict(tmp_path / "a.csv", downsample=1)
+    assert found.summary.sensor_hw == (180, 240)
+    assert any("taken is 240 x 180 (DAVIS240)" in sentence for sentence in found.summary.sentences())
+
+
+def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
+    for name in "abc":
+        write_dat(tmp_path / f"{name}_td.dat", draw_events(100), 48, 64)
+    with pytest.raises(ValueError, match=r"holds 3 recordings \(a_td.dat, b_td.dat, c_td.dat, ...\)"):
+        predictor.predict(tmp_path)
 
 
 def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):

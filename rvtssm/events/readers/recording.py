@@ -180,6 +180,10 @@ class Recording(ABC):
         part._index = self._index and self._index.part(start_us, end_us)
         return part
 
+    def __repr__(self) -> str:
+        counted = f", {self._index.num_events} events" if self._index is not None else ""
+        return f"Recording({self.name}: {self.format}, {self.width} x {self.height} pixels{counted})"
+
     @property
     def name(self) -> str:
         """The name of the file."""
