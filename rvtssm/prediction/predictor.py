@@ -197,7 +197,7 @@ def _opened(recording: object, height: int | None, width: int | None) -> Iterato
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
             raise UserError(f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one")
-        with opened_source(*sources.values(), height, width) as source:
+        with opened_source(next(iter(sources.values())), height, width) as source:
             yield source
     else:
         events = to_events(recording)

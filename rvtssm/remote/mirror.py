@@ -54,15 +54,15 @@ def _check_names(url: str, names: Collection[str]) -> None:
         whole_name = f"{url.rstrip('/')}/{name}"
         if longest := next((part for part in parts if len(os.fsencode(part)) > _MOST_NAME_BYTES), None):
             raise UserError(
-                f"{whole_name[:200]}... has a name of {len(os.fsencode(longest))} bytes, and files on this machine have "
-                f"at most {_MOST_NAME_BYTES}; give it a shorter one in the store"
+                f"{whole_name[:200]}... has a name of {len(os.fsencode(longest))} bytes, and files on this machine "
+                f"have at most {_MOST_NAME_BYTES}; give it a shorter one in the store"
             )
         above = ["/".join(parts[:count]) for count in range(len(parts))] if name else []
         if shared := [folder for folder in above if folder in names]:
             raise UserError(
                 f"{url.rstrip('/')}/{shared[0]}".rstrip("/")
-                + f" is an object, and {whole_name} lies in a folder of that name; give one of them another name, since a "
-                "file on this machine cannot also be a folder"
+                + f" is an object, and {whole_name} lies in a folder of that name; give one of them another name, "
+                "since a file on this machine cannot also be a folder"
             )
 
 
