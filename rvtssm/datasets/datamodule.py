@@ -281,7 +281,7 @@ def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[Windo
     return [
         _with_length(windows.at_rate(hz, "slide") if augment.hz else windows, window_ms)
         for hz in augment.hz or [windows.hz]
-        for window_ms in augment.window_ms or [None]
+        for window_ms in augment.window_ms or (None,)
     ]
 
 
