@@ -127,6 +127,8 @@ class Detector(nn.Module):
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]
         dtype = next(self.backbone.parameters()).dtype
+        if hist.dtype == torch.uint8 and torch.is_autocast_enabled(hist.device.type):
+            dtype = torch.get_autocast_dtype(hist.device.type)  # the first layer's own, and exact for counts below 256
         if torch.compiler.is_exporting():  # channels stay first, as the convolutions of other programs want them
             frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom)).to(dtype).permute(0, 2, 3, 1)
         else:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization, zoh_of_many_steps
+from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.init import (
     initial_b,
     initial_c,
@@ -93,9 +94,13 @@ class SelectiveS5(TemporalLayer):
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])
                 rows, groups = rows[:, :, None], rows.shape[1]
-            decay, gain = self._discretize(system.lambda_, dt.unflatten(1, (groups, -1)), rows)
-            drive = as_complex(driven, state).unflatten(1, (groups, -1)) * gain
-            states, last = scan(decay.flatten(1, 2), drive.flatten(1, 2), state, self.scan)
+            steps, drive = dt.unflatten(1, (groups, -1)), as_complex(driven, state)
+            if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
+                states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, state)
+            else:
+                decay, gain = self._discretize(system.lambda_, steps, rows)
+                drive = (drive.unflatten(1, (groups, -1)) * gain).flatten(1, 2)
+                states, last = scan(decay.flatten(1, 2), drive, state, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:

@@ -7,6 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock, SSMBlock
+from rvtssm.ssm.discretize import zoh
+from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
@@ -34,6 +36,36 @@ def test_the_layer_written_out(half_state):
         state = decay * state + (decay - 1) / lambda_ * (x_l.to(b.dtype) @ b.T)
         torch.testing.assert_close(y_l, (state @ c.T).real + ssm.D * x_l)
     torch.testing.assert_close(last, state)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 7), (4, 6, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_fast_path_is_discretisation_and_scan_one_after_the_other(shape, dtype):
+    torch.manual_seed(0)
+    num_steps, num_sequences, size = shape
+    lambda_ = torch.complex(-torch.rand(size, dtype=dtype) - 0.1, 3 * torch.randn(size, dtype=dtype))
+    step = 0.4 * torch.rand(shape, dtype=dtype) + 0.01
+    drive, state = (torch.randn(*each, 2, dtype=dtype) for each in (shape, shape[1:]))
+    # as a layer may hand them over: neither is laid out plainly
+    inputs = (lambda_, step.mT.contiguous().mT, torch.view_as_complex(drive), torch.view_as_complex(state).conj())
+    above = torch.randn(num_steps + 1, num_sequences, size, dtype=lambda_.dtype)
+
+    def slow(lambda_, step, drive, state):
+        decay, gain = zoh(lambda_, step, 1.0)
+        states = []
+        for decay_l, drive_l in zip(decay, gain * drive, strict=True):
+            state = decay_l * state + drive_l
+            states.append(state)
+        return torch.stack(states), state
+
+    found, wanted = [], []
+    for values, run in ((found, held_scan), (wanted, slow)):
+        leaves = [value.detach().clone().requires_grad_() for value in inputs]
+        outputs = run(*leaves)
+        values += [*outputs, *torch.autograd.grad(outputs, leaves, (above[:-1], above[-1]))]
+    for one, other in zip(found, wanted, strict=True):
+        rounding = 50 * torch.finfo(dtype).eps * float(other.detach().abs().max())
+        torch.testing.assert_close(one, other, rtol=0, atol=rounding)
 
 
 @torch.no_grad()

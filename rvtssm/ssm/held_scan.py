@@ -1,0 +1,174 @@
+"""Steps that follow the input, held and scanned in one operator: its CPU kernels make one pass over memory each.
+
+It computes what `discretize.zoh` and `scan` compute one after the other, for modes that differ at every step of every
+sequence. Then the discretisation, not the recurrence, moves most of the memory: with four complex arrays forward and
+eight backward in place of two, it took a third of a training step.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Run x[l] = exp(lambda step[l]) x[l-1] + (exp(lambda step[l]) - 1) / lambda drive[l] on the CPU.
+
+    Args:
+        lambda_: (P,) complex, not 0.
+        step: (L, N, P) real, the step of every mode at every time.
+        drive: (L, N, P) complex, B u.
+        state: (N, P) complex.
+
+    Returns:
+        All states (L, N, P) and the last one (N, P).
+    """
+    before = torch.view_as_real(state)
+    states, last, *_ = _held_scan(torch.view_as_real(lambda_), step.to(before.dtype), torch.view_as_real(drive), before)
+    return torch.view_as_complex(states), torch.view_as_complex(last)
+
+
+@torch.library.custom_op("rvtssm::held_scan", mutates_args=())
+def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return states, the last one, and decay and gain (L, N, 2, P) for the gradient; pairs of numbers come last."""
+    half = lambda_[:, 1] * (step / 2)
+    size, sine, cosine = torch.expm1(lambda_[:, 0] * step), half.sin(), half.cos()
+    plain = torch.contiguous_format
+    states, last = torch.empty_like(drive, memory_format=plain), state.detach().clone(memory_format=plain)
+    decay = step.new_empty(*step.shape[:2], 2, step.shape[2])
+    gain = torch.empty_like(decay)
+    inverse = torch.view_as_real(1 / torch.view_as_complex(lambda_.contiguous()))
+    _forward(*map(_array, (inverse, size, sine, cosine, drive, last, states, decay, gain)))
+    return states, last, decay, gain
+
+
+@torch.library.custom_op("rvtssm::held_scan_backward", mutates_args=())
+def _held_scan_backward(
+    of_states: Tensor,
+    of_last: Tensor,
+    lambda_: Tensor,
+    step: Tensor,
+    drive: Tensor,
+    state: Tensor,
+    states: Tensor,
+    decay: Tensor,
+    gain: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    plain = torch.contiguous_format
+    of_step, of_drive = (torch.empty_like(values, memory_format=plain) for values in (step, drive))
+    of_lambda, of_state = lambda_.new_zeros(lambda_.shape), of_last.detach().clone(memory_format=plain)
+    saved = (lambda_, step, drive, state, states, decay, gain)
+    _backward(*map(_array, (of_states, *saved, of_lambda, of_step, of_drive, of_state)))
+    return of_lambda, of_step, of_drive, of_state
+
+
+@_held_scan.register_fake
+def _(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+    factors = step.new_empty(*step.shape[:2], 2, step.shape[2])
+    return drive.new_empty(drive.shape), state.new_empty(state.shape), factors, torch.empty_like(factors)
+
+
+@_held_scan_backward.register_fake
+def _(of_states: Tensor, of_last: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in saved[:4])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    states, _, decay, gain = output
+    ctx.save_for_backward(*inputs, states, decay, gain)
+
+
+def _gradients(ctx: Any, of_states: Tensor, of_last: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    of: tuple[Tensor, ...] = _held_scan_backward(of_states, of_last, *ctx.saved_tensors)
+    return of
+
+
+_held_scan.register_autograd(_gradients, setup_context=_keep)
+
+
+def _array(values: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = values.detach().contiguous().numpy()
+    return array
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+def _forward(
+    inverse: Any, size: Any, sine: Any, cosine: Any, drive: Any, x: Any, states: Any, decay: Any, gain: Any
+) -> None:
+    num_steps, num_sequences, num_modes = size.shape
+    inverse_real, inverse_imag = inverse[:, 0].copy(), inverse[:, 1].copy()
+    for step in range(num_steps):
+        for n in range(num_sequences):
+            for p in range(num_modes):
+                twice = 2 * (1 + size[step, n, p]) * sine[step, n, p]
+                grown_real = size[step, n, p] - twice * sine[step, n, p]
+                grown_imag = twice * cosine[step, n, p]
+                gain_real = grown_real * inverse_real[p] - grown_imag * inverse_imag[p]
+                gain_imag = grown_real * inverse_imag[p] + grown_imag * inverse_real[p]
+                decay[step, n, 0, p], decay[step, n, 1, p] = 1 + grown_real, grown_imag
+                gain[step, n, 0, p], gain[step, n, 1, p] = gain_real, gain_imag
+                u_real, u_imag = drive[step, n, p, 0], drive[step, n, p, 1]
+                x_real, x_imag = x[n, p, 0], x[n, p, 1]
+                real = x_real + grown_real * x_real - grown_imag * x_imag + gain_real * u_real - gain_imag * u_imag
+                imag = x_imag + grown_real * x_imag + grown_imag * x_real + gain_real * u_imag + gain_imag * u_real
+                states[step, n, p, 0], states[step, n, p, 1] = real, imag
+                x[n, p, 0], x[n, p, 1] = real, imag
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+def _backward(
+    of_states: Any,
+    lambda_: Any,
+    dt: Any,
+    drive: Any,
+    before: Any,
+    states: Any,
+    decay: Any,
+    gain: Any,
+    of_lambda: Any,
+    of_step: Any,
+    of_drive: Any,
+    carried: Any,
+) -> None:
+    """Write all gradients; `carried` is the gradient of the last state and becomes that of the state before."""
+    num_steps, num_sequences, num_modes = dt.shape
+    l_real, l_imag = lambda_[:, 0].copy(), lambda_[:, 1].copy()
+    squared = l_real * l_real + l_imag * l_imag
+    sum_real, sum_imag = np.zeros(num_modes, dt.dtype), np.zeros(num_modes, dt.dtype)
+    for step in range(num_steps - 1, -1, -1):
+        previous = states[step - 1] if step > 0 else before
+        for n in range(num_sequences):
+            for p in range(num_modes):
+                # v is the gradient of this state, a its decay and g the gain of its drive u
+                v_real = of_states[step, n, p, 0] + carried[n, p, 0]
+                v_imag = of_states[step, n, p, 1] + carried[n, p, 1]
+                x_real, x_imag = previous[n, p, 0], previous[n, p, 1]
+                u_real, u_imag = drive[step, n, p, 0], drive[step, n, p, 1]
+                a_real, a_imag = decay[step, n, 0, p], decay[step, n, 1, p]
+                g_real, g_imag = gain[step, n, 0, p], gain[step, n, 1, p]
+                carried[n, p, 0] = v_real * a_real + v_imag * a_imag
+                carried[n, p, 1] = v_imag * a_real - v_real * a_imag
+                of_drive[step, n, p, 0] = v_real * g_real + v_imag * g_imag
+                of_drive[step, n, p, 1] = v_imag * g_real - v_real * g_imag
+                of_decay_real, of_decay_imag = v_real * x_real + v_imag * x_imag, v_imag * x_real - v_real * x_imag
+                of_gain_real, of_gain_imag = v_real * u_real + v_imag * u_imag, v_imag * u_real - v_real * u_imag
+                # of_step = Re(conj(decay) (conj(lambda) of_decay + of_gain))
+                both_real = l_real[p] * of_decay_real + l_imag[p] * of_decay_imag + of_gain_real
+                both_imag = l_real[p] * of_decay_imag - l_imag[p] * of_decay_real + of_gain_imag
+                of_step[step, n, p] = a_real * both_real + a_imag * both_imag
+                # of_lambda = conj(step decay) of_decay + conj((step decay - gain) / lambda) of_gain
+                m_real, m_imag = dt[step, n, p] * a_real, dt[step, n, p] * a_imag
+                rest_real, rest_imag = m_real - g_real, m_imag - g_imag
+                k_real = (rest_real * l_real[p] + rest_imag * l_imag[p]) / squared[p]
+                k_imag = (rest_imag * l_real[p] - rest_real * l_imag[p]) / squared[p]
+                sum_real[p] += (
+                    m_real * of_decay_real + m_imag * of_decay_imag + k_real * of_gain_real + k_imag * of_gain_imag
+                )
+                sum_imag[p] += (
+                    m_real * of_decay_imag - m_imag * of_decay_real + k_real * of_gain_imag - k_imag * of_gain_real
+                )
+        of_lambda[:, 0] += sum_real
+        of_lambda[:, 1] += sum_imag
+        sum_real[:], sum_imag[:] = 0, 0
