@@ -33,7 +33,7 @@ class EvaluationConfig:
 
     hz: list[float] | None = None  # inference rates, null: the rate of training
     grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
-    window: str = "shrink"  # at other rates: as long as the stride; or slide: as long as in training
+    window: str = "both"  # at other rates: slide, as long as in training; shrink, as long as the stride; or both
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
     split: str = "test"  # whose recordings are scored: train, val or test
@@ -56,7 +56,7 @@ class EvaluationConfig:
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
         check_choice("evaluation.track", self.track, (*TRACKERS, None))
-        check_choice("evaluation.window", self.window, ("shrink", "slide"))
+        check_choice("evaluation.window", self.window, ("both", "slide", "shrink"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")

@@ -1,7 +1,6 @@
 """`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,30 +53,14 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")
-    reports = _evaluate(config, out / "evaluation")
+    (report,) = evaluate(replace(config, out=str(out / "evaluation")))
     _announce("predict")
     summary = _predict(config, out / "prediction")
-    metrics = _metrics(config, reports, load_file(last_checkpoint(out))["train_seconds"])
+    metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
     weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
-    result = DemoResult(reports, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
+    result = DemoResult(report, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
     (staged / "report.html").write_bytes(demo_page(result).encode())
-
-
-def _evaluate(config: Config, out: Path) -> dict[str, EvaluationReport]:
-    """Evaluate with both kinds of windows if they differ, the configured kind first.
-
-    They differ if there are several rates and a frame depends on its window.
-    """
-    options = config.evaluation
-    windows = [options.window]
-    if len(options.hz or []) > 1 and config.windows.representation != "surfaces":
-        windows.append("slide" if options.window == "shrink" else "shrink")
-    found = {}
-    for window in windows:
-        scored = replace(options, window=window, ablate_memory=options.ablate_memory and window == windows[0])
-        (found[window],) = evaluate(replace(config, out=str(out / window), evaluation=scored))
-    return found
 
 
 def _announce(step: str) -> None:
@@ -95,10 +78,9 @@ def _predict(config: Config, out: Path) -> PredictionSummary:
     return summary
 
 
-def _metrics(config: Config, reports: Mapping[str, EvaluationReport], train_seconds: float) -> dict[str, Any]:
+def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
     """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
-    by_window = {window: to_json(report) for window, report in reports.items()}
-    plain = by_window[config.evaluation.window]
+    plain = to_json(report)
     reference = plain["rates"][f"{plain['reference_hz']:g}"]
     return {
         "ap": reference["AP"],
@@ -107,7 +89,8 @@ def _metrics(config: Config, reports: Mapping[str, EvaluationReport], train_seco
         "performance_drop": plain["performance_drop"],
         "still_objects": plain["still_objects"],
         "by_window": {
-            window: {name: found[name] for name in ("rates", "performance_drop")} for window, found in by_window.items()
+            window: {name: found[name] for name in ("rates", "performance_drop")}
+            for window, found in plain["by_window"].items()
         },
         "train_seconds": round(train_seconds, 1),
         "num_parameters": count_parameters(read_checkpoint(str(config.checkpoint)).detector)["total"],

@@ -21,7 +21,7 @@ _WINDOWS = {"slide": "windows keep their length", "shrink": "windows as long as 
 class DemoResult:
     """What the steps of a demo found."""
 
-    reports: Mapping[str, EvaluationReport]  # by `evaluation.window`, the one that is described in detail first
+    report: EvaluationReport
     metrics: Mapping[str, Any]  # the content of `metrics.json`
     summary: PredictionSummary
     prediction: Path  # folder
@@ -30,20 +30,20 @@ class DemoResult:
     temporal_layer: str  # its name
 
     @property
-    def report(self) -> EvaluationReport:
-        """The report that is described in detail."""
-        return next(iter(self.reports.values()))
+    def by_window(self) -> dict[str, EvaluationReport]:
+        """The report by what is said of the length of windows."""
+        found = self.report.by_window
+        return {said: found[window] for window, said in _WINDOWS.items() if window in found}
 
     @property
     def rates(self) -> list[float]:
-        """The rates of all reports, in Hz."""
+        """The rates of the report, in Hz."""
         return sorted(row.hz for row in self.report.rows)
 
 
 def demo_page(result: DemoResult) -> str:
     """Return the page. Video and pictures are inside, so that the file can be sent alone."""
     mp4, recording = result.prediction / "video.mp4", Path(result.summary.recording)
-    windows = [window for window in _WINDOWS if window in result.reports]
     return render(
         "demo.html",
         title="A detector for event cameras, trained from nothing",
@@ -53,8 +53,8 @@ def demo_page(result: DemoResult) -> str:
         stills=[path.read_bytes() for path in sorted(result.prediction.glob("still_*.png"))],
         summary=result.summary,
         temporal_layer=result.temporal_layer,
-        rates=_rates(result, windows),
-        rates_png=comparison_png({_WINDOWS[window]: result.reports[window].rows for window in windows}, {}),
+        rates=_rates(result),
+        rates_png=comparison_png({said: report.rows for said, report in result.by_window.items()}, {}),
         level=f"{LEVEL:.0%}",
         memory=_memory(result),
         recording=recording.name,
@@ -70,18 +70,21 @@ def _tiles(result: DemoResult) -> dict[str, float]:
     """Return the numbers that stand out, by what they are."""
     report, fastest_hz = result.report, result.rates[-1]
     tiles = {f"AP at {report.reference_hz:g} Hz, the rate of training": result.metrics["ap"]}
-    if "slide" in result.reports and not is_same_rate(fastest_hz, report.reference_hz):
-        (fastest,) = (row for row in result.reports["slide"].rows if row.hz == fastest_hz)
+    sliding = result.by_window.get(_WINDOWS["slide"])
+    if sliding and not is_same_rate(fastest_hz, report.reference_hz):
+        (fastest,) = (row for row in sliding.rows if row.hz == fastest_hz)
         tiles[f"AP at {fastest_hz:g} Hz, {_WINDOWS['slide']}"] = fastest.metrics["AP"]
     return tiles | {f"AP on objects that stand still, state {name}": ap for name, ap in report.still_objects.items()}
 
 
-def _rates(result: DemoResult, windows: list[str]) -> list[list[str]]:
-    rows = {window: {row.hz: row for row in result.reports[window].rows} for window in windows}
-    cells = [["Hz", *(_WINDOWS[window] for window in windows)]]
-    cells += [[f"{hz:g}", *(_with_interval(rows[window][hz]) for window in windows)] for hz in result.rates]
+def _rates(result: DemoResult) -> list[list[str]]:
+    rows = [{row.hz: row for row in report.rows} for report in result.by_window.values()]
+    cells = [
+        ["Hz", *result.by_window],
+        *([f"{hz:g}", *(_with_interval(row[hz]) for row in rows)] for hz in result.rates),
+    ]
     if len(result.rates) > 1:
-        cells.append(["drop", *(percent(result.reports[window].performance_drop) for window in windows)])
+        cells.append(["drop", *(percent(report.performance_drop) for report in result.by_window.values())])
     return cells
 
 

@@ -8,7 +8,7 @@ from rvtssm.commands.console import console, say
 from rvtssm.commands.inputs import folders, writable
 from rvtssm.commands.run_files import run_files
 from rvtssm.commands.train import describe
-from rvtssm.commands.weights import read_weights, weights_sha256, with_chosen_precision
+from rvtssm.commands.weights import read_weights, say_windows, weights_sha256, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
@@ -98,6 +98,8 @@ def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationRepor
     """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
+    if config.evaluation.window == "shrink":
+        say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
     with open_workers(config, checkpoint, ranks) as workers:
         weights = weights_sha256(str(config.checkpoint), config.precision, checkpoint)
         return measure(SplitRuns(config, checkpoint, data, weights, workers, kept))

@@ -71,7 +71,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
         check_replaceable(out, "study", STUDY_FILES)
         with run_files(out, "study", config):
             pass
-        scores: dict[int, Score] = {}
+        scores: dict[int, list[Score]] = {}
         if makes_own and not all(_is_complete(cell) for cell in cells):
             generate(config)
             if preprocess(config):
@@ -83,9 +83,9 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
                 found = _scores(of_training, int(cells[0].seed))
             except ValueError as error:
                 raise UserError(f"{of_training[0].folder.name}: {error}") from error
-            scores |= {cells.index(cell): score for cell, score in zip(of_training, found, strict=True)}
+            scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
-                write_study([scores[place] for place in sorted(scores)], _settings(config), staged)
+                write_study([score for place in sorted(scores) for score in scores[place]], _settings(config), staged)
     say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
 
 
@@ -167,9 +167,10 @@ def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str,
             )
 
 
-def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
+def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[list[Score]]:
     """Return the scores of one training in its conditions; train and evaluate what is missing.
 
+    An evaluation with both lengths of windows gives two scores, whose conditions name them.
     All evaluations of a study draw the same recordings in their bootstraps, so that they can be compared.
     """
     if not all(_is_complete(cell) for cell in cells):
@@ -183,17 +184,25 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[Score]:
     for cell in cells:
         settings = {"bootstrap seed": bootstrap_seed, **_read_by_evaluation(cell.config)}
         kept = _kept(cell)
-        if kept is None or kept["settings"] != settings or kept["score"]["weights"] != weights:
+        now = {"settings": settings, "weights": weights}
+        if kept is None or {key: kept[key] for key in now} != now:
             asked = replace(cell.config, out=str(cell.out), checkpoint=str(best), seed=bootstrap_seed)
             (report,) = evaluate(asked)
-            score = to_score(cell.row, cell.seed, cell.condition, report, cost)
-            kept = {"settings": settings, "score": score_to_json(score, has_replicates=True)}
-        named = {"row": cell.row, "seed": cell.seed, "condition": cell.condition}
-        scores.append(score_from_json(kept["score"] | named))
+            by_window = report.by_window if report.others else {"": report}
+            found = {window: to_score(cell.row, cell.seed, "", each, cost) for window, each in by_window.items()}
+            plain = {window: score_to_json(score, has_replicates=True) for window, score in found.items()}
+            kept = {**now, "scores": plain}
+        scores.append([score_from_json(each | _names(cell, window)) for window, each in kept["scores"].items()])
         kept["point"] = cell.words
         with atomic_file(_file_of(cell)) as staged:
             staged.write_text(json.dumps(kept) + "\n")
     return scores
+
+
+def _names(cell: _Cell, window: str) -> dict[str, str]:
+    """Return how the tables name a score. `window` is empty unless an evaluation has two lengths of windows."""
+    condition = ",".join(filter(None, [cell.condition, window and f"window={window}"]))
+    return {"row": cell.row, "seed": cell.seed, "condition": condition}
 
 
 def _is_complete(cell: _Cell) -> bool:
@@ -208,7 +217,8 @@ def _read_by_evaluation(config: Config) -> dict[str, Any]:
 
 def _kept(cell: _Cell) -> dict[str, Any] | None:
     path = _file_of(cell)
-    return json.loads(path.read_text()) if path.is_file() else None
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    return kept if "scores" in kept else None
 
 
 def _file_of(cell: _Cell) -> Path:

@@ -36,6 +36,7 @@ class RateRow:
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
     extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
     resampled: Resampled | None = None
+    windows: tuple[str, ...] = ()  # how long they are at other rates than that of the training, see `PlannedRate`
 
     @property
     def intervals(self) -> dict[str, Interval]:

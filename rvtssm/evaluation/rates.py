@@ -52,8 +52,8 @@ def measure(runs: SplitRuns) -> EvaluationReport:
         "evaluate",
         weights=config.checkpoint,
         source=f"{runs.source} {spec.name} {options.split}",
-        stride=" and ".join(f"{rate.step_us / 1000:g}" for rate in rates) + " ms",
-        recordings=with_labels(runs.sequences(rates[0].asked_hz)),
+        stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
+        recordings=with_labels(runs.sequences(rates[0])),
         device=checkpoint.detector.device,
         precision=config.precision,
     )
@@ -63,8 +63,8 @@ def measure(runs: SplitRuns) -> EvaluationReport:
     rows, still, gained, without_memory = [], {}, {}, None
     for rate in rates:
         began = time.perf_counter()
-        latency_ms = latencies.get(rate.hz)
-        recordings, sequences = runs.scored(rate.asked_hz, latency_ms)
+        latency_ms = latencies.get(rate)
+        recordings, sequences = runs.scored(rate, latency_ms)
         measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
         if latency_ms is not None:
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
@@ -74,14 +74,14 @@ def measure(runs: SplitRuns) -> EvaluationReport:
             measured |= track_metrics(recordings, tracks, spec, options.track, options.track_memory_s)
         matched = match_detections(recordings, spec)
         resampled = resampled_from(matched)
-        rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled))
+        rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled, rate.windows))
         if rate is broken_down:
             breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
             pictures = _worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory and trained:
-        recordings, _ = runs.scored(trained.asked_hz, latencies.get(trained.hz), is_reset=True)
+        recordings, _ = runs.scored(trained, latencies.get(trained), is_reset=True)
         reset = resampled_from(match_detections(recordings, spec))
         without_memory = reset.interval("AP")
         gained["AP without memory"] = (
@@ -105,7 +105,8 @@ def measure(runs: SplitRuns) -> EvaluationReport:
             ]
         ),
         dataset=spec.name,
-        rows=tuple(rows),
+        rows=tuple(row for row in rows if rates[0].windows[0] in row.windows),
+        others=tuple(row for row in rows if rates[0].windows[0] not in row.windows),
         settings={
             **_conditions(runs, rates),
             **gained,
@@ -128,14 +129,14 @@ def _made_by(weights: str) -> dict[str, str]:
     return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": weights}
 
 
-def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[float, float]:
+def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[PlannedRate, float]:
     """Return the time of a step in milliseconds by rate."""
     check_causal(runs.checkpoint.detector)
     found = {}
     for rate in rates:
-        sequences = runs.sequences(rate.asked_hz)
-        found[rate.hz] = _latency(runs, sequences)
-        runs.streamed(sequences, found[rate.hz])  # raises before hours of work
+        sequences = runs.sequences(rate)
+        found[rate] = _latency(runs, sequences)
+        runs.streamed(sequences, found[rate])  # raises before hours of work
     return found
 
 
@@ -162,7 +163,8 @@ def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
     best = max(rows, key=lambda row: row.metrics["AP"])
     where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
     found = best.resampled.interval("AP") if best.resampled else None
-    return f"best {where}: {best.hz:g} Hz" + (f", AP {percent_interval(found)}" if found else "")
+    windows = f", window={best.windows[0]}" if len({row.windows for row in rows}) > 1 else ""
+    return f"best {where}: {best.hz:g} Hz{windows}" + (f", AP {percent_interval(found)}" if found else "")
 
 
 def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
@@ -173,7 +175,7 @@ def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
         shifts = list(_USUAL_SHIFTS_MS) if options.streaming else []
     if not shifts:
         return {}
-    scored = runs.scored_with_shifts(rate.asked_hz, sorted(shifts))
+    scored = runs.scored_with_shifts(rate, sorted(shifts))
     return {shift: evaluate_detections(recordings, spec)["AP"] for shift, recordings in scored.items()}
 
 
@@ -238,8 +240,9 @@ def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
     """Describe what decides the numbers of an evaluation."""
     config, checkpoint, rules = runs.config, runs.checkpoint, runs.config.evaluation
+    run = {rate.asked_hz: rate.hz for rate in rates if rate.hz != rate.asked_hz}
     grid = "every label time ends a window" + "".join(
-        f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
+        f"; {hz:g} Hz was run for {asked:g} Hz" for asked, hz in run.items()
     )
     if rules.grid == "free":
         grid = "free grid: the exact rate from the first event on"
@@ -248,7 +251,8 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
         "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
         "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
         "scored": scoring_rules(checkpoint.spec),
-        "windows": f"{rules.window}, counted from {runs.source} data, "
+        "windows": f"{' and '.join(dict.fromkeys(kind for rate in rates for kind in rate.windows))}, "
+        f"counted from {runs.source} data, "
         f"convention {checkpoint.windows.convention}, {grid}",
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None

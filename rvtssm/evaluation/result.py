@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
@@ -28,7 +28,7 @@ class EvaluationReport:
 
     title: str  # which weights on which recordings
     dataset: str
-    rows: tuple[RateRow, ...]  # one per rate, at least one
+    rows: tuple[RateRow, ...]  # one per rate, at least one, all with the windows that are described in detail
     settings: Mapping[str, str]  # everything that influences the numbers: score, thresholds, filters, windows, memory
     reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
     still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
@@ -36,10 +36,27 @@ class EvaluationReport:
     breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
     worst: Sequence[Picture] = ()  # the worst frames of the breakdown
     time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
+    others: tuple[RateRow, ...] = ()  # rates with the other windows, as far as these are not the same
 
     def __post_init__(self) -> None:
         if not self.rows:
             raise UserError("a report needs at least one rate; name some in evaluation.hz")
+
+    @property
+    def by_window(self) -> dict[str, "EvaluationReport"]:
+        """A report for each length of windows at other rates, slide or shrink, the one described in detail first."""
+        own = self.rows[0].windows[0] if self.rows[0].windows else ""
+        found = {own: replace(self, others=())}
+        for window in dict.fromkeys(row.windows[0] for row in self.others):
+            shared = tuple(row for row in self.rows if window in row.windows)
+            details = {} if shared else {"still_objects": {}, "breakdown": None, "worst": (), "time_shifts": {}}
+            found[window] = replace(self, rows=(*shared, *self.others), others=(), **details)
+        return found
+
+    @property
+    def all_rows(self) -> tuple[RateRow, ...]:
+        """Every row once, with the windows that are described in detail first."""
+        return (*self.rows, *self.others)
 
     @property
     def metric_names(self) -> list[str]:
@@ -71,6 +88,17 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
         "title": report.title,
         "dataset": report.dataset,
         "settings": dict(report.settings),
+        **_rates_to_json(report),
+        "by_window": {window: _rates_to_json(each) for window, each in report.by_window.items()},
+        "reference_hz": report.reference_hz,
+        "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
+        "time_shifts_ms": {f"{shift:g}": _json_number(ap) for shift, ap in report.time_shifts.items()},
+        "breakdown": report.breakdown.to_json() if report.breakdown else None,
+    }
+
+
+def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
+    return {
         "rates": {
             f"{row.hz:g}": {name: _json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
             for row in report.rows
@@ -81,11 +109,7 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
             if row.intervals
         },
         "differences": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in report.differences.items()},
-        "reference_hz": report.reference_hz,
         "performance_drop": _json_number(report.performance_drop),
-        "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
-        "time_shifts_ms": {f"{shift:g}": _json_number(ap) for shift, ap in report.time_shifts.items()},
-        "breakdown": report.breakdown.to_json() if report.breakdown else None,
     }
 
 
@@ -128,24 +152,48 @@ def json_interval(found: Interval) -> list[float | None]:
 
 
 def rate_table(report: EvaluationReport) -> list[list[str]]:
-    """Return one row of cells per rate, the head first; intervals and differences only where there are some."""
-    names, differences = report.metric_names, report.differences
+    """Return one row of cells per rate and length of windows, the head first.
+
+    Windows are named if there are two lengths of them; intervals and differences stand only where there are some.
+    """
+    names, all_rows = report.metric_names, report.all_rows
     head = ["Hz", *(name.removeprefix("AP/") for name in names)]
-    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in report.rows]
-    if any(row.intervals for row in report.rows):
+    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in all_rows]
+    if any(row.intervals for row in all_rows):
         head.insert(2, f"{LEVEL:.0%} of AP")
-        for row, cells in zip(report.rows, rows, strict=True):
+        for row, cells in zip(all_rows, rows, strict=True):
             found = row.intervals.get("AP")
             cells.insert(2, f"{percent(found.low)} to {percent(found.high)}" if found else NO_VALUE)
     if tracked := [name for name in TRACK_METRICS if name in report.rows[0].extra]:
         head += tracked
-        for row, cells in zip(report.rows, rows, strict=True):
+        for row, cells in zip(all_rows, rows, strict=True):
             cells += percents(row.extra, tracked)
-    if differences:
+    differences = {window: each.differences for window, each in report.by_window.items()}
+    if any(differences.values()):
         head.append(f"AP minus {report.breakdown_hz:g} Hz")
-        for row, cells in zip(report.rows, rows, strict=True):
-            cells.append(percent_interval(differences[row.hz]) if row.hz in differences else NO_VALUE)
+        for row, cells in zip(all_rows, rows, strict=True):
+            found = differences[row.windows[0] if row.windows else ""].get(row.hz)
+            cells.append(percent_interval(found) if found else NO_VALUE)
+    if report.others:
+        head.insert(1, "window")
+        for row, cells in zip(all_rows, rows, strict=True):
+            cells.insert(1, window_name(row))
     return [head, *rows]
+
+
+def window_name(row: RateRow) -> str:
+    """Return slide, shrink or both: how long the windows of a row are at other rates than that of the training."""
+    return "both" if len(row.windows) > 1 else "".join(row.windows)
+
+
+def drop_sentences(report: EvaluationReport) -> list[str]:
+    """Say how much accuracy other rates cost, for each length of windows; empty with a single rate."""
+    return [
+        f"Performance drop{f' with window={window}' if report.others else ''} (AP at {report.reference_hz:g} Hz minus "
+        f"the mean of the other rates): {percent(each.performance_drop)} points."
+        for window, each in report.by_window.items()
+        if not math.isnan(each.performance_drop)
+    ]
 
 
 def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """The recordings of a split as a detector will see them: at which rates, from which frames."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from rvtssm.system.user_error import UserError
 
 @dataclass(frozen=True)
 class PlannedRate:
-    """A rate that can be run."""
+    """A rate that can be run, and how long its windows are."""
 
     asked_hz: float
     hz: float  # of its steps
     step_us: float  # median of its steps
+    windows: tuple[str, ...]  # slide or shrink; both, where they are the same windows
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,12 @@ class SplitPlan:
     def plan_rates(self) -> tuple[list[PlannedRate], PlannedRate | None]:
         """Return the rates to score, and the one of training if it is among them or is run without memory.
 
-        Raise ValueError, before hours of work, if a rate cannot be scored.
+        With `evaluation.window=both` the rates with the windows that the weights are made for are first, those with the
+        other windows follow. Raise ValueError, before hours of work, if a rate cannot be scored.
         """
         options, trained_hz = self.config.evaluation, self.checkpoint.windows.hz
-        rates = [self._plan(hz) for hz in options.hz or [trained_hz]]
+        window, *others = self._window_kinds()
+        rates = [self._plan(hz, window) for hz in options.hz or [trained_hz]]
         by_hz: dict[float, PlannedRate] = {}
         for rate in rates:
             if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
@@ -52,12 +55,31 @@ class SplitPlan:
                 )
         trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
         if options.ablate_memory and trained is None:
-            trained = self._plan(trained_hz)
+            trained = self._plan(trained_hz, window)
             trained = by_hz.get(trained.hz, trained)
-        return rates, trained
+        if trained is not None and all(self._are_same_windows(trained, other) for other in others):
+            shared = replace(trained, windows=(window, *others))
+            rates, trained = [shared if rate is trained else rate for rate in rates], shared
+        return rates + [replace(rate, windows=(o,)) for o in others for rate in rates if o not in rate.windows], trained
 
-    def _plan(self, asked_hz: float) -> PlannedRate:
-        sequences, trained = self.sequences(asked_hz), self.checkpoint.windows
+    def _window_kinds(self) -> list[str]:
+        """Return how long windows are at other rates than that of the training: slide, shrink, or one after another."""
+        options = self.config.evaluation
+        if options.window != "both":
+            return [options.window]
+        if self.source == "prepared":  # and counted with one length
+            (sequence, *_) = self.data.sequences(options.split, "prepared")
+            return ["shrink" if sequence.settings.length_us is None else "slide"]
+        if self.checkpoint.windows.warmup_us:  # frames that do not depend on where their window begins
+            return ["shrink"]
+        return ["shrink", "slide"] if self.checkpoint.may_shrink_windows else ["slide", "shrink"]
+
+    def _are_same_windows(self, rate: PlannedRate, window: str) -> bool:
+        pairs = zip(self.sequences(rate), self.sequences(replace(rate, windows=(window,))), strict=True)
+        return all(np.array_equal(one.windows.bounds_us, other.windows.bounds_us) for one, other in pairs)
+
+    def _plan(self, asked_hz: float, window: str) -> PlannedRate:
+        sequences, trained = self._sequences(asked_hz, window), self.checkpoint.windows
         if not any(len(scored_labels(sequence.labels, self.checkpoint.spec)) for sequence in sequences):
             raise UserError(
                 f"the {self.config.evaluation.split} split has no box that is scored "
@@ -80,12 +102,15 @@ class SplitPlan:
                 + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
                 + "set evaluation.grid=free"
             )
-        return PlannedRate(asked_hz, hz, step_us)
+        return PlannedRate(asked_hz, hz, step_us, (window,))
 
-    def sequences(self, hz: float, label_hz: float | None = None) -> list[FrameSequence]:
+    def sequences(self, rate: PlannedRate, label_hz: float | None = None) -> list[FrameSequence]:
         """Return the labelled recordings in windows at a rate; with `label_hz` their labels are interpolated."""
+        return self._sequences(rate.asked_hz, rate.windows[0], label_hz)
+
+    def _sequences(self, hz: float, window: str, label_hz: float | None = None) -> list[FrameSequence]:
         settings, options = self.checkpoint.windows, self.config.evaluation
-        if options.window == "slide" or not is_same_rate(hz, settings.hz):
-            settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, options.window)
+        if window == "slide" or not is_same_rate(hz, settings.hz):
+            settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
         found = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)
         return [sequence for sequence in found if len(sequence.labels)]

@@ -16,7 +16,7 @@ from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
 from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
-from rvtssm.evaluation.split_plan import SplitPlan
+from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
@@ -42,17 +42,18 @@ class SplitRuns(SplitPlan):
         return latency_ms
 
     def scored(
-        self, hz: float, latency_ms: float | None = None, is_reset: bool = False
+        self, rate: PlannedRate, latency_ms: float | None = None, is_reset: bool = False
     ) -> tuple[list[ScoredRecording], list[FrameSequence]]:
         """Run the split at a rate; return labels and detections of each recording, and its frames.
 
         With a latency, a label gets the newest output whose computation had finished, otherwise that of its window.
         """
-        sequences = self.sequences(hz, self.config.evaluation.label_hz)
+        sequences = self.sequences(rate, self.config.evaluation.label_hz)
         if latency_ms is not None:
             sequences = self.streamed(sequences, latency_ms)
         wanted = [sequence.labels.window_index for sequence in sequences]
-        outputs = self._outputs(sequences, wanted, f"{hz:g} Hz" + (", state reset" if is_reset else ""), is_reset)
+        progress = f"{rate.asked_hz:g} Hz, {rate.windows[0]}" + (", state reset" if is_reset else "")
+        outputs = self._outputs(sequences, wanted, progress, is_reset)
         return [_scored(*each) for each in zip(sequences, outputs, strict=True)], sequences
 
     def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
@@ -67,12 +68,12 @@ class SplitRuns(SplitPlan):
             found.append(_with_steps(sequence.taking(steps), newest(sequence.labels.t_us, finished_us)))
         return found
 
-    def scored_with_shifts(self, hz: float, shifts_ms: Sequence[float]) -> dict[float, list[ScoredRecording]]:
+    def scored_with_shifts(self, rate: PlannedRate, shifts_ms: Sequence[float]) -> dict[float, list[ScoredRecording]]:
         """Run the split at a rate; return the recordings by shift.
 
         A label gets the newest output at its time plus the shift in milliseconds.
         """
-        sequences = self.sequences(hz, self.config.evaluation.label_hz)
+        sequences = self.sequences(rate, self.config.evaluation.label_hz)
         shifted = [
             {
                 shift: _with_steps(each, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
@@ -81,7 +82,7 @@ class SplitRuns(SplitPlan):
             for each in sequences
         ]
         wanted = [np.concatenate([each.labels.window_index for each in by_shift.values()]) for by_shift in shifted]
-        outputs = self._outputs(sequences, wanted, f"time shifts at {hz:g} Hz")
+        outputs = self._outputs(sequences, wanted, f"time shifts at {rate.asked_hz:g} Hz")
         return {
             shift: [_scored(by_shift[shift], found) for by_shift, found in zip(shifted, outputs, strict=True)]
             for shift in shifts_ms

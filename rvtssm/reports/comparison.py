@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
         "comparison.html",
         title="Evaluations side by side",
         numbers=_numbers(reports),
-        rates_png=comparison_png({name: report.rows for name, report in reports.items()}, _published(reports)),
+        rates_png=comparison_png({name: each.rows for name, each in _named(reports).items()}, _published(reports)),
         metrics=metrics,
         **_values(reports),
     )
@@ -72,10 +73,19 @@ def _values(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
     }
 
 
+def _named(reports: Mapping[str, EvaluationReport]) -> dict[str, EvaluationReport]:
+    """Return a report for each of the weights and length of windows, by their names."""
+    return {
+        name + (f", window={window}" if report.others else ""): each
+        for name, report in reports.items()
+        for window, each in report.by_window.items()
+    }
+
+
 def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
     paired = {
         name: {"minus_the_first": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in by_hz.items()}}
-        for name, by_hz in _differences(reports).items()
+        for name, by_hz in _differences({name: replace(each, others=()) for name, each in reports.items()}).items()
     }
     return {name: {**to_json(report), **paired.get(name, {})} for name, report in reports.items()}
 
@@ -83,11 +93,11 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
 def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:
     """Return the AP of each of the weights minus that of the first ones, by name and rate, where they compare."""
     first, *others = reports.items()
-    by_hz = {row.hz: row.resampled for row in first[1].rows}
+    base_of = {(row.hz, window): row.resampled for row in first[1].all_rows for window in row.windows or ("",)}
     found: dict[str, dict[float, Interval]] = {}
-    for name, report in others:
+    for name, report in _named(dict(others)).items():
         for row in report.rows:
-            base = by_hz.get(row.hz)
+            base = base_of.get((row.hz, row.windows[0] if row.windows else ""))
             if row.resampled and base and (difference := row.resampled.minus(base, "AP")):
                 found.setdefault(name, {})[row.hz] = difference
     return found
@@ -109,7 +119,7 @@ def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
     """Return rows of cells, the head first, the published rows last."""
     rates = sorted({row.hz for report in reports.values() for row in report.rows})
     rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
-    for name, report in reports.items():
+    for name, report in _named(reports).items():
         ap_by_hz = {row.hz: row.metrics["AP"] for row in report.rows}
         intervals = {row.hz: row.intervals["AP"] for row in report.rows if row.intervals}
         cells = [

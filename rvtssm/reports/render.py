@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from rvtssm.evaluation.result import citation, markdown_table, percent, shift_sentence
+from rvtssm.evaluation.result import citation, drop_sentences, markdown_table, percent, shift_sentence
 
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -36,6 +36,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "citation": citation,
         "data_url": _data_url,
+        "drop_sentences": drop_sentences,
         "g": "{:g}".format,
         "latex": lambda text: text.translate(_LATEX),
         "markdown_table": lambda rows, first_column: "\n".join(markdown_table(rows, first_column)),

@@ -20,9 +20,10 @@ from rvtssm.evaluation.result import (
     rate_table,
     shift_sentence,
     to_json,
+    window_name,
 )
 from rvtssm.prediction.inference_config import SHOWN_SCORE
-from rvtssm.reports.plots import precision_png, rates_png, shifts_png
+from rvtssm.reports.plots import comparison_png, precision_png, rates_png, shifts_png
 from rvtssm.reports.render import render
 from rvtssm.system.output_folder import write_files
 
@@ -40,22 +41,26 @@ def console_table(report: EvaluationReport) -> Table:
         table.add_column(name, justify="right", style=None if number else "bold")
     for row in rows:
         table.add_row(*row)
-    if not math.isnan(report.performance_drop):
+    drops = {window: each.performance_drop for window, each in report.by_window.items()}
+    if not all(map(math.isnan, drops.values())):
         table.add_section()
-        table.add_row("drop", percent(report.performance_drop))
+        for window, drop in drops.items():
+            table.add_row("drop", *([window] if report.others else []), percent(drop))
     return table
 
 
 def to_csv(report: EvaluationReport) -> str:
-    """Return one line per rate; a cell is empty if there was no ground truth."""
+    """Return one line per rate and length of windows; a cell is empty if there was no ground truth."""
     text = io.StringIO()
-    lines = [{**row.metrics, **row.extra, **_limits(row)} for row in report.rows]
+    lines = [{**row.metrics, **row.extra, **_limits(row)} for row in report.all_rows]
     names = list(dict.fromkeys([*report.metric_names, *(name for line in lines for name in line)]))
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["hz", *names])
-    for row, line in zip(report.rows, lines, strict=True):
+    writer.writerow(["hz", "window", *names])
+    for row, line in zip(report.all_rows, lines, strict=True):
         values = [line.get(name, math.nan) for name in names]
-        writer.writerow([f"{row.hz:g}", *("" if math.isnan(value) else f"{value:.6f}" for value in values)])
+        writer.writerow(
+            [f"{row.hz:g}", window_name(row), *("" if math.isnan(value) else f"{value:.6f}" for value in values)]
+        )
     return text.getvalue()
 
 
@@ -74,7 +79,7 @@ def to_html(report: EvaluationReport) -> str:
         intervals=_intervals(report),
         level=f"{LEVEL:.0%}",
         published=_beside_published(report),
-        rates_png=rates_png(report.title, report.dataset, report.rows),
+        rates_png=_rates_png(report),
         shifts_png=shifts_png(report.time_shifts) if report.time_shifts else None,
         **details(report),
     )
@@ -104,10 +109,18 @@ def write_report(report: EvaluationReport, folder: Path) -> dict[str, Path]:
         (json.dumps(to_json(report), indent=2) + "\n").encode(),
         to_csv(report).encode(),
         to_markdown(report).encode(),
-        rates_png(report.title, report.dataset, report.rows),
+        _rates_png(report),
         to_html(report).encode(),
     )
     return {path.suffix[1:]: path for path in write_files(folder, dict(zip(REPORT_FILES, content, strict=True)))}
+
+
+def _rates_png(report: EvaluationReport) -> bytes:
+    """Draw AP over the rate, one line per length of windows if there are two."""
+    if not report.others:
+        return rates_png(report.title, report.dataset, report.rows)
+    published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(report.dataset).items()}
+    return comparison_png({f"window={name}": each.rows for name, each in report.by_window.items()}, published)
 
 
 def _limits(row: RateRow) -> dict[str, float]:
@@ -118,13 +131,18 @@ def _limits(row: RateRow) -> dict[str, float]:
 
 def _intervals(report: EvaluationReport) -> list[list[str]]:
     """Return the intervals of all numbers as a table, or nothing if there are none."""
-    names = report.metric_names
+    names, is_named = report.metric_names, bool(report.others)
     rows = [
-        [f"{row.hz:g}", *(percent_interval(row.intervals[name]) for name in names)]
-        for row in report.rows
+        [
+            f"{row.hz:g}",
+            *([window_name(row)] if is_named else []),
+            *(percent_interval(row.intervals[name]) for name in names),
+        ]
+        for row in report.all_rows
         if row.intervals
     ]
-    return [["Hz", *(name.removeprefix("AP/") for name in names)], *rows] if rows else []
+    head = ["Hz", *(["window"] if is_named else []), *(name.removeprefix("AP/") for name in names)]
+    return [head, *rows] if rows else []
 
 
 def _beside_published(report: EvaluationReport) -> list[list[str]]:
@@ -132,7 +150,12 @@ def _beside_published(report: EvaluationReport) -> list[list[str]]:
     published = published_rows(report.dataset)
     if not published:
         return []
-    rows = {"this evaluation": {row.hz: row.metrics["AP"] for row in report.rows}}
+    rows = {
+        "this evaluation" + (f", window={window}" if report.others else ""): {
+            row.hz: row.metrics["AP"] for row in each.rows
+        }
+        for window, each in report.by_window.items()
+    }
     rows |= {f"{model} (published)": ap_by_hz for model, ap_by_hz in published.items()}
     rates = sorted({hz for ap_by_hz in rows.values() for hz in ap_by_hz})
     return [

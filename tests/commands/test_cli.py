@@ -86,7 +86,7 @@ def refused(capsys):
         (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
         (["evaluate"], "checkpoint=FILE is needed"),
         (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
-        (["evaluate", "window=grow"], "evaluation.window='grow'; choose from shrink, slide"),
+        (["evaluate", "window=grow"], "evaluation.window='grow'; choose from both, slide, shrink"),
         (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),

@@ -217,7 +217,7 @@ def test_what_is_mistyped_is_refused(override):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EvaluationConfig(window="grow"), "evaluation.window='grow'; choose from shrink, slide"),
+        (lambda: EvaluationConfig(window="grow"), "evaluation.window='grow'; choose from both, slide, shrink"),
         (lambda: EvaluationConfig(source="cooked"), "evaluation.source='cooked'; choose from raw, prepared, null"),
         (lambda: EvaluationConfig(hz=[]), "name positive rates"),
         (lambda: EvaluationConfig(hz=[20, -1]), "name positive rates"),

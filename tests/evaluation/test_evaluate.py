@@ -182,8 +182,13 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
 
-@pytest.mark.parametrize(("window", "length_us"), [("slide", 50_000), ("shrink", 25_000)])
-def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_us):
+@pytest.mark.parametrize(
+    ("window", "lengths_us"),
+    [("slide", [50_000, 50_000]), ("shrink", [50_000, 25_000]), ("both", [50_000, 50_000, 25_000])],
+)
+def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
+    weights, tmp_path, monkeypatch, window, lengths_us
+):
     lengths = []
 
     def look_and_stream(detector, loader, **options):
@@ -193,7 +198,18 @@ def test_windows_slide_or_shrink(weights, tmp_path, monkeypatch, window, length_
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
-    assert [set(each) for each in lengths] == [{50_000}, {length_us}]
+    assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]
+    report = json.loads((tmp_path / "out/evaluation.json").read_text())
+    kinds = ["slide", "shrink"] if window == "both" else [window]
+    assert list(report["by_window"]) == kinds and report["rates"] == report["by_window"][kinds[0]]["rates"]
+    assert all(set(each["rates"]) == {"20", "40"} for each in report["by_window"].values())
+    rows = (tmp_path / "out/evaluation.csv").read_text().splitlines()[1:]
+    named = (
+        [["20", "both"], ["40", "slide"], ["40", "shrink"]]
+        if window == "both"
+        else [[hz, window] for hz in ("20", "40")]
+    )
+    assert [row.split(",")[:2] for row in rows] == named
 
 
 def rates_of(out: Path) -> dict[str, dict[str, float]]:

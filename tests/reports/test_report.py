@@ -98,6 +98,33 @@ def test_every_form_holds_the_table_the_drop_and_the_settings(tmp_path):
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["png"].stat().st_size > 10_000
 
 
+def test_rows_of_two_lengths_of_windows_are_named(tmp_path):
+    both, *sliding = (replace(row, windows=("slide",)) for row in make_report().rows)
+    shrunk = tuple(
+        replace(row, windows=("shrink",), metrics={**METRICS, "AP": ap})
+        for row, ap in zip(sliding, (0.3, 0.1), strict=True)
+    )
+    report = make_report(rows=(replace(both, windows=("slide", "shrink")), *sliding), others=shrunk)
+    assert {name: each.performance_drop for name, each in report.by_window.items()} == pytest.approx(
+        {"slide": 0.1, "shrink": 0.2}
+    )
+    data = to_json(report)
+    assert list(data["by_window"]) == ["slide", "shrink"]
+    assert all(list(each["rates"]) == ["20", "40", "200"] for each in data["by_window"].values())
+    assert data["performance_drop"] == pytest.approx(0.1) and data["by_window"]["shrink"]["rates"]["200"]["AP"] == 0.1
+    rows = [(row["hz"], row["window"], row["AP"]) for row in csv.DictReader(to_csv(report).splitlines())]
+    assert rows == [
+        *(("20", "both", "0.400000"), ("40", "slide", "0.350000"), ("200", "slide", "0.250000")),
+        *(("40", "shrink", "0.300000"), ("200", "shrink", "0.100000")),
+    ]
+    markdown = to_markdown(report)
+    assert "| 20 | both | 40.0 |" in markdown and "| 200 | shrink | 10.0 |" in markdown
+    assert "window=slide (AP at 20 Hz minus the mean of the other rates): 10.0 points" in markdown
+    assert "window=shrink (AP at 20 Hz minus the mean of the other rates): 20.0 points" in markdown
+    page = write_report(report, tmp_path)["html"].read_text()
+    assert "<td>this evaluation, window=shrink</td>" in page and page.count("<td>both</td>") == 1
+
+
 def test_names_cannot_break_a_table_in_markdown():
     rows = [replace(row, metrics={**row.metrics, "AP/a|b": 0.1}) for row in make_report().rows]
     head = to_markdown(make_report(rows=tuple(rows))).splitlines()[2]
