@@ -9,7 +9,7 @@ from rvtssm.commands.console import console
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.detector import count_parameters
+from rvtssm.models.detector import Detector, count_parameters
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.hub import local_weights
 
@@ -21,6 +21,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     with torch.device("meta"):
         detector = described.build()
     counts, facts = count_parameters(detector), detector.backbone.facts()
+    masked = _share_masked(described)
     has_digest = check_digest(local_weights(config.checkpoint)) if config.checkpoint else None
     if as_json:
         values = {
@@ -34,6 +35,8 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "stride_us": described.windows.stride_us,
             "window_lengths_us": list(described.window_lengths_us),
             "may_shrink_windows": described.may_shrink_windows,
+            "bandlimit": temporal.bandlimit,
+            "share_masked": masked,
             "parameters": counts,
             "frame_hw": [spec.frame_height, spec.frame_width],
             "padded_hw": list(detector.backbone.padded_hw),
@@ -60,7 +63,11 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         f"a step every {described.windows.stride_us / 1000:g} ms; windows of "
         f"{', '.join(f'{length_us / 1000:g}' for length_us in described.window_lengths_us)} ms in training, which "
         f"{'may' if described.may_shrink_windows else 'should not'} shrink at higher rates; "
-        f"classes {', '.join(spec.class_names)}"
+        + "".join(
+            f"bandlimit {temporal.bandlimit:g} masks {share:.0%} of the modes at stride {stride}; "
+            for stride, share in masked.items()
+        )
+        + f"classes {', '.join(spec.class_names)}"
         + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
         + (f"; {described.note}" if described.note else ""),
         soft_wrap=True,
@@ -68,6 +75,20 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         markup=False,
     )
     return counts
+
+
+def _share_masked(described: CheckpointMeta) -> dict[int, float]:
+    """Return by stride which share of the modes the bandlimit masks: in weights, or in a detector to be trained.
+
+    These get no gradient. Without a bandlimit, and for exported files, there is nothing to say.
+    """
+    if not described.temporal_config.bandlimit:
+        return {}
+    detector = described.detector if isinstance(described, LoadedCheckpoint) else described.build()
+    if not isinstance(detector, Detector):
+        return {}
+    layers = detector.backbone.temporal_layers().items()
+    return {stride: float(layer.spectrum().is_masked.double().mean()) for stride, layer in layers}
 
 
 def _read(config: Config) -> LoadedCheckpoint:

@@ -11,7 +11,7 @@ from rvtssm.ssm.init import hippo_input, initial_modes, log_uniform_steps, norma
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes
-from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 
@@ -40,7 +40,7 @@ class S4DSSM(PerFeatureLayer):
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
         self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
-        self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
+        self.bandlimit = config.bandlimit
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Return the modes in use: lambda (H, n) complex, and the training steps of the features (H, 1)."""

@@ -13,7 +13,7 @@ from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_ste
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
-from rvtssm.ssm.spectrum import DEFAULT_BANDLIMIT, Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
@@ -54,7 +54,7 @@ class S5SSM(TemporalLayer):
         self.D = nn.Parameter(normal(dim))
         self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
         self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
-        self.bandlimit = DEFAULT_BANDLIMIT if config.bandlimit is None else config.bandlimit
+        self.bandlimit = config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
         self.scan = config.scan
         self.is_causal = not config.bidirectional

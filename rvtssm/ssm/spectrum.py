@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rvtssm.system.user_error import UserError
 
-DEFAULT_BANDLIMIT = 0.5  # the paper's best on Gen1, for S5 and S4D
 _PANEL = 8  # nodes of each Gauss-Legendre panel
 
 

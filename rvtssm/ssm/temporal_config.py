@@ -29,8 +29,8 @@ class TemporalConfig:
     strides: tuple[int, ...] | None = None  # the strides of the backbone at which state is carried; None: all
     # One of rvtssm.ssm.discretize.DISCRETIZATIONS; None: zoh in selective_s5, bilinear in s4, s4d and s5.
     discretization: str | None = None
-    # Fraction of the Nyquist rate above which modes are masked, 0 = off; None: 0.5 in s4d and s5, off elsewhere.
-    bandlimit: float | None = None
+    # s4d, s5: fraction of the Nyquist rate above which modes are masked, 0 = off; the paper's recipes have 0.5
+    bandlimit: float = 0.0
     bandlimit_at: str = "train_step"  # or "current_step": the step that defines the Nyquist rate
     dt_min: float = 0.001  # s7 as well: the modes' own steps start log-uniform in [dt_min, dt_max]
     dt_max: float = 0.1  # the largest of these steps
@@ -76,10 +76,12 @@ class TemporalConfig:
     def from_stored(cls, stored: Mapping[str, Any]) -> TemporalConfig:
         """Return the settings in a description of weights, of any age.
 
-        Descriptions without `block` are from a time when selective_s5 was called s7, and `bandlimit` None meant 0.5 in
-        s5 and s4d.
+        Descriptions without `block` are from a time when selective_s5 was called s7. A `bandlimit` of None is from a
+        time when that meant 0.5 in s5 and s4d.
         """
         settings = dict(stored)
+        if settings.get("bandlimit", 0.0) is None:
+            settings["bandlimit"] = 0.5 if settings["name"] in ("s5", "s4d") else 0.0
         if "stages" in settings:  # the stages with memory, numbered from 1, finest first
             stages = settings.pop("stages")
             settings["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
@@ -104,5 +106,5 @@ class TemporalConfig:
         if self.bandlimit:
             raise UserError(
                 f"temporal.bandlimit={self.bandlimit:g} is not defined for temporal.name={self.name}: {reason}; "
-                "use temporal.bandlimit=null, or one of the layers s4d, s5"
+                "use temporal.bandlimit=0, or one of the layers s4d, s5"
             )

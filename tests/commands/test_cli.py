@@ -348,6 +348,20 @@ def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, million
     assert f"{millions / 1e6:.6f} M" in capsys.readouterr().out
 
 
+def test_info_says_how_many_modes_start_masked(capsys):
+    """A mode that is masked gets no gradient, so what starts masked is lost to the training."""
+    arguments = ["info", "model=tiny", "dataset=gen1", "temporal=s5"]
+    shares = []
+    for limit in ("0.5", "1", "0"):
+        assert cli.main([*arguments, f"temporal.bandlimit={limit}", "--json"]) == 0
+        shares.append(json.loads(capsys.readouterr().out)["share_masked"])
+    half, whole, off = shares
+    assert list(half) == ["4", "8", "16", "32"] and off == {}
+    assert all(0 < whole[stride] < half[stride] < 1 for stride in half)
+    assert cli.main([*arguments, "temporal.bandlimit=0.5"]) == 0
+    assert re.search(r"bandlimit 0\.5 masks \d+% of the modes at stride 4; ", capsys.readouterr().out)
+
+
 def test_info_describes_weights(tmp_path, capsys):
     windows = WindowSettings(25_000, None, "exact", 10, 10)
     meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)

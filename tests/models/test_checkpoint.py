@@ -171,6 +171,24 @@ def test_it_holds_plain_data_only(written):
     assert CheckpointMeta.from_dict(content["rvtssm"]) == written[2]
 
 
+@pytest.mark.parametrize(
+    ("name", "stored", "bandlimit"),
+    [
+        ("s5", None, 0.5),
+        ("s4d", None, 0.5),
+        ("lstm", None, 0),
+        ("selective_s5", None, 0),
+        ("s5", 0.3, 0.3),
+        ("s5", 0, 0),
+    ],
+)
+def test_weights_keep_the_bandlimit_of_their_training(name, stored, bandlimit):
+    description = replace(describe(), temporal_config=TemporalConfig(name=name)).to_dict()
+    assert description["temporal"]["bandlimit"] == 0  # off, whatever the layer
+    description["temporal"]["bandlimit"] = stored  # None was the default of older versions
+    assert CheckpointMeta.from_dict(description).temporal_config.bandlimit == bandlimit
+
+
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
 def test_weights_know_the_lengths_of_their_training_windows(tmp_path, suffix):
     meta = replace(describe(), window_lengths_us=(50_000, 5_000, 20_000, 5_000))

@@ -57,8 +57,7 @@ H2_LAYERS = {
 def h2_layer(name: str) -> TemporalLayer:
     """Without mask, and resonances wide enough for a quadrature of a few thousand points."""
     torch.manual_seed(0)
-    bandlimit = None if name == "s4" else 0.0
-    return H2_LAYERS[name](3, TemporalConfig(state_size=8, bandlimit=bandlimit, dt_min=0.1, dt_max=0.9)).double()
+    return H2_LAYERS[name](3, TemporalConfig(state_size=8, dt_min=0.1, dt_max=0.9)).double()
 
 
 def real_system(layer: TemporalLayer) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

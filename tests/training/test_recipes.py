@@ -60,7 +60,7 @@ def test_a_recipe_is_what_its_name_says(path):
     assert config.model.size in rest and config.training.steps == 400_000
     assert config.model.mixer == next((mixer for mixer in ("convnext", "ssm2d") if mixer in rest), "attention")
     assert config.model.head == ("rtdetr" if "rtdetr" in rest else "yolox")
-    limit = {"alpha0": 0, "alpha1": 1, "h2": 0}.get(rest[-1], 0.5 if layer in ("s5", "s4d") else None)
+    limit = {"alpha0": 0, "alpha1": 1, "h2": 0}.get(rest[-1], 0.5 if layer in ("s5", "s4d") else 0)
     assert config.temporal.bandlimit == limit
     assert bool(config.optim.h2_weight) == (rest[-1] == "h2")
 

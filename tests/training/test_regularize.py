@@ -23,7 +23,7 @@ BAND = OptimConfig().h2_band
 
 def build_layer(name: str) -> TemporalLayer:
     torch.manual_seed(0)
-    config = TemporalConfig(name=name, bandlimit=None if name == "s4" else 0.0, state_size=16, dt_min=0.05, dt_max=0.8)
+    config = TemporalConfig(name=name, state_size=16, dt_min=0.05, dt_max=0.8)
     return build_temporal_layer(config, 8)
 
 
