@@ -87,8 +87,10 @@ def _share_masked(described: CheckpointMeta) -> dict[int, float]:
     detector = described.detector if isinstance(described, LoadedCheckpoint) else described.build()
     if not isinstance(detector, Detector):
         return {}
-    layers = detector.backbone.temporal_layers().items()
-    return {stride: float(layer.spectrum().is_masked.double().mean()) for stride, layer in layers}
+    spectra = {stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()}
+    return {
+        stride: float(each.is_masked.double().mean()) for stride, each in spectra.items() if not isinstance(each, str)
+    }
 
 
 def _read(config: Config) -> LoadedCheckpoint:

@@ -49,8 +49,9 @@ class EvaluationReport:
         found = {own: replace(self, others=())}
         for window in dict.fromkeys(row.windows[0] for row in self.others):
             shared = tuple(row for row in self.rows if window in row.windows)
-            details = {} if shared else {"still_objects": {}, "breakdown": None, "worst": (), "time_shifts": {}}
-            found[window] = replace(self, rows=(*shared, *self.others), others=(), **details)
+            found[window] = replace(self, rows=(*shared, *self.others), others=())
+            if not shared:  # the details are of other windows
+                found[window] = replace(found[window], still_objects={}, breakdown=None, worst=(), time_shifts={})
         return found
 
     @property
