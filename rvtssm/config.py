@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +149,16 @@ def register_schema() -> None:
     schema.temporal = OmegaConf.structured(TemporalConfig)
     store.store("schema", schema)
     for group, (section, choices) in CHOICES.items():
-        for name, choice in choices.items():
+        for name, choice in _differing(choices).items():
             store.store(name, choice, group=group, package=section)
+
+
+def _differing(choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the choices of a table as the keys in which they differ: those that a choice names."""
+    settings = {name: asdict(choice) for name, choice in choices.items()}
+    first = next(iter(settings.values()))
+    keys = [key for key in first if any(each[key] != first[key] for each in settings.values())]
+    return {name: {key: each[key] for key in keys} for name, each in settings.items()}
 
 
 @functools.cache

@@ -21,7 +21,27 @@ def compose(overrides: list[str]) -> Config:
 
     register_schema()
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        return to_config(hydra.compose("config", overrides))
+        return with_settings_of_weights(to_config(hydra.compose("config", overrides)), overrides)
+
+
+def with_settings_of_weights(config: Config, overrides: list[str]) -> Config:
+    """Return the configuration, composed anew if it has a `training.init_from`, while Hydra is initialised.
+
+    The sections `model`, `temporal` and `windows` are then those of the weights, or of the run that goes on, except for
+    what the overrides and their experiment name. Raise UserError for a file that holds no weights.
+    """
+    start = config.training.init_from
+    if not start:
+        return config
+    from rvtssm.commands.weight_settings import PRIMARY, read_settings, store_defaults
+
+    settings = read_settings(start, config.resume, config.out)
+    store_defaults(settings, is_same_layer=True)
+    found = to_config(hydra.compose(PRIMARY, overrides))
+    if found.temporal.name == settings.temporal.name:
+        return found
+    store_defaults(settings, is_same_layer=False)
+    return to_config(hydra.compose(PRIMARY, overrides))
 
 
 def to_config(composed: Any) -> Config:

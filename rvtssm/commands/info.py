@@ -6,6 +6,7 @@ import torch
 from rich.table import Table
 
 from rvtssm.commands.console import console
+from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
@@ -20,6 +21,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
         detector = described.build()
+    words = settings_of(model, temporal, described.windows).words()
     counts, facts = count_parameters(detector), detector.backbone.facts()
     masked = _share_masked(described)
     has_digest = check_digest(local_weights(config.checkpoint)) if config.checkpoint else None
@@ -42,6 +44,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "padded_hw": list(detector.backbone.padded_hw),
             "has_digest": has_digest,
             "note": described.note,
+            "settings": words,
             **facts,
         }
         console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
@@ -74,6 +77,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         highlight=False,
         markup=False,
     )
+    console.print(f"settings: {pasted(words)}", soft_wrap=True, highlight=False, markup=False)
     return counts
 
 

@@ -1,6 +1,7 @@
 """Fills a detector with the weights that `training.init_from` names, and says which tensors were used."""
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -8,7 +9,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rvtssm.commands.console import console
+from rvtssm.commands.console import console, say
+from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
@@ -38,6 +40,8 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     if out is None:
         return
     console.print(_table(path, report))
+    if words := _words_of_left(source, meta, report):
+        say(f"to take what was left behind as well, start a new training with {pasted(words)}")
     with (
         result_set(out, "init_from", ["init_from.csv"]) as staged,
         open(staged / "init_from.csv", "w", newline="") as text,
@@ -45,6 +49,15 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
         writer = csv.writer(text)
         writer.writerow(("tensor", "part", "outcome", "reason"))
         writer.writerows(astuple(row) for row in report)
+
+
+def _words_of_left(source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred]) -> list[str]:
+    """Return the settings of the weights, as words, without which tensors were left behind."""
+    left = {row.part.split(" ")[0] for row in report if row.outcome == "left" and row.part != "head classes"}
+    sections = {"temporal"} & left | ({"model", "windows"} if left - {"temporal"} else set())
+    own = settings_of(meta.model_config, meta.temporal_config, meta.windows)
+    words = settings_of(source.model, source.temporal, source.windows).others(own)
+    return [word for word in words if re.split("[.=]", word)[0] in sections]
 
 
 def _table(path: str, report: Sequence[Transferred]) -> Table:

@@ -15,6 +15,8 @@ from rvtssm.models.named_weights import default_weights, named_weights
 from rvtssm.remote.object_store import is_url
 from rvtssm.system.user_error import UserError
 
+TRAIN_OUT = "outputs/train"  # the folder of a training that names none
+
 
 def needed(value: str | None, key: str, what: str) -> str:
     """Return the value; raise UserError, which names the key, if it is missing."""

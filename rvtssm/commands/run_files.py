@@ -17,6 +17,7 @@ from rvtssm.config import Config
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.provenance import written_by
 
+SETTINGS_OF_WEIGHTS = ("model", "temporal", "windows")  # sections
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 
 
@@ -41,9 +42,18 @@ def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
 
 
 def overrides(config: Config) -> list[str]:
-    """Return the settings that are not the defaults, as words `key=value` in JSON, which every verb reads."""
+    """Return the settings that are not the defaults, as words `key=value` in JSON, which every verb reads.
+
+    Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
+    """
     default = flat(asdict(Config()))
-    return [f"{key}={json.dumps(value)}" for key, value in flat(asdict(config)).items() if value != default.get(key)]
+    if config.training.init_from:
+        default = {key: value for key, value in default.items() if key.split(".")[0] not in SETTINGS_OF_WEIGHTS}
+    return [
+        f"{key}={json.dumps(value)}"
+        for key, value in flat(asdict(config)).items()
+        if key not in default or value != default[key]
+    ]
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig, OmegaConf
 
-from rvtssm.commands.composition import compose, quoted, to_config
+from rvtssm.commands.composition import compose, quoted, to_config, with_settings_of_weights
 from rvtssm.commands.inputs import check_inputs
 from rvtssm.config import Config, configs_dir, register_schema
 from rvtssm.system.extras import check_extra
@@ -108,7 +108,7 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         from rvtssm.commands.objective import objective
 
         settings = HydraConfig.get()
-        config = to_config(composed)
+        config = with_settings_of_weights(to_config(composed), [*settings.overrides.task])
         config.out = settings.runtime.output_dir
         # for the description of the run; of two values the last one counts
         sys.argv = ["rvtssm", verb, *settings.overrides.task, f"out={quoted(config.out)}"]

@@ -11,8 +11,9 @@ from rvtssm.commands.announcement import announce, with_labels
 from rvtssm.commands.checks import check
 from rvtssm.commands.console import say
 from rvtssm.commands.init_from import fill_from, read_start
-from rvtssm.commands.inputs import check_training, folders
+from rvtssm.commands.inputs import TRAIN_OUT, check_training, folders
 from rvtssm.commands.run_files import flat, run_files
+from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta
@@ -30,7 +31,7 @@ from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
-    out = Path(config.out or "outputs/train")
+    out = Path(config.out or TRAIN_OUT)
     chosen = choose_precision(config.training.precision, config.training.accelerator)
     is_chosen = chosen != config.training.precision
     config = replace(config, training=replace(config.training, precision=chosen))
@@ -47,6 +48,9 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     resume = find_resume(config.resume, out)
     start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
+    if start and trainer.is_global_zero:
+        settings = settings_of(config.model, config.temporal, config.windows.settings)
+        say(f"trains {pasted(settings.words())}, which are the settings of {start} but for what was named")
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings

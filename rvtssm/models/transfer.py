@@ -185,6 +185,7 @@ def _foreign_layers(
     """
     own, foreign = detector.state_dict(), {}
     differing = [key for key in _LAYOUT if getattr(source.temporal, key) != getattr(meta.temporal_config, key)]
+    differing = ["name"] if "name" in differing else differing  # which decides the others
     for prefix in prefixes:
         shapes = {name: value.shape for name, value in own.items() if name.startswith(prefix)}
         if differing:

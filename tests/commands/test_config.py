@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,10 @@ from rvtssm.commands import cli
 from rvtssm.commands.cli import compose
 from rvtssm.commands.config_keys import keys_of, purpose
 from rvtssm.commands.verbs import VERBS
+from rvtssm.commands.weight_settings import settings_of
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
@@ -68,6 +70,14 @@ def assert_holds(found, wanted) -> None:
 @pytest.mark.parametrize("group", TABLES)
 def test_the_files_of_a_group_are_the_entries_of_its_table(group):
     assert {name for of, name in FILES if of == group} == set(TABLES[group])
+
+
+@pytest.mark.parametrize("name", ["demo", "gen1_lstm_base", "gen1_s5_timm_resnet18", "onempx_s5_small"])
+def test_the_settings_of_weights_are_words_that_compose_them(name):
+    config = replace(compose([f"experiment={name}"]), windows=WindowsConfig(stride_ms=12.5, window_ms=50, num_bins=4))
+    words = settings_of(config.model, config.temporal, config.windows.settings).words()
+    again = compose(words)
+    assert (again.model, again.temporal, again.windows) == (config.model, config.temporal, config.windows)
 
 
 @pytest.mark.parametrize("size", MODEL_SIZES)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
+from rvtssm.commands.composition import compose
+from rvtssm.commands.run_files import flat
+from rvtssm.commands.run_files import overrides as config_words
 from rvtssm.commands.train import train
+from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.models.checkpoint import load_file
+from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
+from rvtssm.records import WindowSettings
 from rvtssm.training.checkpoints import last_checkpoint
 
 
@@ -41,6 +47,47 @@ def test_a_run_starts_from_weights_and_lists_them(toy_config, tmp_path, trained,
         if row["outcome"] == "taken" and "num_batches" not in row["tensor"]:
             key = f"detector.{row['tensor']}"
             torch.testing.assert_close(after[key], before[key], rtol=1e-5, atol=1e-6)
+
+
+def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config, tmp_path, capsys):
+    small = ("model=tiny", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]")
+    described = compose(["temporal=selective_s5", "temporal.block=gated", *small])
+    config = toy_config(tmp_path / "any")
+    meta = CheckpointMeta(build_spec(config.dataset), described.model, described.temporal, WindowSettings(40_000))
+    write_checkpoint(start := tmp_path / "start.ckpt", meta.build(), meta)
+    named = [word for word in config_words(config) if not word.startswith(("model", "temporal", "windows"))]
+    found = compose([*named, f"training.init_from='{start}'"])
+    assert (found.model, found.temporal) == (described.model, described.temporal)
+    assert found.windows.settings == meta.windows
+    train(replace(found, out=str(tmp_path / "run"), training=replace(found.training, steps=1)))
+    with open(tmp_path / "run/init_from.csv", newline="") as file:
+        assert {row["outcome"] for row in csv.DictReader(file)} <= {"taken", "resized"}
+    assert "left behind" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], {"temporal.name": "selective_s5", "temporal.dt_max": 0.4, "model.size": "tiny", "model.layer_scale": 0.1}),
+        (["temporal.dt_max=0.2"], {"temporal.name": "selective_s5", "temporal.block": "gated", "temporal.dt_max": 0.2}),
+        # another layer than that of the weights has its own defaults
+        (["temporal=s5"], {"temporal.name": "s5", "temporal.dt_max": 0.1, "temporal.num_blocks": 1}),
+        (["experiment=gen1_lstm_small"], {"temporal.name": "lstm", "temporal.num_blocks": 1, "model.size": "small"}),
+        (["model=small"], {"model.size": "small", "model.embed_dim": 48, "model.layer_scale": 0.1}),
+        (["mixer=convnext"], {"model.size": "tiny", "model.mixer": "convnext"}),
+        (["windows.num_bins=5"], {"windows.num_bins": 5, "temporal.name": "selective_s5"}),
+    ],
+)
+def test_what_the_command_line_names_is_not_taken_from_the_weights(words, wanted):
+    found = flat(asdict(compose(["training.init_from=street-tiny", *words])))
+    assert {key: found[key] for key in wanted} == wanted
+
+
+def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, trained, capsys):
+    words = ("training.steps=1", f"training.init_from='{trained}'", "temporal=selective_s5", "model.fpn_blocks=1")
+    train(toy_config(tmp_path, *words))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
 
 
 def test_a_run_that_goes_on_does_not_start_again(toy_config, tmp_path, trained):

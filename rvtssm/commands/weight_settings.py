@@ -1,0 +1,113 @@
+"""The settings that make the detector of a checkpoint: as words to paste, and as the defaults of a training from it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from rvtssm.commands.config_keys import as_written
+from rvtssm.commands.inputs import TRAIN_OUT
+from rvtssm.config import Config, configs_dir
+from rvtssm.events.windows import WindowsConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
+from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+PRIMARY = "of_weights"  # the configuration whose defaults are the settings of weights
+
+
+@dataclass(frozen=True)
+class WeightSettings:
+    """The sections of the configuration that decide what a checkpoint is."""
+
+    model: ModelConfig | None  # None where the weights do not tell
+    temporal: TemporalConfig
+    windows: WindowsConfig
+
+    def words(self) -> list[str]:
+        """Return the settings as words `key=value`; those that are the defaults of the layer or the size are left out.
+
+        A configuration that is composed from them has the same settings.
+        """
+        found = []
+        if self.model is not None:
+            known = MODEL_SIZES.get(self.model.size)
+            found += [f"model={self.model.size}"] if known else []
+            found += _differing("model", self.model, known or ModelConfig())
+        return [*found, *self._temporal_words(), *_differing("windows", self.windows, WindowsConfig())]
+
+    def _temporal_words(self) -> list[str]:
+        name = self.temporal.name
+        return [f"temporal={name}", *_differing("temporal", self.temporal, TemporalConfig(name=name))]
+
+    def others(self, own: WeightSettings) -> list[str]:
+        """Return the words that a training with the settings `own` lacks to have these."""
+        is_same_layer = self.temporal.name == own.temporal.name
+        return [
+            *([] if self.model is None else _differing("model", self.model, own.model)),
+            *(_differing("temporal", self.temporal, own.temporal) if is_same_layer else self._temporal_words()),
+            *_differing("windows", self.windows, own.windows),
+        ]
+
+
+def pasted(words: list[str]) -> str:
+    """Return words as one line for a shell."""
+    return " ".join(map(shlex.quote, words))
+
+
+def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: WindowSettings) -> WeightSettings:
+    """Return the settings of weights by what their description says."""
+    config = WindowsConfig(
+        windows.stride_us / 1000,
+        None if windows.length_us is None else windows.length_us / 1000,
+        windows.num_bins,
+        windows.count_cutoff,
+        windows.convention,
+        windows.representation,
+        [tau / 1000 for tau in windows.time_constants_us],
+    )
+    return WeightSettings(model, temporal, config)
+
+
+def store_defaults(settings: WeightSettings, is_same_layer: bool) -> None:
+    """Let Hydra compose PRIMARY, in which these settings take the place of the usual defaults.
+
+    If the training has another layer, the section `temporal` keeps the usual defaults.
+    """
+    schema = OmegaConf.structured(Config)
+    schema.model = OmegaConf.structured(settings.model or ModelConfig())
+    schema.temporal = OmegaConf.structured(settings.temporal if is_same_layer else TemporalConfig)
+    schema.windows = OmegaConf.structured(settings.windows)
+    unset = ("model", "mixer", "temporal") if settings.model else ("temporal",)  # groups that would choose again
+    usual = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))["defaults"]
+    defaults = [{group: None} if (group := next(iter(entry))) in unset else entry for entry in usual]
+    defaults[usual.index("schema")] = f"schema_{PRIMARY}"
+    store = ConfigStore.instance()
+    store.store(f"schema_{PRIMARY}", schema)
+    store.store(PRIMARY, {"defaults": defaults})
+
+
+def read_settings(start: str, resume: str | None, out: str | None) -> WeightSettings:
+    """Return the settings of the weights that a training starts from, or of the run that it continues, if there is one.
+
+    Raise UserError for a file that holds no weights.
+    """
+    from rvtssm.commands.init_from import read_start
+    from rvtssm.training.checkpoints import last_checkpoint
+
+    continued = last_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
+    source = read_start(str(continued) if continued.is_file() else start)
+    return settings_of(source.model, source.temporal, source.windows)
+
+
+def _differing(section: str, settings: Any, others: Any) -> Iterator[str]:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value != getattr(others, field.name):
+            yield f"{section}.{field.name}={as_written(value)}"
