@@ -54,6 +54,9 @@ class DatasetSpec:
     prepare_min_side_px: float  # boxes below these two are not even kept as training labels
     prepare_min_diagonal_px: float
     class_ids: tuple[int, ...] = ()  # class id on disk of each class, empty: 0, 1, 2, ...
+    # names, or numbers as text, of classes in label files that are left out: any other that is not in class_names is an
+    # error; None: whatever is not in class_names is left out
+    ignored_classes: tuple[str, ...] | None = None
     downsample: int = 1  # frames keep one pixel in downsample x downsample
     skip_us: int = 500_000  # labels before this time are not scored
     disk_names: tuple[str, ...] = ()  # other names under which files refer to this dataset

@@ -4,7 +4,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -13,7 +13,7 @@ from rvtssm.commands.console import console, say
 from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.models.checkpoint import CheckpointMeta
 from rvtssm.models.detector import Detector
-from rvtssm.models.transfer import Transferred, TransferSource, read_source, transfer
+from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_source, transfer
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -28,6 +28,30 @@ def read_start(path: str) -> TransferSource:
         raise UserError(f"training.init_from: {error}") from None
 
 
+def with_mapped_classes(
+    source: TransferSource, class_map: dict[str, str] | None, known: Sequence[str]
+) -> TransferSource:
+    """Return the weights with their classes by the names of the data: `class_map` has the names of the data by theirs.
+
+    Raise UserError for a class that the weights or the data (`known`) do not have, and for two that become one.
+    """
+    if not class_map:
+        return source
+    names = source.class_names or ()
+    for name, what, all_names in [
+        *((name, "the weights have", names) for name in class_map),
+        *((name, "the data have", known) for name in class_map.values()),
+    ]:
+        if name not in all_names:
+            raise UserError(
+                f"training.class_map: {what} no class {name!r}; choose from {', '.join(all_names) or 'none'}"
+            )
+    mapped = tuple(class_map.get(name, name) for name in names)
+    if len(set(mapped)) < len(mapped):
+        raise UserError(f"training.class_map={class_map} makes two classes of the weights one; map one of them")
+    return replace(source, class_names=mapped)
+
+
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
     """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
 
@@ -40,6 +64,12 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     if out is None:
         return
     console.print(_table(path, report))
+    if any(row.reason == NO_CLASS for row in report):
+        theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)
+        say(
+            f"no class of the weights ({theirs}) is one of the data ({ours}); if two are the same, map them, as in "
+            f"training.class_map={{{(source.class_names or ('',))[0]}: {meta.spec.class_names[0]}}}"
+        )
     if words := _words_of_left(source, meta, report):
         say(f"to take what was left behind as well, start a new training with {pasted(words)}")
     with (

@@ -6,7 +6,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,26 @@ def overrides(config: Config) -> list[str]:
 
     Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
     """
-    default = flat(asdict(Config()))
+    default = dict(_leaves(Config()))
     if config.training.init_from:
         default = {key: value for key, value in default.items() if key.split(".")[0] not in SETTINGS_OF_WEIGHTS}
-    return [
-        f"{key}={json.dumps(value)}"
-        for key, value in flat(asdict(config)).items()
-        if key not in default or value != default[key]
-    ]
+    return [f"{key}={_in_json(value)}" for key, value in _leaves(config) if key not in default or value != default[key]]
+
+
+def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from _leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def _in_json(value: Any) -> str:
+    """Return a value in JSON; the names in a dict stand without quotes, as Hydra reads them."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {json.dumps(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import lightning as L
 from rvtssm.commands.announcement import announce, with_labels
 from rvtssm.commands.checks import check
 from rvtssm.commands.console import say
-from rvtssm.commands.init_from import fill_from, read_start
+from rvtssm.commands.init_from import fill_from, read_start, with_mapped_classes
 from rvtssm.commands.inputs import TRAIN_OUT, check_training, folders
 from rvtssm.commands.run_files import flat, run_files
 from rvtssm.commands.weight_settings import pasted, settings_of
@@ -58,6 +58,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     data = SequenceDataModule(
         config.dataset, config.sampling, config.augment, config.data, config.seed, windows, has_pseudo_labels
     )
+    if source:
+        source = with_mapped_classes(source, config.training.class_map, data.spec.class_names)
     if start and source:  # raises if the weights do not fit, before data are read
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
         fill_from(start, source, expected.build(), expected, None)
@@ -140,7 +142,8 @@ def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
 
 def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
-    described = {"dataset": asdict(meta.spec), "windows": asdict(meta.windows), "seed": config.seed}
+    spec = {name: value for name, value in asdict(meta.spec).items() if name != "ignored_classes"}
+    described = {"dataset": spec, "windows": asdict(meta.windows), "seed": config.seed}
     return _comparable({**_deciding_sections(config), **described})
 
 
@@ -149,6 +152,7 @@ def _deciding_sections(config: Config) -> dict[str, dict[str, Any]]:
         "steps",
         "init_from",
         "average",
+        "class_map",
         "accumulate",
         "devices",
         "num_nodes",

@@ -34,6 +34,7 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
     prepare_min_side_px=2.0,
     prepare_min_diagonal_px=0.0,
     skip_us=0,
+    ignored_classes=(),
     event_suffixes=EVENT_SUFFIXES,
 )
 _NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # as the file says, as the spec says
@@ -116,6 +117,10 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
         if are_names and are_suffixes and len(set(value)) == len(value):
             return tuple(value)
+    elif key == "ignored_classes":
+        wanted = "a list of names or numbers, such as [rider, 7]"
+        if isinstance(value, list) and all(type(name) in (str, int) for name in value):
+            return tuple(map(str, value))
     elif key == "class_ids":
         wanted = "a list of numbers, such as [0, 2]"
         if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):

@@ -5,6 +5,7 @@ box per line, `class cx cy w h` as fractions of the sensor, optionally after a t
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
         raise UserError(f"{path} is a folder; label files are needed, put one in its place")
     with whole(path), file_errors(path):
         boxes = LABEL_READERS[path.suffix](path, spec, end_us)
+    if path.suffix in (".npy", ".txt"):  # others have names, and say those that they leave out
+        is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+        _check_classes(path, spec, Counter(map(str, boxes["class_id"][~is_known].tolist())), len(boxes))
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
@@ -59,6 +63,8 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         wanted = 'images with "id" and "t_us" (microseconds), annotations with "bbox" [x, y, w, h], categories by name'
         raise _damaged(path, f"COCO JSON ({_said(error)})", wanted) from None
+    found = Counter(names[each["category_id"]] for each in content["annotations"] if not each.get("iscrowd"))
+    _check_classes(path, spec, found, found.total())
     for image in content["images"]:
         _check_sensor(path, image.get("width"), image.get("height"), spec)
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
@@ -108,17 +114,20 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
     """Read XML of one labelled frame, the end of its recording; edges are pixels counted from 0."""
     rows: list[Row] = []
+    counts: Counter[str] = Counter()
     try:
         root = ElementTree.parse(path).getroot()
         for found in root.iter("object"):
             name = (found.findtext("name") or "").strip()
             x1, y1, x2, y2 = (float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES)
+            counts[name] += 1
             if name in spec.class_names:
                 rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
         boxes = _to_boxes(rows)
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError means an unknown encoding
         wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
         raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
+    _check_classes(path, spec, counts, counts.total())
     _check_sensor(path, root.findtext("size/width"), root.findtext("size/height"), spec)
     return boxes
 
@@ -129,6 +138,19 @@ LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
     ".txt": _read_yolo,
     ".xml": _read_voc,
 }
+
+
+def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[str], num_boxes: int) -> None:
+    """Raise UserError if some boxes are of classes that the dataset neither has nor ignores, by name or number."""
+    if spec.ignored_classes is None:
+        return
+    unknown = {name: count for name, count in counts.items() if name not in (*spec.class_names, *spec.ignored_classes)}
+    if unknown:
+        listed = ", ".join(f"{name} ({count} boxes)" for name, count in unknown.items())
+        raise UserError(
+            f"{path}: {sum(unknown.values())} of {num_boxes} boxes are of classes that the dataset does not name: "
+            f"{listed}; add them to classes in dataset.yaml, or to ignored_classes to leave them out"
+        )
 
 
 def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> None:

@@ -22,6 +22,8 @@ from rvtssm.system.user_error import UserError
 # what decides how the numbers of a temporal layer are laid out and what they mean
 _LAYOUT = ("name", "half_state", "bidirectional", "block", "discretization")
 
+NO_CLASS = "no class of the same name"  # a reason
+
 
 @dataclass(frozen=True)
 class TransferSource:
@@ -143,7 +145,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
         return None, "left", f"{len(value)} classes there, {len(own)} here"
     known = [class_name for class_name in after if class_name in before]
     if not known:
-        return None, "left", "no class of the same name"
+        return None, "left", NO_CLASS
     if tuple(before) == tuple(after):
         return value, "taken", ""
     filled = own.clone()

@@ -50,6 +50,7 @@ class TrainingConfig:
     steps: int = 400_000  # optimiser steps
     pseudo_weight: float = 1.0  # of labels that a detector made, times their score; 0: leave them out
     init_from: str | None = None  # weights to start from: as for `checkpoint`, or those of RVT or the official release
+    class_map: Any = None  # of init_from: which of its classes is which of the data, as in {vehicle: car}
     validate_every: int = 10_000  # steps between validations; after the last step there is always a validation
     checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
     checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
@@ -85,6 +86,13 @@ class TrainingConfig:
             raise UserError(f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null")
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)
+        pairs = self.class_map if self.class_map is not None else {}
+        if not (isinstance(pairs, dict) and all(isinstance(name, str) for pair in pairs.items() for name in pair)):
+            raise UserError(
+                f"training.class_map={pairs}; name classes, of the weights and of the data: {{vehicle: car}}"
+            )
+        if pairs and self.init_from is None:
+            raise UserError(f"training.class_map={pairs} concerns the weights of training.init_from; name them as well")
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if self.sync_batchnorm and self.freeze_batchnorm:

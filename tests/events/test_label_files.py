@@ -11,6 +11,7 @@ from event_examples import SPEC, boxes_of
 
 from rvtssm.events.label_files import LABEL_READERS, read_label_file
 from rvtssm.events.labels import write_boxes
+from rvtssm.system.user_error import UserError
 
 END_US = 200_000
 EXPECTED = [(200_000, 8.0, 6.0, 16.0, 12.0, 1), (200_000, 32.0, 24.0, 8.0, 12.0, 0)]  # pedestrian, car
@@ -30,6 +31,24 @@ COCO = {
     ],
 }
 YOLO = "200000 1 0.25 0.25 0.25 0.25\n\n200000 0 0.5625 0.625 0.125 0.25\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "unknown"),
+    [
+        ("a.json", json.dumps(COCO), r"1 of 3 boxes are of .*: dog \(1 boxes\)"),
+        ("a.xml", VOC.format(width=64), r"1 of 3 boxes are of .*: dog \(1 boxes\)"),
+        ("a.txt", YOLO + "200000 7 .5 .5 .1 .1\n" * 2, r"2 of 4 boxes are of .*: 7 \(2 boxes\)"),
+    ],
+)
+def test_classes_that_a_custom_dataset_does_not_name_are_counted(tmp_path, name, content, unknown):
+    path = tmp_path / name
+    path.write_text(content)
+    strict = replace(SPEC, ignored_classes=())
+    with pytest.raises(UserError, match=f"{unknown}; add them to classes in dataset.yaml, or to ignored_classes"):
+        read_label_file(path, strict, end_us=200_000)
+    ignored = replace(SPEC, ignored_classes=("dog", "7"))
+    assert len(read_label_file(path, ignored, end_us=200_000)) == len(read_label_file(path, SPEC, end_us=200_000)) > 0
 
 
 def rows(boxes):

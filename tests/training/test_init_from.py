@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rvtssm.commands.composition import compose
+from rvtssm.commands.init_from import read_start, with_mapped_classes
 from rvtssm.commands.run_files import flat
 from rvtssm.commands.run_files import overrides as config_words
 from rvtssm.commands.train import train
@@ -17,6 +18,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.records import WindowSettings
+from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 
 
@@ -88,6 +90,29 @@ def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, tra
     train(toy_config(tmp_path, *words))
     said = " ".join(capsys.readouterr().out.split())
     assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
+
+
+def test_classes_of_other_names_are_mapped():
+    source = read_start("street-tiny")
+    mapped = with_mapped_classes(source, {"vehicle": "bus"}, ("tram", "bus"))
+    assert mapped.class_names == ("person", "bus", "two-wheeler")
+    for pairs, said in (
+        ({"bus": "tram"}, "the weights have no class 'bus'; choose from person, vehicle, two-wheeler"),
+        ({"vehicle": "van"}, "the data have no class 'van'; choose from tram, bus"),
+        ({"vehicle": "bus", "person": "bus"}, "makes two classes of the weights one"),
+    ):
+        with pytest.raises(UserError, match=said):
+            with_mapped_classes(source, pairs, ("tram", "bus"))
+
+
+def test_the_map_of_classes_is_read_from_words_and_written_as_such():
+    words = ["training.init_from=street-tiny", "training.class_map={two-wheeler: bicycle, person: pedestrian}"]
+    config = compose(words)
+    assert config.training.class_map == {"two-wheeler": "bicycle", "person": "pedestrian"}
+    again = compose(config_words(config))
+    assert again == config
+    with pytest.raises(UserError, match=r"training\.class_map=.* concerns the weights of training\.init_from"):
+        compose(words[1:])
 
 
 def test_a_run_that_goes_on_does_not_start_again(toy_config, tmp_path, trained):
