@@ -7,10 +7,11 @@ eight backward in place of two, it took a third of a training step.
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+from rvtssm.ssm.scan_cpu import compiled
 
 
 def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +94,7 @@ def _array(values: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+@compiled
 def _forward(
     inverse: Any, size: Any, sine: Any, cosine: Any, drive: Any, x: Any, states: Any, decay: Any, gain: Any
 ) -> None:
@@ -117,7 +118,7 @@ def _forward(
                 x[n, p, 0], x[n, p, 1] = real, imag
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+@compiled
 def _backward(
     of_states: Any,
     lambda_: Any,

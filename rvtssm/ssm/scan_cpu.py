@@ -15,7 +15,7 @@ from torch import Tensor
 _RUN = 128  # sequences whose gradients are summed before they join the total, which keeps rounding small
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile; products may be fused with sums, and no other rule of arithmetic is relaxed."""
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True, fastmath={"contract"})(function)
     return compiled
@@ -56,7 +56,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
     return torch.from_numpy(grad_decay)
 
 
-@_compiled
+@compiled
 def _forward(x: Any, decay: Any, carried: Any) -> None:
     num_steps, num_sequences, num_modes = x.shape
     group = num_sequences // decay.shape[1]
@@ -70,7 +70,7 @@ def _forward(x: Any, decay: Any, carried: Any) -> None:
                 carried_i[p] = value
 
 
-@_compiled
+@compiled
 def _backward(grad: Any, x: Any, before: Any, decay: Any, carried: Any, grad_decay: Any) -> None:
     num_steps, num_sequences, num_modes = grad.shape
     group = num_sequences // decay.shape[1]
