@@ -35,7 +35,7 @@ ELSEWHERE = {
 MADE = ("commands.md", "keys.md", "files.md", "recipes.md")  # from the code
 IN_DOCS = (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.md"))
 PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in IN_DOCS}, **ELSEWHERE}
-LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?\[[^\[\]]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def site_page(path: str, folder: Path) -> str:

@@ -97,8 +97,8 @@ def test_links_are_those_of_the_site(tmp_path, monkeypatch):
     names = SITE["site_page"].__globals__
     monkeypatch.setitem(names, "ROOT", tmp_path)
     monkeypatch.setitem(names, "PAGES", {"docs/a.md": "a.md", "data/README.md": "data.md"})
-    page.write_text("[x](../data/README.md#part) [y](#here) ![z](b.png) [w](https://example.org/README.md)")
-    wanted = "[x](data.md#part) [y](#here) ![z](assets/b.png) [w](https://example.org/README.md)"
+    page.write_text("[0, 1) [x\n x](../data/README.md#part) [y](#here) ![z](b.png) [w](https://example.org/README.md)")
+    wanted = "[0, 1) [x\n x](data.md#part) [y](#here) ![z](assets/b.png) [w](https://example.org/README.md)"
     assert SITE["site_page"]("docs/a.md", tmp_path / "out") == wanted
     assert (tmp_path / "out/assets/b.png").read_bytes() == b"png"
     for link in ("[x](missing.md)", "[x](b.png)", "![x](missing.png)"):
