@@ -1,4 +1,4 @@
-"""`rvtssm demo`: generates data, trains a detector, evaluates it at several rates, draws a video, writes a report."""
+"""`rvtssm demo`: shows boxes, generates data, trains a detector, evaluates it at several rates, writes a report."""
 
 import json
 from dataclasses import replace
@@ -12,25 +12,30 @@ from rvtssm.commands.generate import generate
 from rvtssm.commands.inputs import check_demo
 from rvtssm.commands.preprocess import preprocess
 from rvtssm.commands.train import train
+from rvtssm.commands.weights import read_weights
 from rvtssm.config import Config
+from rvtssm.datasets import build_spec
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.result import EvaluationReport, to_json
+from rvtssm.events.tree import find_recordings
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
+from rvtssm.models.named_weights import default_weights
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 
 _FILES = ("report.html", "metrics.json")
-STEPS = ("generate", "preprocess", "train", "evaluate", "predict")
+STEPS = ("first boxes", "generate", "preprocess", "train", "evaluate", "predict")
 
 
 def demo(config: Config) -> None:
-    """Generate, preprocess, train, evaluate at every rate and predict in `out`; steps that are complete are skipped.
+    """Show first boxes, generate, preprocess, train, evaluate at every rate and predict in `out`.
 
-    Write `report.html`, which has video and pictures inside, and `metrics.json` to `out`.
+    Steps that are complete are skipped. Write `report.html`, which has video and pictures inside, and `metrics.json` to
+    `out`.
     """
     check_demo(config)
     out = Path(config.out or "outputs/demo")
@@ -45,6 +50,8 @@ def demo(config: Config) -> None:
 
 
 def _all_steps(config: Config, out: Path, staged: Path) -> None:
+    _announce("first boxes")
+    _first_boxes(config, out / "first_boxes")
     _announce("generate")
     generate(config)
     _announce("preprocess")
@@ -61,6 +68,20 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
     result = DemoResult(report, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
     (staged / "report.html").write_bytes(demo_page(result).encode())
+
+
+def _first_boxes(config: Config, out: Path) -> None:
+    """Predict on the first test recording with the weights in the package, so that nobody waits blind."""
+    weights = default_weights()
+    if weights is None or (out / "prediction.json").exists():
+        return
+    generate(config, only=["test/test_0000"])
+    recording = find_recordings(str(config.dataset.raw_dir), "test", build_spec(config.dataset))[0].events_path
+    checkpoint = read_weights(replace(config, checkpoint=weights))
+    summary = predict_recording(checkpoint, recording, out, config.predict)
+    pictures = ", ".join(str(out / name) for name in ("strip.png", "video.mp4") if name in summary.files)
+    say(f"first boxes: {summary.num_drawn_detections} in {pictures or out}")
+    say(f"they are by {weights}, which comes with the package ({checkpoint.note}), not by the detector of this demo")
 
 
 def _announce(step: str) -> None:

@@ -1,5 +1,6 @@
 """`rvtssm generate`: writes the recordings of a simulated dataset."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from rvtssm.commands.announcement import announce
@@ -13,8 +14,8 @@ from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
 
-def generate(config: Config) -> None:
-    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`."""
+def generate(config: Config, only: Collection[str] | None = None) -> None:
+    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`: all, or those that `only` names."""
     spec = build_spec(config.dataset)
     if spec.name not in SIMULATED:
         names = " or ".join(f"dataset={name}" for name in SIMULATED)
@@ -27,13 +28,15 @@ def generate(config: Config) -> None:
             "and dataset.width, which every verb reads"
         )
     wanted = config.synthetic
+    counts = f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test}" if only is None else ", ".join(only)
     announce(
         "generate",
-        recordings=f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test} of {wanted.duration_s:g} s",
+        recordings=f"{counts} of {wanted.duration_s:g} s",
         sensor=f"{spec.width} x {spec.height}",
         labels=f"every {wanted.label_interval_us / 1000:g} ms",
         output=folder,
     )
     with locked(folder):
-        generate_dataset(replace(config.synthetic, height=spec.height, width=spec.width), folder, spec.name)
+        wanted = replace(wanted, height=spec.height, width=spec.width)
+        generate_dataset(wanted, folder, spec.name, only=only)
     say(f"recordings are in {folder}")

@@ -1,7 +1,7 @@
 """Generates the simulated datasets in parallel: recordings with boxes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,13 +31,17 @@ SIMULATED = {"synthetic": synthetic.SPEC, "open_world": open_world.SPEC}
 
 
 def generate_dataset(
-    config: SyntheticConfig, raw_dir: Path | str, dataset: str = "synthetic", progress: bool = True
+    config: SyntheticConfig,
+    raw_dir: Path | str,
+    dataset: str = "synthetic",
+    progress: bool = True,
+    only: Collection[str] | None = None,
 ) -> list[str]:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    `dataset` is one of SIMULATED. Complete recordings are skipped. Return the names `split/name` of the others. Raise
-    ValueError if the folder holds recordings of other settings. If a worker process was killed, raise it after all
-    other recordings are written.
+    `dataset` is one of SIMULATED, and `only` names the recordings to write, as `split/name`; all if None. Complete
+    recordings are skipped. Return the names of the others. Raise ValueError if the folder holds recordings of other
+    settings. If a worker process was killed, raise it after all other recordings are written.
     """
     config.check()
     raw_dir = Path(raw_dir)
@@ -47,8 +51,10 @@ def generate_dataset(
     for split in SPLITS:
         (raw_dir / split).mkdir(exist_ok=True)
         for index in range(config.num_recordings(split)):
-            if not _boxes_path(raw_dir, split, index, dataset).exists():  # boxes are written last
-                tasks.append((f"{split}/{_name(split, index)}", _write, (config, raw_dir, split, index, dataset)))
+            key = f"{split}/{_name(split, index)}"
+            is_complete = _boxes_path(raw_dir, split, index, dataset).exists()  # boxes are written last
+            if not is_complete and (only is None or key in only):
+                tasks.append((key, _write, (config, raw_dir, split, index, dataset)))
     failed = []
     try:
         for done in run_all(tasks, config.workers, "generating" if progress else None):

@@ -73,6 +73,15 @@ def demo(tmp_path_factory) -> Path:
     return out
 
 
+def test_a_demo_shows_boxes_before_it_generates_the_rest(demo):
+    """By the weights in the package, on the first test recording."""
+    folder = demo / "first_boxes"
+    assert (folder / "strip.png").is_file() and (folder / "video.mp4").is_file()
+    assert json.loads((folder / "prediction.json").read_text())["recording"].endswith("raw/test/test_0000_td.dat")
+    written = [(demo / path).stat().st_mtime_ns for path in ("first_boxes/strip.png", "raw/test/test_0001_td.dat")]
+    assert written == sorted(written)
+
+
 def test_the_demo_writes_metrics(demo):
     metrics = json.loads((demo / "metrics.json").read_text())
     assert set(metrics["rates"]) == set(RATES)
@@ -161,7 +170,7 @@ def test_the_training_of_a_demo_can_be_watched(demo):
 
 
 def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, capsys):
-    folders = ("raw", "prepared", "checkpoints")
+    folders = ("first_boxes", "raw", "prepared", "checkpoints")
     before = [modified(demo / folder) for folder in folders]
     metrics = json.loads((demo / "metrics.json").read_text())
     assert cli.main(["demo", f"out={demo}", *TOY]) == 0

@@ -51,8 +51,15 @@ def test_a_second_run_does_only_what_is_missing(raw_dir):
     boxes = raw_dir / "train" / "train_0001_bbox.npy"
     boxes.unlink()  # as after a kill between the two files
     (raw_dir / "train" / "train_0001_td.dat").write_bytes(b"cut off")
+    assert generate_dataset(SMALL, raw_dir, progress=False, only=["test/test_0000"]) == []
     assert generate_dataset(SMALL, raw_dir, progress=False) == ["train/train_0001"]
     assert files(raw_dir) == before
+
+
+def test_recordings_can_be_written_by_name_first(raw_dir, tmp_path):
+    assert generate_dataset(SMALL, tmp_path / "raw", progress=False, only=["val/val_0000"]) == ["val/val_0000"]
+    assert len(generate_dataset(SMALL, tmp_path / "raw", progress=False)) == 3
+    assert files(tmp_path / "raw") == files(raw_dir)
 
 
 def test_the_number_of_workers_changes_nothing(raw_dir, tmp_path):
