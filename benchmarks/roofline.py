@@ -1,0 +1,143 @@
+"""What a training step of a recipe computes, moves and keeps, counted without running it, and what limits GPUs at it.
+
+    python -m benchmarks.roofline [--recipes gen1_s5_base,onempx_s5_base] [--gpu A100] --json FILE
+
+PyTorch's fake tensors have shapes and no content, so the count needs neither a GPU nor the memory of the step: products
+(two operations per multiply-add), bytes that every operation of eager PyTorch reads and writes, their number, and the
+bytes that wait for the backward pass. The forward pass runs in bf16 as on a GPU; loss, optimiser and loader are left
+out. The table sets the counts beside the limits of a GPU: a step cannot be shorter than `products` or `memory`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from rvtssm.commands.composition import compose
+from rvtssm.datasets import build_spec
+from rvtssm.models import attention
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.atomic_files import atomic_file
+
+# Dense products in bf16 per second, and bytes of memory per second, from the data sheets of the SXM modules.
+GPUS = {"A100": (312e12, 2.04e12), "H100": (989e12, 3.35e12)}
+_MOVE_NOTHING = {"device", "empty", "new_empty", "empty_like", "_unsafe_view", "detach"}
+
+
+class _Traffic(TorchDispatchMode):
+    """Counts operations that are not views, and the bytes of their inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_operations = self.num_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING:
+            tensors = {id(each): each for each in tree_leaves((args, kwargs, result)) if isinstance(each, torch.Tensor)}
+            self.num_operations += 1
+            self.num_bytes += sum(each.numel() * each.element_size() for each in tensors.values())
+        return result
+
+
+def count_step(
+    model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], batch: int, steps: int, labelled: int
+) -> dict[str, int]:
+    """Count forward and backward pass over `batch` chunks of `steps` frames, of which `labelled` reach the head."""
+    detector = build_detector(model, temporal, *frame_hw, num_classes=2).train()
+    kept: dict[int, tuple[int, object]] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes(), storage  # the storage stays, so that no other takes its address
+        return tensor
+
+    named = [*detector.named_parameters(), *detector.named_buffers()]
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        patch.object(attention, "WRITTEN_OUT", frozenset()),  # PyTorch's call, as on a GPU
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        fakes = {name: torch.empty_like(each, requires_grad=each.requires_grad) for name, each in named}
+        hist = torch.zeros(steps, batch, 20, *frame_hw, dtype=torch.uint8)
+        frames = {"frame_index": torch.zeros(labelled, 2, dtype=torch.int64)}
+        with (
+            FlopCounterMode(display=False) as products,
+            _Traffic() as traffic,
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        ):
+            predictions, _ = torch.func.functional_call(detector, fakes, (hist,), frames)
+            outputs = [each for each in tree_leaves(predictions) if isinstance(each, torch.Tensor)]
+            torch.stack([each.float().sum() for each in outputs if each.requires_grad]).sum().backward()
+    return {
+        "products": products.get_total_flops(),
+        "bytes_moved": traffic.num_bytes,
+        "operations": traffic.num_operations,
+        "bytes_kept": sum(size for size, _ in kept.values()),
+        "bytes_frames": hist.numel(),
+        "bytes_gradients": sum(4 * each.numel() for each in detector.parameters()),
+    }
+
+
+def count_recipe(recipe: str) -> dict[str, Any]:
+    """Count a step of one GPU with the recipe `configs/experiment/NAME.yaml`."""
+    config = compose([f"experiment={recipe}"])
+    spec, sampling = build_spec(config.dataset), config.sampling
+    labels = max(round(sampling.chunk_length * config.windows.settings.stride_us / spec.label_interval_us), 1)
+    shape = sampling.batch_size, sampling.chunk_length, labels * sampling.batch_size
+    counts = count_step(config.model, config.temporal, (spec.frame_height, spec.frame_width), *shape)
+    return {"recipe": recipe, "batch": shape[0], "steps": shape[1], "labelled": shape[2], **counts}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Count, print, and write the file if one is given."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recipes", default="gen1_s5_base,onempx_s5_base", help="of configs/experiment")
+    parser.add_argument("--gpu", choices=GPUS, default="A100", help="whose limits the table has")
+    parser.add_argument("--json", type=Path, help="file to write")
+    options = parser.parse_args(arguments)
+    rows = [count_recipe(recipe) for recipe in options.recipes.split(",")]
+    Console().print(_table(rows, options.gpu))
+    if options.json:
+        with atomic_file(options.json) as staged:
+            staged.write_text(json.dumps({"recipes": rows}, indent=1))
+
+
+def _table(rows: Sequence[dict[str, Any]], gpu: str) -> Table:
+    products, memory = GPUS[gpu]
+    table = Table(title=f"a training step of one GPU; ms: limits of an {gpu}")
+    heads = ("recipe", "frames", "TFLOP", "ms", "GB moved", "ms", "kernels", "GB kept", "MB frames", "MB gradients")
+    for head in heads:
+        table.add_column(head, justify="left" if head == "recipe" else "right")
+    for row in rows:
+        table.add_row(
+            row["recipe"],
+            f"{row['batch']} x {row['steps']}",
+            f"{row['products'] / 1e12:.2f}",
+            f"{row['products'] / products * 1e3:.1f}",
+            f"{row['bytes_moved'] / 1e9:.0f}",
+            f"{row['bytes_moved'] / memory * 1e3:.1f}",
+            str(row["operations"]),
+            f"{row['bytes_kept'] / 1e9:.1f}",
+            f"{row['bytes_frames'] / 1e6:.0f}",
+            f"{row['bytes_gradients'] / 1e6:.1f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

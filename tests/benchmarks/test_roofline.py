@@ -1,0 +1,22 @@
+"""The counts of a training step follow its shape, and the table has one row per recipe."""
+
+from __future__ import annotations
+
+from benchmarks import roofline
+from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+
+def count(batch: int) -> dict[str, int]:
+    return roofline.count_step(MODEL_SIZES["tiny"], TemporalConfig(), (64, 64), batch, 1, batch)
+
+
+def test_twice_the_batch_is_twice_the_work_and_the_same_gradients():
+    one, two = count(1), count(2)
+    assert two["bytes_frames"] == 2 * one["bytes_frames"] == 2 * 20 * 64 * 64
+    for name in ("products", "bytes_moved", "bytes_kept"):  # a part belongs to the weights, which do not grow
+        assert one[name] < two[name] < 2 * one[name]
+    assert two["products"] / one["products"] > 1.9
+    assert two["bytes_gradients"] == one["bytes_gradients"]
+    table = roofline._table([{"recipe": "a", "batch": 1, "steps": 1, **one}], "H100")
+    assert table.row_count == 1
