@@ -4,8 +4,8 @@
         [--sizes tiny,small,base] [--layers s5,selective_s5,selective_s5-gated,s7,lstm] [--forms eager,...]
 
 Gen1 frames (240 x 304), batch 1, carried state, tiny, small and base with S5, selective S5, S7 and the LSTM of the same
-width, on CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), compiled ahead of time (`rvtssm export
-out=*.aot.pt2`), ONNX run by onnxruntime, and OpenVINO's format in float32, bf16 and int8, which OpenVINO runs.
+width, on CPU: PyTorch eager as `StreamDetector` runs it (step prepared once), ONNX run by onnxruntime, and OpenVINO's
+format in float32, bf16 and int8, which OpenVINO runs.
 `--models` keeps the exported files, which take longer to make than to measure, for the next run: that takes about three
 minutes on one core of a Xeon.
 
@@ -70,7 +70,6 @@ LAYERS = {
 }
 # the forms that are files: how the name ends, the precision of the export and that of the products besides
 FILES = {
-    "compiled": (".aot.pt2", "float32", "float32"),
     "onnxruntime": (".onnx", "float32", "float32"),
     "openvino": (".xml", "float32", "float32"),
     "openvino bf16": (".xml", "float32", "bf16"),
@@ -91,7 +90,7 @@ Step = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One form of one detector. Ratios: how many times faster than eager, compiled, and the LSTM in the same form."""
+    """One form of one detector. Ratios: how many times faster than eager, and than the LSTM in the same form."""
 
     size: str
     layer: str
@@ -99,7 +98,6 @@ class Row:
     median_ms: float
     p95_ms: float
     times_eager: float | None
-    times_compiled: float | None
     times_lstm: float | None
     frame_hw: tuple[int, int] = (SPEC.frame_height, SPEC.frame_width)
 
@@ -130,7 +128,7 @@ def read_form(
     if not path.exists():
         say(f"exporting {path.name}")
         export_detector(checkpoint, path, precision=products, calibration=[(_random_counts(8).numpy(), 1.0)])
-    return read_exported(path, trust=True, precision=rest)
+    return read_exported(path, precision=rest)
 
 
 def step_of(checkpoint: LoadedCheckpoint) -> Step:
@@ -218,7 +216,6 @@ def compared(size: str, taken: dict[tuple[str, str], list[float]]) -> list[Row]:
             1000 * median(seconds),
             1000 * float(np.percentile(seconds, 95)),
             times((layer, form), (layer, "eager")),
-            times((layer, form), (layer, "compiled")),
             times((layer, form), ("lstm", form)),
         )
         for (layer, form), seconds in taken.items()
@@ -303,10 +300,10 @@ def _random_counts(num_frames: int) -> Tensor:
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
     table = Table(title=title)
-    for column in ("size", "layer", "form", "ms", "95 %", "x eager", "x compiled", "x lstm"):
+    for column in ("size", "layer", "form", "ms", "95 %", "x eager", "x lstm"):
         table.add_column(column, justify="left" if column in ("size", "layer", "form") else "right")
     for row in rows:
-        numbers = (row.median_ms, row.p95_ms, row.times_eager, row.times_compiled, row.times_lstm)
+        numbers = (row.median_ms, row.p95_ms, row.times_eager, row.times_lstm)
         table.add_row(row.size, row.layer, row.form, *("" if each is None else f"{each:.2f}" for each in numbers))
     return table
 

@@ -123,7 +123,6 @@ class Config:
     # of evaluate, predict, label, live and audit: float32, bf16 (products in 16 bits), or auto: bf16 if the device has
     # units for it
     precision: str = "float32"
-    trust: bool = False  # read an exported .pt2 or .aot.pt2 as `checkpoint`: it is a program, which can run any code
     recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
 

@@ -45,7 +45,7 @@ def export(config: Config) -> None:
         if frames:
             frames.check()  # before the work as well
         description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
-        exported = read_exported(staged, trust=True)
+        exported = read_exported(staged)
         seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
         boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
         largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf

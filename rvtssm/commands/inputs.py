@@ -48,10 +48,7 @@ def events_path(config: Config) -> str:
 
 def export_path(config: Config) -> Path:
     """Return the file to export to; raise UserError if it is missing or a folder."""
-    formats = (
-        "model.onnx (ONNX), model.xml (OpenVINO), model.pt2 (torch.export), model.aot.pt2 (compiled) or "
-        "model.safetensors (weights)"
-    )
+    formats = "model.onnx (ONNX), model.xml (OpenVINO) or model.safetensors (weights)"
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise UserError(f"{out} is a folder, and the exported model is a file; choose another name")

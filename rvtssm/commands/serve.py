@@ -34,7 +34,7 @@ def serve(config: Config) -> None:
 
     @functools.cache
     def read(precision: str) -> LoadedCheckpoint:
-        return read_weights_file(path, precision, config.trust)
+        return read_weights_file(path, precision)
 
     def weights(precision: str) -> LoadedCheckpoint:
         with reading:

@@ -25,10 +25,10 @@ class Verb:
 
 
 SAFE_FORMATS = (
-    "Files from strangers: .safetensors, .ckpt, .onnx and .xml are read as data. .pt2 and .aot.pt2 are programs,\n"
-    "which can run any code, as can plugins=[FILE]: name them, with trust=true, only if you trust their source."
+    "Files from strangers: .safetensors, .ckpt, .onnx and .xml are read as data. The files of plugins=[FILE] are\n"
+    "programs, which can run any code: name them only if you trust their source."
 )
-_WEIGHTS = ("checkpoint", "precision", "trust")
+_WEIGHTS = ("checkpoint", "precision")
 _TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
 VERBS = {
     "demo": Verb(
@@ -111,7 +111,7 @@ VERBS = {
         "data/drives checkpoint=best.ckpt port=8000",
         ("serve",),
         (),
-        ("checkpoint", "trust", "recording"),
+        ("checkpoint", "recording"),
         "recording",
     ),
     "export": Verb(
@@ -119,7 +119,7 @@ VERBS = {
         "best.ckpt out=model.onnx",
         ("export",),
         (),
-        ("checkpoint", "trust", "out"),
+        ("checkpoint", "out"),
         "checkpoint",
     ),
     "audit": Verb(

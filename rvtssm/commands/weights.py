@@ -16,7 +16,7 @@ from rvtssm.records import WindowSettings
 
 def read_weights(config: Config) -> LoadedCheckpoint:
     """Return the weights of `checkpoint=FILE`: a checkpoint on the GPU if there is one, an exported file on the CPU."""
-    return read_weights_file(weights_path(config), config.precision, config.trust)
+    return read_weights_file(weights_path(config), config.precision)
 
 
 def with_chosen_precision(config: Config) -> Config:

@@ -256,12 +256,12 @@ def _run_elsewhere(batch: RecordingBatch) -> None:
 def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
     """Return the weights of `config` in a process that may have read them already; raise UserError if they changed."""
     import_plugins(config.plugins)
-    return _read_once(str(config.checkpoint), config.precision, config.trust, sha256)
+    return _read_once(str(config.checkpoint), config.precision, sha256)
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(path: str, precision: str, trust: bool, weights: str) -> LoadedCheckpoint:
-    checkpoint = read_weights_file(path, precision, trust)
+def _read_once(path: str, precision: str, weights: str) -> LoadedCheckpoint:
+    checkpoint = read_weights_file(path, precision)
     if weights_sha256(path, precision, checkpoint) != weights:
         raise UserError(f"{path} was replaced while it was used; run it again, or use a copy")
     return checkpoint

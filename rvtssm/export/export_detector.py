@@ -1,15 +1,11 @@
 """Write a detector as one file for other programs: its step with state and step scale as inputs, and a description.
 
-Formats: `onnx` (ONNX), `openvino` (OpenVINO's, with the weights in a second file that ends in .bin), `export` (a
-torch.export program) and `aot` (compiled for this machine by AOTInductor).
+Formats: `onnx` (ONNX) and `openvino` (OpenVINO's, with the weights in a second file that ends in .bin).
 """
 
-import io
 import json
 import logging
 import math
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,12 +23,13 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.prediction.frame_size import detector_for_frame
 from rvtssm.records import WindowSettings
-from rvtssm.system.atomic_files import atomic_file, named_if_full, replace_file, staging_folder
+from rvtssm.system.atomic_files import named_if_full, replace_file, staging_folder
 from rvtssm.system.extras import check_extra
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 
-FORMATS = {"onnx": ".onnx", "openvino": ".xml", "export": ".pt2", "aot": ".aot.pt2"}
+FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
+PROGRAM = ".pt2"  # what earlier versions could write as well: a program, which can run any code while it is read
 METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
 _LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # and what can hold them
 _OPSET = 20  # the first one with an operator for GELU
@@ -41,10 +38,12 @@ _MOST_STREAMS = 4096
 
 def format_of(path: Path | str) -> str:
     """Return the format that the name of a file asks for; ValueError lists the possible endings."""
-    name = Path(path).name
-    for kind in ("aot", "onnx", "openvino", "export"):
-        if name.endswith(FORMATS[kind]):
+    suffix = Path(path).suffix
+    for kind, ending in FORMATS.items():
+        if suffix == ending:
             return kind
+    if suffix == PROGRAM:
+        raise UserError(f"{path}: programs of PyTorch are neither written nor read; export the checkpoint to .onnx")
     raise UserError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
 
 
@@ -59,8 +58,7 @@ def check_export(path: Path | str, precision: str) -> str:
     if suffixes and path.suffix not in suffixes:
         raise UserError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
     kind = format_of(path)
-    if kind in ("onnx", "openvino"):
-        check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
+    check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
         check_extra(FORMATS[kind], "openvino", "openvino")
         weights = path.with_suffix(".bin")
@@ -111,28 +109,15 @@ def export_detector(
     hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
-    with torch.no_grad(), quiet():
-        if kind in ("onnx", "openvino"):
-            with named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
-                staged = folder / Path(path).with_suffix(".onnx").name
-                _write_onnx(step, example, shapes, staged)
-                if precision == "int8":
-                    quantize(staged, CarriedSteps(step, calibration))
-                if kind == "openvino":
-                    staged = to_openvino(staged)
-                describe(staged, description)
-                move_file(staged, Path(path))
-            return description
-        program = torch.export.export(step, example, dynamic_shapes=shapes)
-        text = json.dumps(description)
-        with atomic_file(Path(path)) as staged:
-            if kind == "export":
-                whole = io.BytesIO()  # because torch ends the process on a full disk
-                torch.export.save(program, whole, extra_files={METADATA_KEY: text})
-                staged.write_bytes(whole.getbuffer())
-            else:
-                with tempfile.TemporaryDirectory() as folder:
-                    shutil.copyfile(_compiled(program, text, Path(folder)), staged)
+    with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
+        staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
+        _write_onnx(step, example, shapes, staged)
+        if precision == "int8":
+            quantize(staged, CarriedSteps(step, calibration))
+        if kind == "openvino":
+            staged = to_openvino(staged)
+        describe(staged, description)
+        move_file(staged, Path(path))
     return description
 
 
@@ -222,26 +207,10 @@ def move_file(source: Path, path: Path) -> None:
     replace_file(source, path)
 
 
-def _compiled(program: Any, text: str, folder: Path) -> Path:
-    """Return a compiled package with the description inside; ValueError if there is no compiler."""
-    # Freezing lays weights out for this machine, and multiplies norms into convolutions.
-    options = {"aot_inductor.metadata": {METADATA_KEY: text}, "freezing": True}
-    package = folder / "model.pt2"  # the compiler requires this suffix
-    try:
-        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"the model cannot be compiled here ({reason}); install a C++ compiler such as g++, or "
-            "export to .onnx or .pt2"
-        ) from error
-    return package
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence messages of the exporters that are for their own developers."""
-    names = ("torch.onnx", "torch.export", "torch._inductor", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

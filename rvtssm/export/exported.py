@@ -1,7 +1,6 @@
 """Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rvtssm.export.export_detector import FORMATS, METADATA_KEY, format_of, frame_dtype, quiet, read_description
+from rvtssm.export.export_detector import (
+    FORMATS,
+    METADATA_KEY,
+    PROGRAM,
+    format_of,
+    frame_dtype,
+    quiet,
+    read_description,
+)
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.hub import local_weights
@@ -18,7 +25,6 @@ from rvtssm.models.low_precision import fastest_precision, set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.prediction.frame_size import detector_for_frame
-from rvtssm.system.environment import environment_variable
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.limits import check_choice
@@ -70,7 +76,7 @@ def largest_difference(
 
 def is_exported(path: Path | str) -> bool:
     """Return whether the name is that of an exported file."""
-    return str(path).endswith(tuple(FORMATS.values()))
+    return str(path).endswith((*FORMATS.values(), PROGRAM))
 
 
 def chosen_precision(path: Path | str, precision: str) -> str:
@@ -81,7 +87,7 @@ def chosen_precision(path: Path | str, precision: str) -> str:
     return "float32" if is_exported(path) else fastest_precision(device_type)
 
 
-def read_weights_file(path: Path | str, precision: str = "float32", trust: bool = False) -> LoadedCheckpoint:
+def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
     """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
 
     `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. `precision` is one of
@@ -89,38 +95,27 @@ def read_weights_file(path: Path | str, precision: str = "float32", trust: bool 
     """
     path, precision = local_weights(path), chosen_precision(path, precision)
     if is_exported(path):
-        return read_exported(path, trust, precision)
+        return read_exported(path, precision)
     checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
     set_precision(checkpoint.detector, precision)
     return checkpoint
 
 
-def read_exported(path: Path | str, trust: bool = False, precision: str = "float32") -> LoadedCheckpoint:
+def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
     """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
 
-    ONNX and OpenVINO's files are data. The other formats are programs, which can run any code while they are read, so
-    they need `trust`. With the precision `bf16`, an ONNX file is run by OpenVINO, too; programs cannot be run so.
+    Such files are data. With the precision `bf16`, an ONNX file is run by OpenVINO, too.
     """
     check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
-    is_program = kind not in ("onnx", "openvino")
-    if is_program and precision != "float32":
-        raise UserError(
-            f"precision={precision}: {path} has the precision it was exported in; leave it out, or export to .onnx"
-        )
     if not Path(path).is_file():
         raise UserError(f"there is no exported model at {path}")
-    if is_program and not trust:
-        raise UserError(
-            f"{path} is a program: reading it can run any code. If you trust its source, give trust=true; "
-            "from others ask for .onnx, which is data"
-        )
     check_digest(path)
     with file_errors(path, " cannot be used", _AGAIN), quiet():
         if kind == "openvino" or precision == "bf16":
             run, text = _open_in_openvino(Path(path), precision)
         else:
-            run, text = {"onnx": _open_onnx, "export": _open_program, "aot": _open_compiled}[kind](Path(path))
+            run, text = _open_onnx(Path(path))
         meta, description = read_description(text, path)
         detector: Any = ExportedDetector(run, meta, description)
     return meta.with_detector(detector)
@@ -246,28 +241,3 @@ def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray
         return found[:num_predictions], found[num_predictions:]
 
     return run
-
-
-def _open_program(path: Path) -> tuple[Run, str]:
-    extra = {METADATA_KEY: ""}
-    try:
-        # Torch then reads pickled tensors without objects that can run code, also where its own code asks for all.
-        with environment_variable("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"):
-            program = torch.export.load(path, extra_files=extra).module()
-    except Exception:  # torch raises errors of many kinds for other files
-        raise UserError(f"{path} is not a whole torch.export file; {_AGAIN}") from None
-    text: Any = extra[METADATA_KEY]
-
-    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        predictions, after = program(hist, step_scale, state)
-        return predictions, after
-
-    return run, text.decode() if isinstance(text, bytes) else text
-
-
-def _open_compiled(path: Path) -> tuple[Run, str]:
-    try:
-        run = torch._inductor.aoti_load_package(str(path))
-    except Exception:
-        raise UserError(f"{path} is not a package that was compiled for this machine; export it again here") from None
-    return run, run.get_metadata().get(METADATA_KEY, "") or json.dumps(None)

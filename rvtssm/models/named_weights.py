@@ -9,7 +9,7 @@ DEFAULT_WEIGHTS = "street-tiny"  # of verbs that are given none
 MODEL_CARDS = {"street-tiny": "docs/weights_street.md"}  # in the repository
 _SUFFIX = ".safetensors"
 _OTHERS = (
-    "a file (.ckpt, .safetensors, .onnx, .xml, .pt2, or ./NAME without a suffix), or hf://OWNER/NAME, which is on the "
+    "a file (.ckpt, .safetensors, .onnx, .xml, or ./NAME without a suffix), or hf://OWNER/NAME, which is on the "
     "Hugging Face Hub"
 )
 

@@ -27,16 +27,15 @@ from rvtssm.streaming.sources import EventsInMemory, Source, find_sources, opene
 from rvtssm.system.user_error import UserError
 
 
-def load(path: str | Path, *, precision: str = "float32", trust: bool = False) -> "Predictor":
+def load(path: str | Path, *, precision: str = "float32") -> "Predictor":
     """Return the detector of a checkpoint, on the GPU if there is one, or of an exported file, on the CPU.
 
     `path` is a file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
     weights in safetensors on the Hugging Face Hub.
 
-    `precision` is float32, or bf16 for products. `trust` allows .pt2 and .aot.pt2, which are programs that can run any
-    code. Raise ValueError if the file is neither.
+    `precision` is float32, or bf16 for products. Raise ValueError if the file is neither.
     """
-    return Predictor(read_weights_file(path, precision, trust))
+    return Predictor(read_weights_file(path, precision))
 
 
 class Predictor:

@@ -187,7 +187,7 @@ def test_help_of_a_key_shows_that_of_the_verb(capsys):
 def test_a_verb_prints_the_sections_that_it_reads(capsys):
     assert cli.main(["export", "out=model.onnx", "--config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert set(shown) == {"export", "plugins", "out", "checkpoint", "trust"}
+    assert set(shown) == {"export", "plugins", "out", "checkpoint"}
     assert shown["out"] == "model.onnx"
 
 
@@ -681,5 +681,5 @@ def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "rvtssm verify: memory is full (Unable to allocate 9 PiB); give it less at once\n"
 
 
-def test_help_says_which_formats_are_programs():
-    assert ".onnx and .xml are read as data. .pt2 and .aot.pt2 are programs" in usage()
+def test_help_says_which_files_are_programs():
+    assert ".onnx and .xml are read as data. The files of plugins=[FILE] are\nprograms" in usage()

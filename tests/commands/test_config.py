@@ -130,7 +130,7 @@ def test_a_verb_says_which_sections_and_keys_it_reads(verb):
     found = settings_read_by(f"commands/{cli.FILES.get(verb, verb)}", verb)
     sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
     assert set(VERBS[verb].reads) == found & sections
-    given = {"checkpoint", "resume", "trust"} if verb in ("demo", "study") else set()  # by the verb itself
+    given = {"checkpoint", "resume"} if verb in ("demo", "study") else set()  # by the verb itself
     given |= {"precision"} if verb == "export" else set()  # which is the file's there
     given |= {"plugins"}  # of every verb
     assert set(VERBS[verb].keys) == found - sections - given

@@ -30,7 +30,7 @@ def low_precision(exported, draw_events, made_once):
     """A folder with `exact.onnx`, and with `int8.onnx` and `int8.xml`, which `rvtssm export` made of it."""
     for package in ("nncf", "openvino", "onnxscript"):
         pytest.importorskip(package)
-    _, source = exported(".onnx")
+    _, source = exported()
 
     def fill(folder):
         shutil.copyfile(source / "model.onnx", folder / "exact.onnx")
@@ -58,7 +58,7 @@ def test_an_xml_in_float32_equals_pytorch(exported, tmp_path):
         pytest.importorskip(package)
     import onnx
 
-    checkpoint, folder = exported(".onnx")
+    checkpoint, folder = exported()
     shutil.copyfile(folder / "model.onnx", tmp_path / "model.onnx")
     path = to_openvino(tmp_path / "model.onnx")
     (text,) = (each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == METADATA_KEY)
@@ -190,7 +190,11 @@ def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_
     ("keys", "missing", "message"),
     [
         (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
-        (["out=a.pt2", "precision=int8", "calibrate=b"], (), r"precision=int8 needs a name that ends in .onnx or .xml"),
+        (
+            ["out=a.ckpt", "precision=int8", "calibrate=b"],
+            (),
+            r"precision=int8 needs a name that ends in .onnx or .xml",
+        ),
         (["out=a.safetensors", "precision=int8", "calibrate=b"], (), r"a name that ends in .onnx or .xml, not a.safet"),
         (["out=a.xml", "precision=fp8"], (), "export.precision='fp8'; choose from float32, bf16, int8"),
         (["out=a.xml", "precision=bf16"], (), "precision=bf16 needs a name that ends in .safetensors, not a.xml"),

@@ -28,7 +28,7 @@ def program(word: str) -> str:
 
 def test_a_program_without_this_package_runs_an_exported_file(exported, draw_events, monkeypatch):
     pytest.importorskip("onnxruntime")
-    checkpoint, folder = exported(".onnx")
+    checkpoint, folder = exported()
     monkeypatch.chdir(folder)
     example = program("onnxruntime")
     assert "import rvtssm" not in example and "from rvtssm" not in example
