@@ -57,7 +57,7 @@ def test_the_suite_runs_on_every_version_that_is_supported():
 def test_hooks_use_the_checks_of_the_test_script():
     (source,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     script = (ROOT / "scripts" / "test.sh").read_text()
-    assert len(source["hooks"]) == 4
+    assert source["hooks"]
     assert [hook["entry"] for hook in source["hooks"] if hook["entry"] not in script] == []
 
 
