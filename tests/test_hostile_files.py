@@ -27,6 +27,7 @@ from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
+from rvtssm.system import watchdog
 from rvtssm.system.workers import Processes, WorkerDied
 
 EVENTS = random_events(300)
@@ -174,14 +175,12 @@ open_sequence(sys.argv[1])
 """
 
 
-def test_a_read_without_an_end_is_stopped_with_a_line(endless):
+def test_a_read_without_an_end_is_stopped_and_says_where(endless):
     done = subprocess.run(
         [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
     )
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"{endless} is damaged: reading it did not end within 1 s; copy it or prepare it again"
-    ]
+    assert done.returncode == watchdog.EXIT_CODE
+    assert done.stderr.startswith("Timeout (0:00:01)!") and "open_sequence" in done.stderr
 
 
 def test_the_parent_of_a_stopped_worker_knows_why(endless):
@@ -206,13 +205,13 @@ sys.exit(cli.main(["train"]))
 """
 
 
-def test_a_loading_process_that_is_stopped_ends_a_verb_with_one_line(endless):
+def test_a_loading_process_that_is_stopped_ends_a_verb(endless):
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(endless)], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
     )
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{endless} is damaged: reading it did not end")
+    assert done.stderr.startswith("Timeout (0:00:01)!")
+    assert done.stderr.splitlines()[-1].startswith("rvtssm train: DataLoader worker")
 
 
 def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
@@ -250,31 +249,31 @@ def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_slow_but_idle_read_is_not_stopped():
+def test_blocks_within_each_other_and_in_forks_are_watched(capfd):
+    """A fork that is made while another thread is inside has a timer of its own."""
     code = """
-import time
+import os, sys, threading, time
 from rvtssm.system import watchdog
-watchdog.LIMIT_S = 0.5
-with watchdog.watched("slow.h5"):
-    time.sleep(2.5)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=_BOUND_S)
-
-
-def test_signals_of_the_program_stay_its_own():
-    code = """
-import os, signal
-from rvtssm.system import watchdog
-seen = []
-for number in (signal.SIGALRM, watchdog._STOP_SIGNAL):
-    signal.signal(number, lambda *_: seen.append(_[0]))
-with watchdog.watched("a.h5"):
+with watchdog.watched(), watchdog.watched():
     pass
-os.kill(os.getpid(), watchdog._STOP_SIGNAL)
-signal.raise_signal(signal.SIGALRM)
-assert seen == [watchdog._STOP_SIGNAL, signal.SIGALRM]
+entered = threading.Event()
+def inside():
+    with watchdog.watched():
+        entered.set()
+        time.sleep(0.2)
+threading.Thread(target=inside).start()
+entered.wait()
+pid = os.fork()
+if pid == 0:
+    watchdog.LIMIT_S = 0.2
+    with watchdog.watched():
+        time.sleep(60)
+    os._exit(0)
+sys.exit(10 + os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=_BOUND_S)
+    done = subprocess.run([sys.executable, "-c", code], timeout=_BOUND_S, check=False)
+    assert done.returncode == 10 + watchdog.EXIT_CODE
+    assert capfd.readouterr().err.startswith("Timeout (")
 
 
 @pytest.mark.parametrize("place", [0, -1])

@@ -65,9 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
-        reason = error.__cause__ or error  # which says how it ended
-        if "exit code 2." not in str(reason):  # else it has said why
-            say_error(f"rvtssm {verb}: {_one_line(reason, verb)}")
+        say_error(f"rvtssm {verb}: {_one_line(error.__cause__ or error, verb)}")  # the cause says how it ended
         return 2
     except KeyboardInterrupt:
         again = {"train": "; resume=auto continues the run"}

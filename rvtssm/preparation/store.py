@@ -114,7 +114,7 @@ class StoredSequence:
             self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
 
         def attempt() -> Read:
-            with file_errors(self.path, advice=_AGAIN), watched(self.path):
+            with file_errors(self.path, advice=_AGAIN), watched():
                 return read(self._file)
 
         return loading(self._parts, attempt)

@@ -12,9 +12,9 @@ from pathlib import Path
 from rvtssm.events.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
+from rvtssm.system.atomic_files import is_running
 from rvtssm.system.cache import cache_folder
 from rvtssm.system.user_error import UserError
-from rvtssm.system.watchdog import is_running
 
 _CHECK_S = 120.0
 _MOST_NAME = 80  # letters

@@ -91,10 +91,11 @@ def _is_orphan(staged: Path) -> bool:
     """Return whether the writer ran on this machine and has ended."""
     _, host, writer, _ = staged.name.rsplit(".", 3)
     pid, _, started = writer.partition("-")
-    return host == _HOST and pid.isdigit() and not _is_running(int(pid), started)
+    return host == _HOST and pid.isdigit() and not is_running(int(pid), started)
 
 
-def _is_running(pid: int, started: str) -> bool:
+def is_running(pid: int, started: str = "") -> bool:
+    """Return whether there is a process with this number, which began at this time if one is given."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
-from rvtssm.system.watchdog import EXIT_CODE, supervise
+from rvtssm.system.watchdog import EXIT_CODE
 
 _WORKER = "import sys; from rvtssm.system.workers import serve; serve(int(sys.argv[1]))"
 _END_TIMEOUT_S = 5.0
@@ -152,7 +152,10 @@ class _Process:
         self.end(at_once=False)
         code = self._popen.returncode
         if code == EXIT_CODE:
-            return WorkerDied("reading its file does not end, so it is damaged; copy it or prepare it again")
+            return WorkerDied(
+                f"its worker process ended with exit code {code}; if `Timeout` stands above, reading its file does not "
+                "end, so it is damaged: copy it or prepare it again"
+            )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(f"its worker process {how}, perhaps because memory was full; run again with fewer workers")
 
@@ -248,10 +251,9 @@ def serve(descriptor: int) -> None:
 def end_with_parent() -> None:
     """Let this process be killed when its parent ends, even while a library holds the interpreter lock.
 
-    On Linux the system does so, when the thread that started this process ends. Elsewhere the watchdog does.
+    Linux does so, when the thread that started this process ends. On other systems nothing does.
     """
     parent = os.getppid()
-    supervise(parent)
     with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before

@@ -33,7 +33,7 @@ _CACHE_BYTES = 1 << 25  # of unpacked chunks per dataset, so that a chunk is not
 @contextlib.contextmanager
 def reading(path: Path | str, where: str = "", advice: str = "copy it again") -> Iterator[None]:
     """Turn every error of h5py into a ValueError that names the file and the place, and stop reads without an end."""
-    with file_errors(path, f"{where} are damaged" if where else " cannot be opened as HDF5", advice), watched(path):
+    with file_errors(path, f"{where} are damaged" if where else " cannot be opened as HDF5", advice), watched():
         yield
 
 
