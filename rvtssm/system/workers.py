@@ -2,7 +2,7 @@
 
 Processes are started fresh: they copy no thread of the parent and import no module of its main program. They end when
 the parent ends, even if it is killed. If a worker is killed, only its current task fails, and another worker takes its
-place.
+place. The pools of `concurrent.futures` and joblib lose all tasks then, and workers of pebble outlive a killed parent.
 """
 
 import contextlib
