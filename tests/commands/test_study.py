@@ -352,6 +352,7 @@ def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fak
     monkeypatch.setattr(verb, "generate", lambda config: pytest.fail("recordings were generated"))
     config, points = compose_study(["dataset=synthetic", f"dataset.raw_dir={tmp_path / 'raw'}", "temporal=s5,lstm"])
     verb.study(replace(config, out=str(tmp_path)), points)
+    assert any(word.startswith("train") for word in fake[0]) and (tmp_path / "study.json").is_file()
 
 
 def test_other_weights_are_scored_again(fake, tmp_path):

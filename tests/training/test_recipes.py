@@ -93,7 +93,15 @@ def test_a_recipe_trains_and_evaluates(name, toy_data):
     torch.manual_seed(0)
     detector = CheckpointMeta(data.spec, config.model, config.temporal, data.settings).build()
     stride_us = data.settings.stride_us
-    settings = ModuleSettings(data.spec, config.optim, 10, 2, stride_us, True, config.postprocess)
+    settings = ModuleSettings(
+        data.spec,
+        config.optim,
+        num_steps=10,
+        batch_size=2,
+        trained_stride_us=stride_us,
+        memory_chunk=config.model.memory_chunk,
+        postprocess=config.postprocess,
+    )
     module = DetectionModule(detector, settings, {}, {}, [])
     optimizer, schedule = build_optimizer(detector, config.optim, 10, 2)
     before = {key: value.clone() for key, value in detector.named_parameters()}
@@ -103,6 +111,13 @@ def test_a_recipe_trains_and_evaluates(name, toy_data):
     optimizer.step()
     schedule.step()
     assert torch.isfinite(loss)
-    assert any(not torch.equal(value, before[key]) for key, value in detector.named_parameters())
+    learned = {
+        id(value)
+        for key, value in detector.named_parameters()
+        if value.grad is not None and value.grad.any() and not torch.equal(value, before[key])
+    }
+    parts = {"backbone": detector.backbone, "neck": detector.neck, "head": detector.head}
+    parts |= {f"memory at {stride}": layer for stride, layer in detector.backbone.temporal_layers().items()}
+    assert [name for name, part in parts.items() if not learned & {id(value) for value in part.parameters()}] == []
     found = stream(detector, [evaluated], trained_stride_us=stride_us, config=config.postprocess)
     assert sum(len(recording.detections) for recording in found) == len(evaluated.frame_index) > 0
