@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 
 from rvtssm.export.real_detector import DetectorStep
-from rvtssm.system.environment import environment_variable
 
 _MOST_STEPS = 20_000  # more than `calibration_windows` can ask for
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -124,7 +124,8 @@ def _is_of(name: str, layer: str) -> bool:
 
 def _without_telemetry() -> Any:
     """Import NNCF so that it does not report its use over the network."""
-    with environment_variable("NNCF_CI", "1"):
-        import nncf  # an optional package
+    os.environ.setdefault("NNCF_CI", "1")
+    import nncf  # an optional package
+
     nncf.set_log_level(logging.ERROR)
     return nncf
