@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in found["rows"]:
         times = f"{row['ms']:.1f} ms (least {row['least_ms']:.1f}), {row['times']:.2f} times as fast"
         console.print(f"{row['file']} in {row['precision']}: {times}")
-    detectors = [read_exported(path).detector for path in (options.exact, options.low)]
-    found["drift"] = measure_drift(*detectors, counts, options.steps)
+    exact, low = (read_exported(path).detector for path in (options.exact, options.low))
+    found["drift"] = measure_drift(exact, low, counts, options.steps)
     found["bars"] = [drift_bar(found["drift"])]
     by_steps = (f"{step}: {max(differences):.1e}" for step, differences in found["drift"].items())
     console.print(f"drift by steps: {', '.join(by_steps)}")

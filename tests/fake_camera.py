@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,8 @@ class FakeDevice:
     ) -> None:
         self.clock = clock or SimulatedClock()
         self.is_open = False
-        self._coming, self._ring = deque(packets), deque()
+        self._coming = deque(packets)
+        self._ring: deque[Any] = deque()
         self._size, self._fails_with, self._timeout_s = (
             SimpleNamespace(height=height, width=width),
             fails_with,

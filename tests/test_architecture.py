@@ -79,8 +79,10 @@ def nodes_of(tree: ast.Module, at_runtime: bool = False) -> Iterator[ast.AST]:
     while left:
         node = left.pop()
         yield node
-        is_for_types = at_runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        left += node.orelse if is_for_types else ast.iter_child_nodes(node)
+        if at_runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            left += node.orelse
+        else:
+            left += ast.iter_child_nodes(node)
 
 
 def imports(nodes: Iterable[ast.AST], module: str, is_package: bool = False) -> set[str]:
@@ -113,12 +115,12 @@ class Source:
 def read(path: Path) -> Source:
     tree = ast.parse(path.read_text())
     where, nodes = (module_name(path), path.name == "__init__.py"), list(nodes_of(tree))
-    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     return Source(
         imports(nodes, *where),
         imports(nodes_of(tree, at_runtime=True), *where),
         ast.get_docstring(tree),
-        [call.lineno for call in calls if call.func.id == "print"],
+        [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"],
     )
 
 

@@ -161,7 +161,7 @@ def _plain_loop(path: Path, kind: str) -> Iterator[Events]:
     buffer, state = EventBuffer(len(words)), np.zeros(1, np.int64)
     with open(path, "rb", buffering=0) as file:
         file.seek(read_text_header(path).num_bytes + (2 if kind == "dat" else 0))  # DAT names its type there
-        while size := file.readinto(words):
+        while size := file.readinto(words.data):
             part = words[: size // words.itemsize]
             yield buffer.events(_PLAIN_LOOPS[kind](part, state, buffer.t, buffer.x, buffer.y, buffer.p))
 

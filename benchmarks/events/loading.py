@@ -95,7 +95,8 @@ def _rows_of(
         loaders[way] = data.train_dataloader()
         loaders[way].count_on = torch.device("cpu")
         if way == "frames":
-            loaders[way].collate_fn = CountedInWorkers(loaders[way].collate_fn)
+            collate: Any = loaders[way].collate_fn
+            loaders[way].collate_fn = CountedInWorkers(collate)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     bytes_read: dict[str, float] = {}
     for turn in range(ROUNDS):

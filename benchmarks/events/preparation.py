@@ -102,7 +102,9 @@ def at_rate(scene: Events, rate: float, num_events: int) -> Iterator[Events]:
 
 
 def spec_of(name: str, height: int, width: int, downsample: int) -> DatasetSpec:
-    limits = dict.fromkeys(("min_side_px", "min_diagonal_px", "prepare_min_side_px", "prepare_min_diagonal_px"), 1.0)
+    limits: Any = dict.fromkeys(
+        ("min_side_px", "min_diagonal_px", "prepare_min_side_px", "prepare_min_diagonal_px"), 1.0
+    )
     return DatasetSpec(name, height, width, ("car",), WINDOW_US, downsample=downsample, **limits)
 
 

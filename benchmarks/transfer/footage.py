@@ -182,7 +182,7 @@ def simulate_still(folder: Path, sensor: str, fps: float = 20.0) -> Path:
     first = folder / "pictures" / "still.png"
     if not first.exists():
         noise = np.random.default_rng(0).random((260, 346)).astype(np.float32)
-        scene = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 6), None, 20, 235, cv2.NORM_MINMAX)
+        scene = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 6), None, 20, 235, cv2.NORM_MINMAX)  # type: ignore[call-overload]
         write_png(first, np.repeat(scene.astype(np.uint8)[..., None], 3, axis=2))
     link_pictures([first] * round(STILL_S * fps), pictures)
     _simulate(pictures, fps, sensor, folder / f"still_{sensor}")

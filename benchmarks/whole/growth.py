@@ -125,6 +125,9 @@ def measure_processes(count: int, rounds: int) -> tuple[float, int]:
     return median(seconds for seconds, _ in found), sum(num_bytes for _, num_bytes in found)
 
 
+_barrier: Any = None  # of a process that `measure_processes` has started
+
+
 def _meet_at(barrier: Any) -> None:
     global _barrier
     _barrier = barrier

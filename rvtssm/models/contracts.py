@@ -19,6 +19,11 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 
+def at_least_one(num_counted: int, num_matched: int = 0) -> Tensor | int:
+    """Return what the losses are divided by in a single process: all matches if there are none that count."""
+    return max(num_counted or num_matched, 1)
+
+
 class Backbone(nn.Module, ABC):
     """Turns the frames of B streams into maps of several strides, and carries the states of the streams.
 
@@ -168,7 +173,7 @@ class Head(nn.Module, ABC):
         predictions: Any,
         targets: Tensor,
         num_targets: Tensor,
-        divisor: Callable[..., Tensor | int],
+        divisor: Callable[..., Tensor | int] = at_least_one,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the terms of the loss, which are scalars, and their `total`.
@@ -212,11 +217,6 @@ def take_export_forms(part: nn.Module, height: int, width: int) -> None:
             setattr(part, name, export_form(height, width))
         else:
             take_export_forms(child, height, width)
-
-
-def at_least_one(num_counted: int, num_matched: int = 0) -> Tensor | int:
-    """Return what the losses are divided by in a single process: all matches if there are none that count."""
-    return max(num_counted or num_matched, 1)
 
 
 def concatenate(parts: Sequence[Any]) -> Any:

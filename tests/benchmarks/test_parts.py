@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.test_study import TOY
 
 from benchmarks.parts import live_steps, tables
 from benchmarks.parts.__main__ import main
@@ -15,6 +14,7 @@ from rvtssm.commands.checks import check
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import CheckpointMeta
+from tests.commands.test_study import TOY
 
 STUDY, POINTS = compose_study(["experiment=part_study"])
 VARIANTS = {values["variant"]: config for values, config in POINTS}

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 import yaml
-from tests.test_evaluate import SPEC, TemporalConfig
 
 from rvtssm import __version__
 from rvtssm.commands.cli import compose
@@ -22,6 +21,7 @@ from rvtssm.models.checkpoint import (
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.system import provenance
+from tests.evaluation.test_evaluate import SPEC, TemporalConfig
 
 WORDS = ["model=small", "training.steps=7", "evaluation.hz=[20,40]", "dataset.raw_dir='a, b={c}'", "seed=3"]
 

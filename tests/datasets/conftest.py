@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -49,13 +51,14 @@ def labels_at(steps: list[int], boxes: list[list[float]] | None = None) -> Label
 
 def numbered(recording: int, num_steps: int, label_steps: list[int]) -> FrameSequence:
     ends = 50_000 * np.arange(1, num_steps + 1, dtype=np.int64)
+    frames: Any = NumberedFrames(recording)
     return FrameSequence(
         f"recording_{recording}",
         Windows(np.stack([ends - 50_000, ends], axis=1), np.full(num_steps, 50_000, np.int64)),
         labels_at(label_steps),
         SHAPE,
         WindowSettings(50_000, None, "exact", 1, 10),
-        NumberedFrames(recording),
+        frames,
     )
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -29,8 +30,9 @@ def loader(numbered_sequence):
         config = SamplingConfig(mode=mode, batch_size=3, chunk_length=LENGTH)
         labels = [sequence.label_steps for sequence in sequences]
         plan = MixedBatchSampler(NUM_STEPS, labels, config, 5, rank, world_size)
+        dataset: Any = ChunkDataset(sequences, max_open=2)
         return ResumableLoader(
-            ChunkDataset(sequences, max_open=2),
+            dataset,
             batch_sampler=plan,
             collate_fn=Collate(LENGTH, 50_000),
             num_workers=num_workers,

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from tests.test_evaluate import SPEC
 
 from rvtssm.commands import cli
 from rvtssm.commands import evaluate as evaluate_verb
@@ -31,6 +30,7 @@ from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
 from rvtssm.system.workers import Done, SameProcess, WorkerDied
+from tests.evaluation.test_evaluate import SPEC
 from tests.killed import killed_at_each_call
 from tests.training.conftest import torchrun_variables
 

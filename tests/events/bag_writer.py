@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from event_examples import HEIGHT, WIDTH
@@ -31,7 +32,7 @@ CONTAINERS = ("ros1", "mcap", "db3")
 def typestore_of(container: str) -> Typestore:
     """The types of ROS 1 or 2 with those of event cameras."""
     store = get_typestore(Stores.ROS1_NOETIC if container == "ros1" else Stores.ROS2_HUMBLE)
-    types = {}
+    types: dict[str, Any] = {}
     for kind in (DVS, PROPHESEE):
         package = kind.partition("/")[0]
         time = "time" if container == "ros1" else "builtin_interfaces/Time"
@@ -43,31 +44,33 @@ def typestore_of(container: str) -> Typestore:
     return store
 
 
-def header_of(store: Typestore, t_us: int) -> object:
-    stamp = store.types["builtin_interfaces/msg/Time"](t_us // 1_000_000, t_us % 1_000_000 * 1000)
-    numbered = {"seq": 0} if "seq" in store.types["std_msgs/msg/Header"].__dataclass_fields__ else {}
-    return store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="camera", **numbered)
+def header_of(store: Typestore, t_us: int) -> Any:
+    types: Any = store.types
+    stamp = types["builtin_interfaces/msg/Time"](t_us // 1_000_000, t_us % 1_000_000 * 1000)
+    numbered = {"seq": 0} if "seq" in types["std_msgs/msg/Header"].__dataclass_fields__ else {}
+    return types["std_msgs/msg/Header"](stamp=stamp, frame_id="camera", **numbered)
 
 
-def message_of(store: Typestore, kind: str, events: Events, encoding: str, size_hw: tuple[int, int]) -> object:
+def message_of(store: Typestore, kind: str, events: Events, encoding: str, size_hw: tuple[int, int]) -> Any:
+    types: Any = store.types
     header, base_us = header_of(store, int(events.t[0]) if len(events) else 0), int(events.t[0]) if len(events) else 0
     if kind in (DVS, PROPHESEE):
-        event, time = store.types[kind.replace("EventArray", "Event")], store.types["builtin_interfaces/msg/Time"]
+        event, time = types[kind.replace("EventArray", "Event")], types["builtin_interfaces/msg/Time"]
         rows = zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), events.p.tolist(), strict=True)
         listed = [event(x, y, time(t // 1_000_000, t % 1_000_000 * 1000 + 999), bool(p)) for t, x, y, p in rows]
-        return store.types[kind](header, *size_hw, listed)
+        return types[kind](header, *size_hw, listed)
     if encoding == "mono":
         words = (events.t - base_us).astype("<u8") * 1000 | events.x.astype("<u8") << 32
         words |= events.y.astype("<u8") << 48 | events.p.astype("<u8") << 63
     else:
         encoder, code = WORDS[encoding]
         words = np.array(encoder(events), code)
-    return store.types[kind](header, *size_hw, 0, base_us * 1000, encoding, False, words.view(np.uint8))
+    return types[kind](header, *size_hw, 0, base_us * 1000, encoding, False, words.view(np.uint8))
 
 
 def write_bag(
     path: Path,
-    topics: dict[str, Iterable[tuple[int, object]]],
+    topics: dict[str, Iterable[tuple[int, Any]]],
     store: Typestore,
     container: str,
     compress: Callable[[object], None] | None = None,

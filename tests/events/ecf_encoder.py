@@ -85,7 +85,7 @@ def four_in_three(values: list[int], word_bits: int, value_bits: int) -> bytes:
 
 def to_rows(events: Events) -> np.ndarray:
     rows = np.zeros(len(events), ROW)
-    for name in ROW.names:
+    for name in ROW.names or ():
         rows[name] = getattr(events, name)
     return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import h5py
 import hdf5plugin
@@ -33,7 +34,7 @@ def write_dsec(path: Path, events: Events, offset_us: int = 0, **changed: np.nda
     with h5py.File(path, "w") as file:
         for name, values in datasets.items():
             if values is not None:
-                packing = hdf5plugin.Blosc(cname="zstd") if np.size(values) > 1 else {}
+                packing: Any = hdf5plugin.Blosc(cname="zstd") if np.size(values) > 1 else {}
                 file.create_dataset(name, data=values, **packing)
     return path
 

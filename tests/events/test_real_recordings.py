@@ -63,7 +63,7 @@ def test_windows_of_pedro_hold_their_rows_and_boxes(path: Path):
     labels = path.parents[2] / "xml" / path.parent.name / f"{path.stem}.xml"
     text = path.parents[2] / "yolo" / path.parent.name / f"{path.stem}.txt"
     found = ElementTree.parse(labels).getroot()
-    boxes = [[int(box.findtext(edge)) for edge in ("xmin", "ymin", "xmax", "ymax")] for box in found.iter("bndbox")]
+    boxes = [[int(box.findtext(edge, "")) for edge in ("xmin", "ymin", "xmax", "ymax")] for box in found.iter("bndbox")]
     lines = [[float(word) for word in line.split()[1:]] for line in text.read_text().splitlines()]
     assert boxes and len(boxes) == len(lines)
     for (left, top, right, bottom), (cx, cy, w, h) in zip(boxes, lines, strict=True):

@@ -220,9 +220,9 @@ def attack(folder: Path, seed: int, numbers: Iterable[Number], num_processes: in
         assert not message, message
     tally, left, next_report_s = Tally(), iter(numbers), time.monotonic() + report_s
     lanes = []
-    for lane in range(num_processes):
-        (folder / str(lane)).mkdir()
-        lanes.append(_Lane(folder / str(lane), seed, left, valid))
+    for number in range(num_processes):
+        (folder / str(number)).mkdir()
+        lanes.append(_Lane(folder / str(number), seed, left, valid))
     while busy := {lane.answer: lane for lane in lanes if lane.now is not None}:
         for answer in select.select(list(busy), [], [], 1.0)[0]:
             busy[answer].advance(tally)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +22,7 @@ HEIGHT, WIDTH, DIM = 8, 12, 8
 PARTITION = (4, 3)
 
 
-def influence(kind: str, y: int, x: int) -> set[tuple[int, int]]:
+def influence(kind: Literal["block", "grid"], y: int, x: int) -> set[tuple[int, int]]:
     """The pixels that change when the input at (y, x) does."""
     torch.manual_seed(0)
     layer = PartitionAttention(DIM, kind, PARTITION, head_dim=4, layer_scale=1.0)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from live_examples import SMALL
-from tests.test_interrupted_evaluation import Pickled
 
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.commands import cli
@@ -29,6 +28,7 @@ from rvtssm.prediction.pseudo_labels import agreed_boxes, find_pseudo_boxes, lab
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import Detections
+from tests.evaluation.test_interrupted_evaluation import Pickled
 
 CONFIG = LabelConfig(min_score=0.4, min_iou=0.5, min_track_ms=100)
 

@@ -68,6 +68,7 @@ def run_and_kill(task, folder: Path, delay_s: float, victim: signal.Signals | st
     with subprocess.Popen(
         [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
+        assert process.stdout is not None
         process.stdout.readline()  # its imports are done
         time.sleep(delay_s)
         if victim == "worker":
@@ -75,7 +76,7 @@ def run_and_kill(task, folder: Path, delay_s: float, victim: signal.Signals | st
             if workers:
                 os.kill(random.Random(delay_s).choice(workers), signal.SIGKILL)
         else:
-            process.send_signal(victim)
+            process.send_signal(signal.Signals[victim] if isinstance(victim, str) else victim)
         process.communicate(timeout=60)
     deadline = time.monotonic() + 20
     while processes_below(folder) and time.monotonic() < deadline:

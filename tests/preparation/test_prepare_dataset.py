@@ -10,6 +10,7 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -338,7 +339,8 @@ class TwoHere:
     num_workers = 2
 
     def __init__(self) -> None:
-        self.tasks, self._waiting = [], []
+        self.tasks: list[str] = []
+        self._waiting: list[Any] = []
 
     def submit(self, key, function, arguments):
         self.tasks.append(function.__name__)

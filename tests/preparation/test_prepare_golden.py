@@ -45,7 +45,7 @@ class Pair:
 
     @property
     def length_us(self) -> int:
-        return 1000 * int(re.search(r"dt=(\d+)", self.histograms_dir.name)[1])
+        return 1000 * int(re.findall(r"dt=(\d+)", self.histograms_dir.name)[0])
 
     @cached_property
     def histograms(self) -> np.ndarray:

@@ -164,7 +164,9 @@ def test_the_cache_is_bounded_and_what_is_open_stays_readable(store, monkeypatch
 
 def emptied_by_another(path: Path) -> None:
     with copies.locked(path, copies.fcntl.LOCK_EX) as state:
-        state.reset(path, RemoteFile(*state.header()[1:]))
+        header = state.header()
+        assert header is not None
+        state.reset(path, RemoteFile(*header[1:]))
 
 
 def test_a_copy_that_was_emptied_by_another_process_is_opened_again(store):

@@ -20,7 +20,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 RATES = [*range(20, 201, 6), *[200] * 8, *range(200, 19, -20), *[20] * 4]
 
 
-def opened(browser: Browser, address: str, recording: str, scheme: str, **settings: Any) -> Page:
+def opened(browser: Browser, address: str, recording: str, scheme: Any, **settings: Any) -> Page:
     """A page that plays slowly, with windows that keep their length."""
     page = browser.new_context(color_scheme=scheme, **settings).new_page()
     page.goto(address)

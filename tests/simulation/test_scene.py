@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from rvtssm.simulation.actors import CAR, PEDESTRIAN, Actor, Journey
 from rvtssm.simulation.camera import simulate_events
 from rvtssm.simulation.cars import build_car
+from rvtssm.simulation.painting import Figure
 from rvtssm.simulation.pedestrians import build_pedestrian
 from rvtssm.simulation.scene import MIN_VISIBLE, Scene, build_scene
 from rvtssm.simulation.simulation_config import CameraConfig, SceneConfig
@@ -20,7 +22,7 @@ from rvtssm.simulation.street import View, build_street
 
 VIEW = View(height=120, width=160, unit=1.0, horizon_px=45.0, camera_m=1.6)
 MOVING_VIEW = replace(VIEW, swings=((15.0, 0.2, 0.3),), nods=((1.0, 1.5, 0.0),))
-FIGURES = {
+FIGURES: dict[str, Callable[[], Figure]] = {
     "car": lambda: build_car("right", 15.0, np.random.default_rng(1)),
     "car from the front": lambda: build_car("front", 30.0, np.random.default_rng(2)),
     "pedestrian": lambda: build_pedestrian(1, np.random.default_rng(3)),

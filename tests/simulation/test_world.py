@@ -59,7 +59,7 @@ def world(*players: tuple[int, float, float, float], speed: float = 1.0, is_movi
     empty = build_world(120, 160, 1_000_000, replace(config, min_lines=120, max_lines=120), RNG(0), False)
     atlas = Atlas()  # the surroundings keep their pictures; those of the players come after them
     atlas.levels, atlas.size = [empty.pictures.flat], len(empty.pictures.flat)
-    atlas.places = [tuple(map(int, place)) for place in empty.pictures.places]
+    atlas.places = [(int(a), int(b), int(c), int(d)) for a, b, c, d in empty.pictures.places]
     found = [
         Player(kind, body(kind, atlas, seed), build_trip(1.0, 0.0, x, z, heading, speed, RNG(0), 0, 0))
         for seed, (kind, x, z, heading) in enumerate(players)

@@ -41,7 +41,7 @@ def usage(built, tmp_path: Path) -> tuple[int, int]:
         return int(registers), sum(map(int, spilled))
     (tmp_path / "kernel.cubin").write_bytes(built.asm["cubin"])
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    command = [tool, "-res-usage", tmp_path / "kernel.cubin"]
+    command: list[str | Path] = [tool, "-res-usage", tmp_path / "kernel.cubin"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack, local = re.findall(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)[-1]
     return int(registers), int(stack) + int(local)

@@ -136,10 +136,10 @@ def continuous(ssm: TemporalLayer, k: int) -> tuple[np.ndarray, np.ndarray, np.n
         a, b = (values[k].numpy() for values in ssm.continuous())
         return a, b[:, None], np.full(len(a), ssm.log_step[k].exp())
     lambda_, dt = ssm.modes()
-    b = torch.view_as_complex(ssm.B)
+    inputs = torch.view_as_complex(ssm.B)
     if isinstance(ssm, S4DSSM):
-        return np.diag(lambda_[k].numpy()), b[k, :, None].numpy(), np.full(len(b[k]), dt[k])
-    return np.diag(lambda_.numpy()), b.numpy(), dt.numpy()
+        return np.diag(lambda_[k].numpy()), inputs[k, :, None].numpy(), np.full(len(inputs[k]), dt[k])
+    return np.diag(lambda_.numpy()), inputs.numpy(), dt.numpy()
 
 
 def solved(a: np.ndarray, held: np.ndarray, state: np.ndarray, duration: float) -> np.ndarray:

@@ -26,7 +26,7 @@ def s4(method: str = "bilinear", size: int = SIZE) -> S4SSM:
     ssm = S4SSM(DIM, TemporalConfig(discretization=method, state_size=size, dt_min=0.05, dt_max=0.5)).double()
     with torch.no_grad():
         for parameter in ssm.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     return ssm
 
 
