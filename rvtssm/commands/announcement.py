@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rvtssm.commands.console import say
+from rvtssm.system.output_folder import written_at
 
 if TYPE_CHECKING:  # it imports torch, without which recordings are prepared
     from rvtssm.datasets.sequence import FrameSequence
@@ -15,6 +17,12 @@ def announce(verb: str, **facts: object) -> None:
     """Print on one line what a command is about to do: the name and the value of every fact that is not None."""
     shown = (f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value is not None)
     say(f"about to {verb}: {', '.join(shown)}")
+
+
+def say_replaced(folder: Path, name: str) -> None:
+    """Say so before the set `name` of a folder, written by an earlier command, is replaced."""
+    if written := written_at(folder, name):
+        say(f"replaces the results of {written} in {folder}; out= chooses another folder")
 
 
 def with_labels(sequences: Sequence[FrameSequence]) -> str:

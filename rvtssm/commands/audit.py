@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from rvtssm.commands.announcement import say_replaced
 from rvtssm.commands.console import console, say
-from rvtssm.commands.inputs import writable
+from rvtssm.commands.inputs import default_out, weights_label, weights_path, writable
 from rvtssm.commands.weights import read_weights
 from rvtssm.config import Config
 from rvtssm.evaluation.memory_audit import audit_detector
@@ -26,7 +27,9 @@ def audit(config: Config, as_json: bool = False) -> None:
     The events come from `recording` (the first one, if it is a folder), else from a test recording in
     `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
     """
-    out = writable(Path(config.out or "outputs/audit"))
+    out = writable(Path(config.out or default_out("audit", weights_label(weights_path(config)))))
+    if not as_json:
+        say_replaced(out, "audit")
     with result_set(out, "audit", AUDIT_FILES) as staged:
         checkpoint = read_weights(config)
         events, sensor_hw, downsample, source = _input(config, checkpoint)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from rvtssm.commands.announcement import say_replaced
 from rvtssm.commands.console import console, say
-from rvtssm.commands.inputs import folders, writable
+from rvtssm.commands.inputs import default_out, folders, weights_label, writable
 from rvtssm.commands.run_files import run_files
 from rvtssm.commands.train import describe
 from rvtssm.commands.weights import read_weights, say_windows, weights_sha256, with_chosen_precision
@@ -52,7 +53,8 @@ def check_rates(config: Config) -> None:
 
 
 def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
-    out = writable(Path(config.out or "outputs/evaluate"))
+    label = "comparison" if config.evaluation.checkpoints is not None else weights_label(str(config.checkpoint))
+    out = writable(Path(config.out or default_out("evaluate", label)))
     if config.evaluation.checkpoints is None:
         report = _evaluate_one(config, out, ranks)
         _say_results({str(config.checkpoint): report})
@@ -77,6 +79,7 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
 def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
     config = with_chosen_precision(config)
     with locked(out):
+        say_replaced(out, "evaluation")
         with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
             report = _measure(config, kept_folder(out), ranks)
             write_report(report, staged)

@@ -55,6 +55,17 @@ def export_path(config: Config) -> Path:
     return out
 
 
+def default_out(verb: str, *parts: str) -> Path:
+    """Return the folder of a verb that is given none; its name has the parts that tell one result from another."""
+    return Path("outputs", verb, "_".join(part for part in parts if part))
+
+
+def weights_label(path: str) -> str:
+    """Return a name of weights for folders: the run and the file of a checkpoint, or the name of any other."""
+    run = Path(path).resolve().parent.parent.name if Path(path).parent.name == "checkpoints" else ""
+    return "_".join(part for part in (run, Path(path).stem) if part)
+
+
 def calibration_path(config: Config) -> str | None:
     """Return the recordings to calibrate an export on, None without; raise UserError if int8 lacks them."""
     if config.export.precision == "int8":

@@ -38,7 +38,9 @@ def inspect(config: Config, as_json: bool = False) -> int:
     A picture is written as well; with `as_json` only if `out` is given.
     """
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
-    path, _ = split_topic(local_path(where))
+    path, topic = split_topic(local_path(where))
+    if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
+        raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
     if not path.exists():
         raise UserError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
     spec = _spec(config, path)
@@ -61,7 +63,12 @@ def inspect(config: Config, as_json: bool = False) -> int:
     else:
         _print_tree(found)
     if config.out or not as_json:
-        _write_picture(found, Path(config.out or "outputs/inspect"), f"{path.resolve().name}.png", as_json)
+        _write_picture(
+            found,
+            Path(config.out or "outputs/inspect"),
+            f"{path.resolve().name}{(topic or '').replace('/', '_')}.png",
+            as_json,
+        )
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")

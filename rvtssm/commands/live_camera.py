@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rvtssm.commands.announcement import announce
+from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import changing_line, say, say_error
-from rvtssm.commands.inputs import with_default_weights
+from rvtssm.commands.inputs import default_out, weights_label, with_default_weights
 from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
@@ -22,7 +22,7 @@ from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
-from rvtssm.streaming.sources import ended_by_signals
+from rvtssm.streaming.sources import ended_by_signals, find_sources
 from rvtssm.system.output_folder import result_set
 
 _SHOWN_EVERY_S = 0.5
@@ -53,15 +53,18 @@ def live(config: Config, as_json: bool = False) -> int:
     """
     if "mcap" in config.live.formats:
         check_rosbags()
+    label = weights_label(config.checkpoint) if config.checkpoint else ""
     config = with_chosen_precision(with_default_weights(config))
     checkpoint, settings = read_weights(config), config.live
     windows = checkpoint.windows_at(settings.hz, settings.window)
-    out = Path(config.out or "outputs/live")
+    source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
+    out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
         _opened(settings, config.recording) as source,
         result_set(out, "live", [*DETECTION_FILES.values(), "live.json"]) as staged,
     ):
         if not as_json:
+            say_replaced(out, "live")
             announce(
                 "detect",
                 weights=config.checkpoint,

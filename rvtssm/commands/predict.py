@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.commands.announcement import announce
+from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import say, say_error
-from rvtssm.commands.inputs import events_path, with_default_weights
+from rvtssm.commands.inputs import default_out, events_path, weights_label, with_default_weights
 from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
@@ -29,13 +29,14 @@ def predict(config: Config) -> int:
     Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
     Return 2 if one of several recordings cannot be read, or if a stream breaks off.
     """
+    label = weights_label(config.checkpoint) if config.checkpoint else ""
     config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
     where = events_path(config)
     sources = find_sources(where)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
-    out = Path(config.out or f"outputs/predict/{name}")
+    out = Path(config.out) if config.out else default_out("predict", name, label)
     announce(
         "predict",
         weights=config.checkpoint,
@@ -61,6 +62,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
     for name, path in sources.items():
         try:
             folder = out if len(sources) == 1 else out / name
+            say_replaced(folder, "prediction")
             summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
         except (ValueError, OSError) as error:
             if len(sources) == 1:

@@ -227,7 +227,10 @@ def _short_name(where: str) -> str:
         return "stdin"
     if where.startswith(CAMERA):
         return where.removesuffix(":").replace(":", "_")
-    return where.removeprefix(SOCKET).replace(":", "_") if where.startswith(SOCKET) else split_topic(where)[0].stem
+    if where.startswith(SOCKET):
+        return where.removeprefix(SOCKET).replace(":", "_")
+    path, topic = split_topic(where)
+    return path.stem if topic is None else path.stem + topic.replace("/", "_")  # a folder for each topic of a bag
 
 
 def _connected(where: str) -> socket.socket:

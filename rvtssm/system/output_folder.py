@@ -113,6 +113,12 @@ def check_replaceable(folder: Path | str, name: str, patterns: Sequence[str]) ->
         _check_nothing_foreign(folder, name, patterns)
 
 
+def written_at(folder: Path | str, name: str) -> str:
+    """Return when the set `name` of a folder was written, as text; empty if there is none."""
+    manifest = _manifest(Path(folder), name)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.stat().st_mtime)) if manifest.is_file() else ""
+
+
 def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
     """Write files by name into a folder, which is created; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)

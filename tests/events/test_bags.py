@@ -90,7 +90,7 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
     assert_same(open_recording(f"{path}:/right/events").read(), EVENTS)
     with pytest.raises(ValueError, match="no events on /middle; choose from /left/events, /right/events"):
         open_recording(f"{path}:/middle")
-    assert list(find_sources(f"{path}:/right/events")) == ["bag"]
+    assert list(find_sources(f"{path}:/right/events")) == ["bag_right_events"]
     with opened_source(f"{path}:/right/events") as source:
         assert source.recording.num_events == len(EVENTS)
 

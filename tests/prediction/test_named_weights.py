@@ -128,9 +128,11 @@ def test_predict_needs_the_recording_only(shipped, capsys):
     assert cli.main(["predict", "recording=a.csv"]) == 0
     said = words(capsys)
     assert "a.csv does not say the size of its sensor; taken is 240 x 180 (DAVIS240)" in said and NOTE in said
+    assert "replaces" not in said
     assert Path("outputs/predict/a/video.mp4").stat().st_size
     assert cli.main(["predict", "recording=a.csv", "predict.height=90", "predict.width=100"]) == 0
-    assert "taken is" not in words(capsys)
+    said = words(capsys)
+    assert "taken is" not in said and "replaces the results of" in said
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
