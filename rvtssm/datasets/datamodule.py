@@ -106,10 +106,20 @@ class SequenceDataModule(L.LightningDataModule):
         self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
-        if augment is not None and augment.draws_windows and self.source != "raw":
+        if augment is not None and self.draws_windows and self.source != "raw":
             raise UserError(
                 f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
                 "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR"
+            )
+
+        if (
+            augment is not None
+            and self.draws_windows
+            and augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode)
+        ):
+            raise UserError(
+                f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches have no such "
+                "chunks; set augment.draws=all"
             )
 
     @functools.cached_property
@@ -142,23 +152,35 @@ class SequenceDataModule(L.LightningDataModule):
     @property
     def window_lengths_us(self) -> tuple[int, ...]:
         """The lengths of all windows that training draws from, ascending."""
-        is_drawn = self.augment is not None and self.augment.draws_windows
-        drawn = drawn_windows(self.windows, self.augment) if self.augment and is_drawn else [self.settings]
-        return tuple(sorted({each.nominal_length_us for each in drawn}))
+        random, stream = self._windows_to_draw()
+        lengths_us = {each.nominal_length_us for each in (*random, *stream)}
+        return tuple(sorted(lengths_us if self.draws_windows else {self.settings.nominal_length_us}))
 
-    def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int]]:
-        """Return the training sequences, all with the first kind of windows that the augmentation draws, then all with
-        the second, ..., and the kinds it draws from; without such an augmentation those of `sequences`, and [0]."""
-        if self.augment is None or not self.augment.draws_windows:
-            return self.sequences("train"), [0]
-        drawn = drawn_windows(self.windows, self.augment)
-        kinds = list(dict.fromkeys(drawn))
-        split = self._raw_split("train")
+    @property
+    def draws_windows(self) -> bool:
+        """Whether training chunks are counted with other windows than those of the configuration."""
+        return self.augment is not None and (self.augment.window_ms is not None or self.augment.hz is not None)
+
+    def _windows_to_draw(self) -> tuple[list[WindowSettings], list[WindowSettings]]:
+        """Return the windows that random chunks draw from, and those that streams draw from."""
+        if self.augment is None or not self.draws_windows:
+            return [self.windows], [self.windows]
+        drawn, draws = drawn_windows(self.windows, self.augment), self.augment.draws
+        return drawn if draws != "stream" else [self.windows], drawn if draws != "random" else [self.windows]
+
+    def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int], list[int]]:
+        """Return the training sequences, all with the first kind of windows, then all with the second, ..., and the
+        kinds that random chunks and streams draw from; without such an augmentation those of `sequences`, [0], [0]."""
+        if not self.draws_windows:
+            return self.sequences("train"), [0], [0]
+        random, stream = self._windows_to_draw()
+        kinds, split = list(dict.fromkeys([*random, *stream])), self._raw_split("train")
         found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in kinds]
-        return [sequence for of_kind in found for sequence in of_kind], [kinds.index(one) for one in drawn]
+        numbers = ([kinds.index(one) for one in drawn] for drawn in (random, stream))
+        return [sequence for of_kind in found for sequence in of_kind], *numbers
 
     def train_dataloader(self) -> ResumableLoader:
-        sequences, kinds = self.sequences_to_draw()
+        sequences, random_kinds, stream_kinds = self.sequences_to_draw()
         rank, world_size = self._place()
         sampler = MixedBatchSampler(
             [len(sequence.windows) for sequence in sequences],
@@ -167,11 +189,12 @@ class SequenceDataModule(L.LightningDataModule):
             self.seed,
             rank,
             world_size,
-            kinds,
+            random_kinds,
+            stream_kinds,
             self.trainer.accumulate_grad_batches if self.trainer is not None else 1,
         )
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
-        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, len(set(kinds)))
+        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, len({*random_kinds, *stream_kinds}))
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:

@@ -74,9 +74,10 @@ class FlipZoomConfig:
 class AugmentConfig:
     """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
 
-    Every random chunk, and every recording in the streams of an epoch, draws the windows that its events are counted
-    with: their length from `window_ms`, their rate from `hz`. A value that is named twice is drawn twice as often. This
-    needs raw recordings. Chunks have the same number of steps at every rate, so they are shorter in time at high rates.
+    Every random chunk, or every recording in the streams of an epoch, or both (`draws`) draw the windows that their
+    events are counted with: the length from `window_ms`, the rate from `hz`. A value that is named twice is drawn twice
+    as often. This needs raw recordings. Chunks have the same number of steps at every rate, so they are shorter in time
+    at high rates.
     """
 
     random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
@@ -85,6 +86,7 @@ class AugmentConfig:
     )
     window_ms: list[float] | None = None  # lengths of windows, such as [5,10,20,35,50]; null: that of `windows`
     hz: list[float] | None = None  # rates, such as [20,40,100]; null: that of `windows`
+    draws: str = "random"  # chunks that draw from these two: random, stream or all; the others have `windows`
 
     def __post_init__(self) -> None:
         self.random.check("augment.random")
@@ -93,16 +95,12 @@ class AugmentConfig:
             values = getattr(self, name)
             if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
                 raise UserError(f"augment.{name}={values}; name positive {what}, such as {example}, or null")
+        check_choice("augment.draws", self.draws, ("random", "stream", "all"))
         if self.stream.zoom_in_weight:
             raise UserError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
                 "chunk and cannot stay the same over a stream: use 0"
             )
-
-    @property
-    def draws_windows(self) -> bool:
-        """Whether chunks are counted with other windows than those of the configuration."""
-        return self.window_ms is not None or self.hz is not None
 
 
 @dataclass

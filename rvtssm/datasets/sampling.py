@@ -52,6 +52,10 @@ def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
 
 
+def _drawn(kinds: Sequence[int], augment_seed: int) -> int:
+    return kinds[_seed(augment_seed, _WINDOWS) % len(kinds)]
+
+
 def _empty(slot: int) -> ChunkRequest:
     return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0)
 
@@ -65,8 +69,8 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     labelled step; labelled steps are drawn without replacement across epochs and processes.
 
     Recordings may be given with several kinds of windows, all with the first, then all with the second, ..., with the
-    same labels. The augment seed chooses the kind of a random chunk, and of a recording in the streams of an epoch,
-    from `kinds`; a kind that stands there twice is drawn twice as often.
+    same labels. The augment seed chooses the kind of a random chunk from `random_kinds`, and that of a recording in the
+    streams of an epoch from `stream_kinds`; a kind that stands there twice is drawn twice as often.
 
     Iterating does not advance the sampler: the consumer calls `advance` for each batch.
     """
@@ -79,12 +83,14 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        kinds: Sequence[int] = (0,),
+        random_kinds: Sequence[int] = (0,),
+        stream_kinds: Sequence[int] = (0,),
         accumulate: int = 1,
     ) -> None:
         self.config = config
         self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
-        self.kinds, self.num_recordings = kinds, len(num_steps) // len(set(kinds))
+        self.random_kinds, self.stream_kinds = random_kinds, stream_kinds
+        self.num_recordings = len(num_steps) // len({*random_kinds, *stream_kinds})
         self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.num_streams = config.num_streams
@@ -165,10 +171,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def _stream_kinds(self, epoch: int) -> list[int]:
         """Return the kind of windows of each recording in the streams of an epoch."""
-        return [self._kind(seed) for seed in self._stream_seeds(epoch)]
-
-    def _kind(self, augment_seed: int) -> int:
-        return self.kinds[_seed(augment_seed, _WINDOWS) % len(self.kinds)]
+        return [_drawn(self.stream_kinds, seed) for seed in self._stream_seeds(epoch)]
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
         """Return the requests of each slot of this process, all of one length."""
@@ -205,7 +208,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             again, place = divmod(draw, len(self._labelled))
             recording, number = self._labelled[self._shuffled(again)[place]].tolist()
             seed = _seed(self.seed, _RANDOM_AUGMENT, draw)
-            kind = self._kind(seed)
+            kind = _drawn(self.random_kinds, seed)
             sequence = kind * self.num_recordings + recording
             step = int(self.label_steps[sequence][number])
             start, stop = random_chunk(step, self.num_steps[sequence], self.config.chunk_length)

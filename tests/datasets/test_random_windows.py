@@ -22,7 +22,9 @@ STILL = FlipZoomConfig(flip_prob=0, zoom_prob=0)
 
 
 def augmentation(**options) -> AugmentConfig:
-    return AugmentConfig(random=STILL, stream=replace(STILL, zoom_in_weight=0.0, zoom_out_weight=1.0), **options)
+    return AugmentConfig(
+        random=STILL, stream=replace(STILL, zoom_in_weight=0.0, zoom_out_weight=1.0), **{"draws": "all"} | options
+    )
 
 
 def module(tree, augment, num_workers=0, batch_size=4, **options) -> SequenceDataModule:
@@ -46,7 +48,9 @@ LABEL_STEPS = [factor * np.arange(4, n + 1, 4) - 1 for factor in FACTORS for n i
 
 def sampler(mode="mixed", batch_size=4, rank=0, world_size=1, seed=0) -> MixedBatchSampler:
     config = SamplingConfig(mode=mode, batch_size=batch_size, chunk_length=5)
-    return MixedBatchSampler(NUM_STEPS, LABEL_STEPS, config, seed, rank, world_size, kinds=(0, 1, 2))
+    return MixedBatchSampler(
+        NUM_STEPS, LABEL_STEPS, config, seed, rank, world_size, random_kinds=(0, 1, 2), stream_kinds=(0, 1, 2)
+    )
 
 
 def epochs_of(plan: MixedBatchSampler, count: int) -> list[list[list[ChunkRequest]]]:
@@ -113,12 +117,20 @@ def test_a_plan_with_many_kinds_resumes_anywhere(mode):
 
 
 @pytest.mark.parametrize(
-    "options", [{"window_ms": LENGTHS_MS}, {"hz": RATES_HZ}, {"hz": [20.0, 80.0], "window_ms": [12.5, 50.0]}]
+    "options",
+    [
+        {"window_ms": LENGTHS_MS},
+        {"hz": RATES_HZ},
+        {"hz": [20.0, 80.0], "window_ms": [12.5, 50.0]},
+        {"window_ms": LENGTHS_MS, "draws": "random"},
+        {"window_ms": [5.0, 20.0], "draws": "stream"},
+    ],
 )
 def test_chunks_are_those_of_recordings_counted_with_the_drawn_windows(small_tree, options):
     data = module(small_tree, augmentation(**options))
     loader = data.train_dataloader()
-    kinds = list(dict.fromkeys(drawn_windows(data.windows, data.augment)))
+    plain_first = {"stream": [data.windows], "random": []}
+    kinds = plain_first.get(data.augment.draws, []) + drawn_windows(data.windows, data.augment)
     requests = [request for batch in loader.batch_sampler for request in batch if not request.is_empty]
     batches = list(loader)
     chunks = [(batch, stream) for batch in batches for stream in range(4) if not batch.is_pad[0, stream]]
@@ -139,6 +151,10 @@ def test_chunks_are_those_of_recordings_counted_with_the_drawn_windows(small_tre
         # a labelled frame is the end of its window
         np.testing.assert_array_equal(batch.t_us[mine], plain.windows.ends_us[plain.label_steps[inside]])
         seen.add((settings.stride_us, settings.length_us))
+        if request.slot < 0:
+            assert settings == data.windows or data.augment.draws != "stream", "random chunks stay as they are"
+        else:
+            assert settings == data.windows or data.augment.draws != "random", "streams stay as they are"
     assert len(seen) > 2
 
 
@@ -157,7 +173,10 @@ def test_every_rate_is_drawn_with_every_length():
 
 def test_a_length_that_is_named_twice_is_drawn_twice_as_often():
     plan = MixedBatchSampler(
-        NUM_STEPS[:6], LABEL_STEPS[:6], SamplingConfig(mode="random", batch_size=4, chunk_length=5), kinds=(0, 1, 1, 1)
+        NUM_STEPS[:6],
+        LABEL_STEPS[:6],
+        SamplingConfig(mode="random", batch_size=4, chunk_length=5),
+        random_kinds=(0, 1, 1, 1),
     )
     drawn = [request.kind for epoch in epochs_of(plan, 40) for batch in epoch for request in batch]
     assert 0.68 < np.mean(drawn) < 0.82
@@ -212,6 +231,7 @@ def test_prepared_recordings_have_one_kind_of_windows(small_tree):
     [
         ({"hz": []}, "name positive rates"),
         ({"hz": [20.0, 0.0]}, "name positive rates"),
+        ({"draws": "none"}, "choose from random, stream, all"),
         ({"window_ms": []}, "name positive lengths"),
         ({"window_ms": [5.0, float("nan")]}, "name positive lengths"),
     ],
@@ -219,3 +239,9 @@ def test_prepared_recordings_have_one_kind_of_windows(small_tree):
 def test_a_choice_of_windows_that_makes_no_sense_is_named(options, said):
     with pytest.raises(ValueError, match=said):
         AugmentConfig(**options)
+
+
+def test_batches_without_the_chunks_that_draw_are_refused(small_tree):
+    sampling = SamplingConfig(mode="stream", batch_size=2, chunk_length=8)
+    with pytest.raises(ValueError, match=r"augment.draws=random with sampling.mode=stream"):
+        SequenceDataModule(replace(small_tree, source="raw"), sampling, AugmentConfig(window_ms=LENGTHS_MS))

@@ -18,6 +18,7 @@ SETTINGS = (
     "dataset.source=raw",
     "augment.window_ms=[5,20,50]",
     "augment.hz=[20,40]",
+    "augment.draws=all",
     "optim.name=muon",
     "training.average=0.9",
 )
