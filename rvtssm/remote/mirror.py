@@ -49,20 +49,20 @@ def local_path(where: Path | str) -> Path:
 
 def _check_names(url: str, names: Collection[str]) -> None:
     """Raise UserError for an object that would be a file and a folder, or whose name is longer than a file's can be."""
+    url = url.rstrip("/")
     for name in names:
         parts = name.split("/")
-        whole_name = f"{url.rstrip('/')}/{name}"
-        if longest := next((part for part in parts if len(os.fsencode(part)) > _MOST_NAME_BYTES), None):
+        num_bytes = max(len(os.fsencode(part)) for part in parts)
+        if num_bytes > _MOST_NAME_BYTES:
             raise UserError(
-                f"{whole_name[:200]}... has a name of {len(os.fsencode(longest))} bytes, and files on this machine "
-                f"have at most {_MOST_NAME_BYTES}; give it a shorter one in the store"
+                f"{url}/{name[:200]}... has a name of {num_bytes} bytes, and files on this machine have at most "
+                f"{_MOST_NAME_BYTES}; give it a shorter one in the store"
             )
         above = ["/".join(parts[:count]) for count in range(len(parts))] if name else []
         if shared := [folder for folder in above if folder in names]:
             raise UserError(
-                f"{url.rstrip('/')}/{shared[0]}".rstrip("/")
-                + f" is an object, and {whole_name} lies in a folder of that name; give one of them another name, "
-                "since a file on this machine cannot also be a folder"
+                f"{f'{url}/{shared[0]}'.rstrip('/')} is an object, and {url}/{name} lies in a folder of that name; "
+                "give one of them another name, since a file on this machine cannot also be a folder"
             )
 
 
