@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 STILL_US = 300_000  # an object that has not moved for this time emits almost no events
 # of any recording that can be read; of two that fit the longer stands first
+BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # of robots
 EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
-    *(".bag", ".mcap", ".db3"),
+    *BAG_SUFFIXES,
 )
 
 

@@ -12,10 +12,14 @@ from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path, with_default_weights
 from rvtssm.commands.weights import say_note
 from rvtssm.config import Config
-from rvtssm.events.tree import find_event_files
+from rvtssm.events.readers.bags import bag_topics, is_bag, split_topic
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.system.extras import check_extra, is_installed
+from rvtssm.records import BAG_SUFFIXES
+from rvtssm.remote.object_store import is_url
+from rvtssm.streaming.event_camera import has_camera
+from rvtssm.streaming.sources import DSEC_EVENTS, find_sources
+from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
 
@@ -43,9 +47,7 @@ def serve(config: Config) -> None:
     checkpoint = weights("float32")
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
-    title += f"; {checkpoint.note}" if checkpoint.note else ""
-    has_camera = is_installed("neuromorphic_drivers")
-    app = build_app(settings, weights, recordings, has_camera, title)
+    app = build_app(settings, weights, recordings, has_camera, title, checkpoint.note or "")
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, reuse_port=False) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
@@ -58,11 +60,28 @@ def serve(config: Config) -> None:
 
 
 def _recordings(where: str | None) -> dict[str, Path]:
-    """Return the recordings that pages may play, by name: a file, or those of a folder."""
+    """Return the recordings that pages may play, by name: a file, or those of a folder, with all topics of its bags."""
     if where is None:
         return {}
-    path = Path(where)
-    found = find_event_files(path) if path.is_dir() else [path]
-    if not found or not all(file.is_file() for file in found):
-        raise UserError(f"recording={where} is no event file and holds none; name a file or a folder, or leave it out")
-    return {file.name: file for file in found}
+    if not is_url(where) and not split_topic(where)[0].exists():
+        raise UserError(f"recording={where} is no file and no folder; name one, or leave it out")
+    found: dict[str, Path] = {}
+    for path in find_sources(where).values():
+        name = split_topic(path)[0].resolve().name
+        if (events := Path(path, DSEC_EVENTS)).is_file():
+            found[name] = events
+        elif len(topics := _topics(Path(path))) > 1:
+            found |= {f"{name}:{topic}": Path(f"{path}:{topic}") for topic in topics}
+        else:
+            found[name] = Path(path)
+    return found
+
+
+def _topics(path: Path) -> list[str]:
+    """Return the topics of events of a bag; none of another file, or of a bag whose opening will tell what is wrong."""
+    if not (path.name.endswith(BAG_SUFFIXES) or is_bag(path)):
+        return []
+    try:
+        return bag_topics(path)
+    except ValueError:
+        return []

@@ -19,9 +19,10 @@ from starlette.requests import ClientDisconnect
 
 from rvtssm.drawing.draw import CLASS_COLORS
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.serve.serve_config import LOOPBACK, MAX_HZ, MIN_HZ, ServeConfig
+from rvtssm.serve.serve_config import LOOPBACK, ServeConfig
 from rvtssm.serve.session import Opening, Session
 from rvtssm.serve.uploads import Uploads
+from rvtssm.system.free_memory import return_freed_memory
 from rvtssm.system.user_error import UserError
 
 _STATIC = Path(__file__).parent / "static"
@@ -38,17 +39,19 @@ def build_app(
     config: ServeConfig,
     weights: Callable[[str], LoadedCheckpoint],
     recordings: dict[str, Path],
-    has_camera: bool,
+    has_camera: Callable[[], bool],
     title: str,
+    note: str = "",
 ) -> FastAPI:
     """Return the application.
 
     `weights` returns the weights in a precision. `recordings` are what a page may play, by name; nothing else of the
-    disk can be reached. `title` says which weights they are.
+    disk can be reached. `has_camera` tells a page that is opened whether a camera is there. `title` says which weights
+    they are, and `note` what to know of them.
     """
     uploads = Uploads(int(config.max_upload_mb * 1e6))
     camera, pages = threading.Lock(), dict[str, Session]()
-    sending: set[str] = set()  # pages whose file is arriving or being checked
+    sending: dict[str, asyncio.Task[Opening]] = {}  # by page: its file is arriving or being checked
     num_arriving = 0  # connections whose session is being made
 
     @contextlib.asynccontextmanager
@@ -73,18 +76,19 @@ def build_app(
             return JSONResponse({"message": "this page is not connected; load it again"}, 404)
         if page_id in sending:
             return JSONResponse({"message": "this page sends a file already; wait for it"}, 409)
-        sending.add(page_id)
         try:
             size = [_side(request.query_params.get(name)) for name in ("height", "width")]
             name = unquote(request.headers.get("x-file-name", ""))
-            opening = await uploads.receive(page_id, name, request.stream(), *size)
+            sending[page_id] = asyncio.create_task(uploads.receive(page_id, name, request.stream(), *size))
+            opening = await sending[page_id]
         except (ValueError, OSError, ClientDisconnect) as error:
             return JSONResponse({"message": getattr(error, "strerror", None) or str(error)}, 400)
-        finally:
-            sending.remove(page_id)
-        if page_id not in pages:  # it was closed meanwhile
-            uploads.delete(page_id)
+        except asyncio.CancelledError:
+            if page_id in pages:  # the server ends
+                raise
             return JSONResponse({"message": "this page was closed"}, 404)
+        finally:
+            sending.pop(page_id, None)
         session.open(opening)
         return JSONResponse({"name": opening.name})
 
@@ -106,20 +110,22 @@ def build_app(
         page_id, num_arriving = secrets.token_urlsafe(16), num_arriving + 1
         try:
             checkpoint = await asyncio.to_thread(weights, "float32")
-            session = pages[page_id] = Session(weights, camera, notify)
+            is_camera_there = await asyncio.to_thread(has_camera)
+            session = pages[page_id] = Session(weights, camera, notify, config)
         finally:
             num_arriving -= 1
         hello = {
             "kind": "hello",
             "page": page_id,
             "title": title,
+            "note": note,
             "class_names": checkpoint.spec.class_names,
             "class_colors": CLASS_COLORS,
             "trained_hz": checkpoint.windows.hz,
-            "window": "shrink" if checkpoint.may_shrink_windows else "slide",
-            "rates": [MIN_HZ, MAX_HZ],
-            "sources": [*recordings] + (["camera"] if has_camera else []),
-            "has_camera": has_camera,
+            "rates": session.rates,
+            "hz": session.hz,
+            "window": session.window or ("shrink" if checkpoint.may_shrink_windows else "slide"),
+            "sources": [*recordings] + (["camera"] if is_camera_there else []),
         }
         sender = asyncio.create_task(_send(socket, session, is_ready))
         try:
@@ -128,7 +134,7 @@ def build_app(
                 command = _parsed(await socket.receive_text())
                 if "open" in command:
                     name = command["open"]
-                    if name == "camera" and has_camera:
+                    if name == "camera" and is_camera_there:
                         session.open(Opening("camera", camera_settings=config.camera_settings))
                     elif isinstance(name, str) and name in recordings:
                         session.open(Opening(name, str(recordings[name])))
@@ -138,6 +144,8 @@ def build_app(
         finally:
             sender.cancel()
             del pages[page_id]
+            if page_id in sending:
+                sending[page_id].cancel()
             threading.Thread(target=_end, args=(session, uploads, page_id)).start()
 
     return app
@@ -157,6 +165,7 @@ def _end(session: Session, uploads: Uploads, page_id: str) -> None:
     """Close a session, which may be computing, and delete its file; a thread does it, because nothing may cancel it."""
     session.close()
     uploads.delete(page_id)
+    return_freed_memory()
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections, Events
-from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ
+from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
 from rvtssm.streaming.event_camera import open_camera
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.live_run import LiveResult, LiveRun
@@ -36,6 +37,7 @@ _MOST_SHOWN = 1 << 21  # events that are kept for it
 _WIDEST_PX = 700  # a wider sensor is shown at half its size
 _LOWEST_SCORE = 0.05  # of boxes that are sent; the page shows those from its threshold on
 _IDLE_S = 0.2
+_END_S = 1.0  # for which the end of a recording is shown, before it begins again
 _MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # that wait; a page may send too fast or not read
 SPEEDS = (0.05, 4.0)  # the slowest and the fastest playing, in seconds of the recording per second
 
@@ -55,13 +57,19 @@ class Session:
     """A page sends commands through `handle`, and `taken` returns what it is to be sent next.
 
     `weights` returns the weights in a precision, `notify` is called from the thread of the session when there is
-    something to take. `camera` is held by the session that uses the camera.
+    something to take. `camera` is held by the session that uses the camera. `config` has what the page begins with.
     """
 
     def __init__(
-        self, weights: Callable[[str], LoadedCheckpoint], camera: threading.Lock, notify: Callable[[], None]
+        self,
+        weights: Callable[[str], LoadedCheckpoint],
+        camera: threading.Lock,
+        notify: Callable[[], None],
+        config: ServeConfig | None = None,
     ) -> None:
+        config = config or ServeConfig()
         self._weights, self._camera, self._notify = weights, camera, notify
+        self._downsample = config.downsample
         self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
         self._lock = threading.Lock()  # of what is to be sent
         self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
@@ -69,10 +77,10 @@ class Session:
         self._run: LiveRun | None = None
         self._opening = Opening("")
         self._opened = ExitStack()
-        windows = weights("float32").windows
-        self._window: str | None = None  # until the viewer chooses
-        self._hz, self._precision, self._speed = float(round(windows.hz)), "float32", 1.0
-        self._is_paused = False
+        self.hz, self.window = config.hz or weights("float32").windows.hz, config.window
+        self.rates = min(self.hz, MIN_HZ), max(self.hz, MAX_HZ)
+        self._precision, self._speed, self._is_paused = "float32", 1.0, False
+        self._ended_s: float | None = None  # when the recording ended that begins again soon
         self._shown: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = deque()
         self._boxes: list[list[float]] = []
         self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # since the last picture
@@ -127,14 +135,18 @@ class Session:
             if act != self._set:
                 self._stop()
             message = " ".join(str(error).split()) or type(error).__name__
-            self._tell(kind="error", message=message.replace(self._opening.path or "\0", self._opening.name))
+            if path := self._opening.path:  # its folder is nobody's business
+                message = message.replace(path, self._opening.name).replace(f"{Path(path).parent}/", "")
+            self._tell(kind="error", message=message, is_playing=self._run is not None)
 
     def _stop(self) -> None:
         self._run = None
         self._opened.close()
         self._shown.clear()
         self._boxes = []
-        self._results.clear()
+        with self._lock:
+            self._results.clear()
+            self._picture = None
 
     def _start(self, opening: Opening) -> None:
         self._stop()
@@ -148,11 +160,13 @@ class Session:
             recording = open_recording(opening.path, opening.height, opening.width)
             self._opened.callback(recording.close)
             source = Replay(recording, opening.name)
-            source.set_speed(self._speed)
-            source.pause(self._is_paused)
+            self._is_paused = False
         self._run = LiveRun(source, lambda: self._detector(source), self._see)
+        if isinstance(source, Replay):
+            self._seek(source, source.first_us)
+            source.set_speed(self._speed)
         duration_s = (source.last_us - source.first_us) / 1e6 if isinstance(source, Replay) else None
-        size = {"height": source.height, "width": source.width}
+        size = {"height": source.height, "width": source.width, "downsample": self._run.detector.downsample}
         self._tell(kind="opened", name=opening.name, duration_s=duration_s, **size)
 
     def _detector(self, source: Any) -> StreamDetector:
@@ -162,20 +176,21 @@ class Session:
             source.height,
             source.width,
             schedule=self._schedule(checkpoint),
+            downsample=self._downsample,
             config=PostprocessConfig(min_score=_LOWEST_SCORE, max_detections=100),
         )
 
     def _schedule(self, checkpoint: LoadedCheckpoint) -> FixedRate:
-        windows = checkpoint.windows_at(self._hz, self._window)
+        windows = checkpoint.windows_at(self.hz, self.window)
         return FixedRate(windows.hz, windows.length_us)
 
     def _set(self, command: dict[str, Any]) -> None:
         """Change settings while it plays. The state of the detector is carried on, except by a jump in time."""
         run, replay = self._run, self._run.source if self._run is not None else None
         if "hz" in command or "window" in command or "precision" in command:
-            self._hz = _number(command.get("hz", self._hz), MIN_HZ, MAX_HZ)
+            self.hz = _number(command.get("hz", self.hz), *self.rates)
             if "window" in command:
-                self._window = _choice(command["window"], ("slide", "shrink"))
+                self.window = _choice(command["window"], ("slide", "shrink"))
             precision = _choice(command.get("precision", self._precision), PRECISIONS)
             checkpoint = self._weights(precision)
             self._precision = precision
@@ -199,26 +214,40 @@ class Session:
                 self._seek(replay, replay.first_us + int(share * (replay.last_us - replay.first_us)))
 
     def _seek(self, replay: Replay, at_us: int) -> None:
+        """Go on at a time, and show what was before it, or at the start what follows, in case nothing plays."""
         replay.seek(at_us)
         self._shown.clear()
-        self._boxes = []
+        self._boxes, self._ended_s = [], None
+        if len(around := replay.between(at_us - _SHOWN_US, max(at_us, replay.first_us + _SHOWN_US))):
+            self._see(around)
 
     def _step(self) -> None:
         assert self._run is not None
         result, source = self._run.step(), self._run.source
         if result is not None:
             self._note(result)
+        now_s = time.monotonic()
         if source.is_ended:
             if not isinstance(source, Replay):
                 raise UserError(source.broke_off or f"{source.name} ended")
-            self._seek(source, source.first_us)  # the recording begins again
-        now_s = time.monotonic()
-        if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and self._run.now_us is not None:
+            self._end(self._run, source, now_s)
+        now_us = source.now_us if isinstance(source, Replay) else self._run.now_us
+        if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and now_us is not None:
             self._picture_at_s = now_s
-            picture = self._drawn(self._run, self._run.now_us)
+            picture = self._drawn(self._run, now_us)
             with self._lock:
                 self._picture = picture
             self._notify()
+
+    def _end(self, run: LiveRun, replay: Replay, now_s: float) -> None:
+        """Compute the window that the end of a recording cuts off; a little later, begin again."""
+        if self._ended_s is None:
+            self._ended_s = now_s
+            last = run.finish(replay.last_us + math.ceil(1e6 / self.hz) + run.detector.windows.includes_end)
+            if last is not None:
+                self._note(last)
+        elif now_s - self._ended_s >= _END_S and not self._is_paused:
+            self._seek(replay, replay.first_us)
 
     def _see(self, events: Events) -> None:
         """Keep the events that the next picture may show."""
@@ -261,16 +290,24 @@ class Session:
             "height": height,
             "width": width,
             "pixel": 1 << half,  # pixels of the sensor along one side of a pixel
+            "notice": self._notice(source, len(cells)),
             "boxes": self._boxes,  # each left, top, right, bottom, class, score
             "results": list(self._results),
-            "hz": self._hz,
-            "step_scale": round(run.detector.windows.hz / self._hz, 4),
+            "hz": self.hz,
+            "step_scale": round(run.detector.windows.hz / self.hz, 4),
             "num_lost": source.num_lost,
             "is_paused": self._is_paused,
         }
         self._results.clear()
         head = json.dumps(header).encode()
         return len(head).to_bytes(4, "little") + head + zlib.compress((darker << 4 | brighter).tobytes(), 1)
+
+    def _notice(self, source: Any, num_shown: int) -> str:
+        """Say why a picture is empty, or has no boxes; empty if there is nothing to say."""
+        if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
+            ms = (source.last_us - source.first_us) / 1000
+            return f"the recording has {ms:.3g} ms of events, less than one window of {1000 / self.hz:.3g} ms"
+        return "" if num_shown else f"no events in {_SHOWN_US / 1000:g} ms"
 
     def _tell(self, **message: Any) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from rvtssm.system.cache import cache_folder
 from rvtssm.system.user_error import UserError
 
 _CHECK_S = 120.0
+_SILENCE_S = 30.0  # of a page that sends a file
 _MOST_NAME = 80  # letters
 
 
@@ -36,7 +37,7 @@ class Uploads:
     async def receive(
         self, page: str, name: str, content: AsyncIterator[bytes], height: int | None, width: int | None
     ) -> Opening:
-        """Store a file and check it. Raise ValueError for one that is too large or cannot be read to its end."""
+        """Store a file and check it. Raise ValueError if it is too large, stalls or cannot be read to its end."""
         suffix = next((suffix for suffix in EVENT_SUFFIXES if name.lower().endswith(suffix)), "")
         self.delete(page)
         folder = self.folder / page
@@ -45,7 +46,7 @@ class Uploads:
         shown = "".join(letter if letter.isprintable() else "?" for letter in name)[:_MOST_NAME] or "the file"
         try:
             with open(path, "wb") as file:
-                async for part in content:
+                async for part in _arriving(content, shown):
                     num_bytes += len(part)
                     if num_bytes > self.max_bytes:
                         raise UserError(
@@ -66,6 +67,17 @@ class Uploads:
     def close(self) -> None:
         """Delete all files."""
         _remove(self.folder)
+
+
+async def _arriving(content: AsyncIterator[bytes], name: str) -> AsyncIterator[bytes]:
+    """Yield the parts of a file. Raise UserError if none comes for too long: it would block its page for ever."""
+    while True:
+        try:
+            yield await asyncio.wait_for(anext(content), _SILENCE_S)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise UserError(f"nothing of {name} has arrived for {_SILENCE_S:g} s; send it again") from None
 
 
 def _remove(folder: Path) -> None:

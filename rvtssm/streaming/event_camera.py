@@ -22,7 +22,7 @@ import yaml
 from rvtssm.events.readers import ReadFaults
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.records import Events
-from rvtssm.system.extras import check_extra
+from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -158,6 +158,18 @@ class Camera:
             arrivals.append(Arrival(part, None, arrived_s, is_restart))
         self.num_events += len(t)
         return arrivals
+
+
+def has_camera() -> bool:
+    """Return whether a camera is connected, as far as the system tells."""
+    if not is_installed("neuromorphic_drivers"):
+        return False
+    import neuromorphic_drivers as drivers
+
+    try:
+        return bool(drivers.list_devices())
+    except RuntimeError:  # what the package raises where there is no USB
+        return False
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rvtssm.records import Events
-from rvtssm.streaming.event_camera import Arrival
+from rvtssm.streaming.event_camera import NO_EVENTS, Arrival
 from rvtssm.streaming.live import LiveWindow, StreamDetector
 
 _LONGEST_DRAIN_S = 0.5  # taking in what has arrived; if it takes longer, events arrive faster than they can be read
@@ -97,6 +97,11 @@ class LiveRun:
         self.num_computed += 1
         self.num_passed += window.num_passed
         return LiveResult(window, max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0))
+
+    def finish(self, until_us: int) -> LiveResult | None:
+        """Compute the last window of a source that has ended: nothing happens until this time. None if none closes."""
+        self._take(Arrival(NO_EVENTS, until_us, self.source.clock()))
+        return self.compute()
 
     def _take(self, arrival: Arrival) -> None:
         if arrival.is_restart and self.now_us is not None:

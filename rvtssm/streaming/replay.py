@@ -75,6 +75,10 @@ class Replay:
         self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
         self._set_pace()
 
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events of the recording with start_us <= t < end_us, wherever it plays."""
+        return self._recording.between(start_us, end_us)
+
     def arrivals(self) -> list[Arrival]:
         """Return the events that are due, or nothing after a short wait."""
         due_us = self._now_us if self._is_paused else self._due_us()

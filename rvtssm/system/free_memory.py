@@ -1,5 +1,7 @@
-"""Refuses work that does not fit in memory before it fills the machine."""
+"""Refuses work that does not fit in memory before it fills the machine, and gives memory back that was freed."""
 
+import contextlib
+import ctypes
 import re
 from pathlib import Path
 
@@ -12,6 +14,12 @@ def check_memory(num_bytes: int, what: str) -> None:
     """Raise ValueError if so many bytes are not free. `what` needs them; the message ends with what to make smaller."""
     if num_bytes > _SMALL and (free := _free_bytes()) is not None and num_bytes > free:
         raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, {free / 1e9:.3g} GB are free")
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system, where the C library keeps it for the thread that used it (glibc)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _free_bytes() -> int | None:

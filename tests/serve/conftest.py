@@ -1,9 +1,15 @@
-"""The fixtures of tests/live_examples.py, and two recordings that pages can play."""
+"""The fixtures of tests/live_examples.py, two recordings that pages can play, and a server that they connect to."""
+
+import socket
+import threading
 
 import pytest
+import uvicorn
 from live_examples import draw_events, live_checkpoint  # noqa: F401
 
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.serve.serve_config import ServeConfig
+from rvtssm.serve.server import build_app
 
 HEIGHT, WIDTH = 48, 64
 
@@ -27,3 +33,17 @@ def weights(live_checkpoint):  # noqa: F811
 
     set_precision(found["bf16"].detector, "bf16")
     return found.__getitem__
+
+
+@pytest.fixture(scope="module")
+def address(weights, recordings):
+    """A server in this process."""
+    note = "trained on simulation only"
+    app = build_app(ServeConfig(max_upload_mb=1), weights, recordings, lambda: False, "small s5", note)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()

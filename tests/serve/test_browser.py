@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import threading
 import time
+from itertools import pairwise
 
 import pytest
-import uvicorn
 
-from rvtssm.serve.serve_config import ServeConfig
-from rvtssm.serve.server import build_app
+from rvtssm.serve import session, uploads
 from rvtssm.system.cache import cache_folder
 
 CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""
@@ -24,19 +21,6 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update"),
 )
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium; install it, or name it by RVTSSM_CHROMIUM")
-
-
-@pytest.fixture(scope="module")
-def address(weights, recordings):
-    """A server in this process."""
-    app = build_app(ServeConfig(max_upload_mb=1), weights, recordings, has_camera=False, title="small s5")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +45,7 @@ def open_page(address, browser):
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
         page.goto(address)
-        until(page, "document.getElementById('step').textContent.includes('ms')")
+        until(page, "document.getElementById('step').textContent !== '–'")
         return page
 
     yield make
@@ -137,6 +121,67 @@ def test_the_keyboard_does_everything(open_page):
     assert {"threshold", "speed", "window", "precision"} <= set(seen)
 
 
+def slow(function, seconds):
+    def later(*arguments):
+        time.sleep(seconds)
+        return function(*arguments)
+
+    return later
+
+
+def test_what_the_page_waits_for_is_said_and_numbers_of_before_are_gone(open_page, recordings, monkeypatch):
+    page = open_page()
+    monkeypatch.setattr(session, "open_recording", slow(session.open_recording, 1))
+    page.select_option("#source", "two_td.dat")
+    assert page.inner_text("#busy") == "opening two_td.dat …"
+    for name in ("step", "lag", "done", "count"):
+        assert page.inner_text(f"#{name}") == "–"
+    assert page.inner_text("#time") == "0.00 s" and colours(page)[0] == 1
+    until(page, "document.getElementById('busy').hidden && document.getElementById('step').textContent !== '–'")
+
+    async def check(*_):
+        await uploads.asyncio.sleep(2)
+
+    monkeypatch.setattr(uploads, "_check", check)
+    content = recordings["one_td.dat"].read_bytes()
+    page.set_input_files("#file", {"name": "own_td.dat", "mimeType": "", "buffer": content})
+    until(page, r"/^checking own_td.dat … \d s$/.test(document.getElementById('busy').innerText.trim())")
+    until(page, "document.getElementById('source').value == 'uploaded' && document.getElementById('busy').hidden")
+
+
+def test_a_recording_that_cannot_be_opened_leaves_no_black_picture(open_page, recordings):
+    page = open_page()
+    hidden = recordings["two_td.dat"].rename(recordings["two_td.dat"].with_suffix(".hidden"))
+    try:
+        page.select_option("#source", "two_td.dat")
+        page.wait_for_selector("#message:not([hidden])")
+    finally:
+        hidden.rename(recordings["two_td.dat"])
+    assert page.inner_text("#message") == "two_td.dat is not a file; give an event recording"
+    assert page.is_visible("#empty") and page.is_hidden("#busy") and page.is_disabled("#play")
+    page.select_option("#source", "one_td.dat")
+    until(page, "document.getElementById('empty').hidden && document.getElementById('step').textContent !== '–'")
+
+
+def test_numbers_fit_their_tiles_and_the_slider_has_some(open_page):
+    page = open_page(viewport={"width": 1280, "height": 900})
+    page.keyboard.press("Space")
+    page.wait_for_timeout(300)
+    widths = page.evaluate(
+        """() => [...document.querySelectorAll(".tiles dd, .tiles dt")].map((one) => {
+          if (one.tagName === "DD") one.textContent = "12345";
+          return [one.scrollWidth, one.clientWidth];
+        })"""
+    )
+    assert len(widths) == 8 and all(wanted <= there for wanted, there in widths), widths
+    assert page.inner_text("#rate-ticks").split() == ["5", "20", "50", "100", "150", "200"]
+    edges = page.evaluate(
+        "[...document.querySelectorAll('#rate-ticks span')].map((one) => one.getBoundingClientRect()).map("
+        "({left, right}) => [left, right])"
+    )
+    assert all(before[1] < after[0] for before, after in pairwise(edges)), edges
+
+
 def test_a_broken_file_is_one_line_and_a_good_one_plays(open_page, recordings):
     page = open_page()
     page.set_input_files("#file", {"name": "broken.raw", "mimeType": "", "buffer": b"% evt 3.0\n% end\nno events"})
@@ -172,6 +217,10 @@ def test_two_tabs_do_not_disturb_each_other(open_page):
 def test_a_phone_shows_everything_in_the_dark_and_in_the_light(open_page, scheme, ground):
     page = open_page(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.inner_text("#note") == "trained on simulation only"
+    assert page.evaluate(
+        "(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.getElementById('note'))"
+    )
     too_small = page.evaluate(
         """() => [...document.querySelectorAll("button, select, input[type=range], summary, .file")]
           .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 24).map((one) => one.id)"""

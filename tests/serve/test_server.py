@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import re
 import socket
 import threading
 import time
 import zlib
+from contextlib import closing
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -17,12 +22,17 @@ from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from rvtssm.commands import cli
+from rvtssm.commands.serve import _recordings
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.index import index_path
+from rvtssm.records import Events
+from rvtssm.serve import uploads
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 from rvtssm.serve.session import Opening, Session
 from rvtssm.system.cache import cache_folder
+from tests.events.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
 
 HEIGHT, WIDTH = 48, 64
 LOCAL, SESSION = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/session"
@@ -39,9 +49,9 @@ def picture_of(data: bytes) -> tuple[dict, np.ndarray]:
 class Page:
     """What a page would see of a session."""
 
-    def __init__(self, weights, camera=None) -> None:
+    def __init__(self, weights, camera=None, config=None) -> None:
         self.ready = threading.Event()
-        self.session = Session(weights, camera or threading.Lock(), self.ready.set)
+        self.session = Session(weights, camera or threading.Lock(), self.ready.set, config)
         self.messages: list[dict] = []
         self.pictures: list[tuple[dict, np.ndarray]] = []
 
@@ -51,7 +61,7 @@ class Page:
     def __exit__(self, *error: object) -> None:
         self.session.close()
 
-    def until(self, is_done, seconds=20.0):
+    def until(self, is_done, seconds=60.0):
         """Take what the session sends until a condition on this page holds."""
         until_s = time.monotonic() + seconds
         while not is_done(self):
@@ -78,7 +88,10 @@ def test_a_page_sees_events_boxes_and_delays(weights, recordings):
         page.session.open(opened("one", path))
         page.until(lambda page: len(page.results()) >= 8 and len(page.pictures) > 8)
     assert page.messages == [
-        {"kind": "opened", "name": "one", "duration_s": pytest.approx(3, abs=0.01), "height": HEIGHT, "width": WIDTH}
+        {
+            **{"kind": "opened", "name": "one", "duration_s": pytest.approx(3, abs=0.01)},
+            **{"height": HEIGHT, "width": WIDTH, "downsample": 1},
+        }
     ]
     header, counts = page.pictures[-1]
     now_us = 1_000_000 + round(1e6 * header["t_s"])
@@ -135,7 +148,7 @@ def test_a_wrong_setting_is_told_and_playing_goes_on(weights, recordings, comman
         page.until(lambda page: page.pictures)
         page.session.handle(command)
         page.until(lambda page: len(page.messages) == 2)
-        assert message in page.messages[1]["message"]
+        assert message in page.messages[1]["message"] and page.messages[1]["is_playing"]
         start = len(page.pictures)
         page.until(lambda page: len(page.pictures) > start + 2)
 
@@ -162,9 +175,91 @@ def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings
     with Page(weights) as page:
         page.session.open(opened("gone.dat", tmp_path / "gone.dat"))
         page.until(lambda page: page.messages)
-        assert page.messages[0] == {"kind": "error", "message": "gone.dat is not a file; give an event recording"}
+        message = "gone.dat is not a file; give an event recording"
+        assert page.messages[0] == {"kind": "error", "message": message, "is_playing": False}
         page.session.open(opened("one", recordings["one_td.dat"]))
         page.until(lambda page: page.pictures)
+
+
+def written(path, draw_events, num_events, duration_us):
+    write_dat(path, draw_events(num_events, 1_000_000, duration_us, 0), HEIGHT, WIDTH)
+    return path
+
+
+def test_a_recording_shorter_than_a_window_shows_its_events_boxes_and_why(weights, draw_events, tmp_path):
+    path = written(tmp_path / "short_td.dat", draw_events, 2_000, 20_000)
+    with Page(weights) as page:
+        page.session.open(opened("short", path))
+        page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
+        header, counts = page.pictures[-1]
+        assert counts.sum() > 1_000 and header["t_s"] < 0.021
+        assert header["notice"] == "the recording has 20 ms of events, less than one window of 50 ms"
+        page.session.handle({"hz": 200})
+        page.until(lambda page: page.pictures[-1][0]["hz"] == 200 and not page.pictures[-1][0]["notice"])
+        page.until(lambda page: page.pictures[-1][0]["t_s"] < header["t_s"])  # it begins again
+
+
+def test_the_last_window_is_computed_though_the_recording_ends_in_it(weights, recordings):
+    with Page(weights) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.session.handle({"seek": 0.98})
+        page.until(lambda page: any(end > 4.0 for end, *_ in page.results()))
+        at_end = [counts.sum() for header, counts in page.pictures if header["t_s"] > 2.99]
+        page.until(lambda page: page.pictures[-1][0]["t_s"] < 1)
+        assert at_end and min(at_end) > 0
+
+
+def test_a_place_without_events_is_said(weights, draw_events, tmp_path):
+    parts = [draw_events(2_000, *span, 0) for span in ((1_000_000, 100_000), (1_600_000, 100_000))]
+    path = tmp_path / "gap_td.dat"
+    write_dat(
+        path, Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in "txyp")), HEIGHT, WIDTH
+    )
+    with Page(weights) as page:
+        page.session.open(opened("gap", path))
+        page.until(lambda page: page.pictures and page.pictures[-1][0]["t_s"] > 0.65)
+    for header, counts in page.pictures:
+        assert header["notice"] == ("" if counts.any() else "no events in 40 ms")
+    assert {header["notice"] == "" for header, _ in page.pictures} == {True, False}
+
+
+def test_a_paused_page_shows_the_place_that_it_goes_to_and_another_recording_plays(weights, recordings):
+    path = recordings["one_td.dat"]
+    with Page(weights) as page:
+        page.session.open(opened("one", path))
+        page.session.handle({"paused": True})
+        for share in (0.5, 0.0):
+            page.session.handle({"seek": share})
+            time.sleep(0.1)
+            start = len(page.pictures)
+            page.until(lambda page, start=start: len(page.pictures) > start + 2)
+            header, counts = page.pictures[-1]
+            assert header["t_s"] == pytest.approx(3 * share, abs=0.01) and header["is_paused"] and not header["notice"]
+            assert 200 < counts.sum() < 400  # 267 events in 40 ms
+        page.session.open(opened("two", recordings["two_td.dat"]))
+        page.until(lambda page: len(page.messages) == 2 and page.results())
+        assert not page.pictures[-1][0]["is_paused"]
+
+
+def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
+    config = ServeConfig(hz=250, window="slide", downsample=2)
+    with Page(weights, config=config) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.until(lambda page: page.pictures)
+        detector = page.session._run.detector
+        assert (detector.schedule.hz, detector.schedule.length_us, detector.downsample) == (250, 50_000, 2)
+        page.session.handle({"hz": 1e9})
+        page.until(lambda page: page.pictures[-1][0]["hz"] == 250)
+        assert page.messages[0]["downsample"] == 2
+    with client_of(weights, recordings, hz=250, window="slide") as client, client.websocket_connect(SESSION) as socket:
+        hello = json.loads(socket.receive_text())
+        assert (hello["hz"], hello["window"], hello["rates"]) == (250, "slide", [5, 250])
+    for words, message in (
+        ({"hz": 0}, "serve.hz=0 must be positive"),
+        ({"window": "open"}, "choose from shrink, slide"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ServeConfig(**words)
 
 
 def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
@@ -232,8 +327,8 @@ def real_time(following):
 # connections
 
 
-def client_of(weights, recordings, **settings):
-    app = build_app(ServeConfig(**settings), weights, recordings, has_camera=False, title="small")
+def client_of(weights, recordings, has_camera=False, **settings):
+    app = build_app(ServeConfig(**settings), weights, recordings, lambda: has_camera, "small", "of a test")
     return TestClient(app, base_url=LOCAL)
 
 
@@ -249,6 +344,7 @@ def test_a_page_connects_and_plays(weights, recordings):
     with client_of(weights, recordings) as client, client.websocket_connect(SESSION) as socket:
         hello = json.loads(socket.receive_text())
         assert (hello["class_names"], hello["trained_hz"], hello["rates"]) == (["car", "pedestrian"], 20, [5, 200])
+        assert (hello["title"], hello["note"], hello["hz"], hello["window"]) == ("small", "of a test", 20, "shrink")
         assert hello["sources"] == ["one_td.dat", "two_td.dat"]
         socket.send_text(json.dumps({"open": "/etc/passwd"}))
         socket.send_text(json.dumps({"open": "two_td.dat"}))
@@ -315,6 +411,30 @@ def test_a_connection_of_another_site_is_refused(weights, recordings):
             assert json.loads(socket.receive_text())["kind"] == "hello"
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_camera_is_offered_where_there_is_one(weights, recordings, is_there):
+    with client_of(weights, recordings, is_there) as client, client.websocket_connect(SESSION) as socket:
+        assert ("camera" in json.loads(socket.receive_text())["sources"]) == is_there
+
+
+def test_recordings_of_a_folder_are_files_bags_and_their_topics(draw_events, tmp_path):
+    pytest.importorskip("rosbags")
+    events = draw_events(2_000, 0, 100_000, 0)
+    written(tmp_path / "a_td.dat", draw_events, 10, 1_000)
+    write_events(tmp_path / "bag", events, "db3", size_hw=(HEIGHT, WIDTH))
+    store = typestore_of("ros1")
+    messages = [(1, message_of(store, DVS, events, "", (HEIGHT, WIDTH)))]
+    write_bag(tmp_path / "two.bag", {"/left": messages, "/right": messages}, store, "ros1")
+    (tmp_path / "broken.mcap").write_bytes(b"no bag")
+    (tmp_path / "note.txt").touch()
+    found = _recordings(str(tmp_path))
+    assert sorted(found) == ["a_td.dat", "bag", "broken.mcap", "two.bag:/left", "two.bag:/right"]
+    for name in ("bag", "two.bag:/right"):
+        with closing(open_recording(found[name])) as recording:
+            assert recording.num_events == len(events)
+    assert list(_recordings(str(found["two.bag:/left"]))) == ["two.bag"]
+
+
 # uploads
 
 
@@ -360,6 +480,57 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
     assert not killed.exists() and not index.exists()
 
 
+def until(is_done, seconds=60.0):
+    until_s = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def opened_uploads():
+    """The files of uploads that this process has open."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [link for link in links if "/uploads/" in link]
+
+
+def test_an_upload_ends_with_its_page(address):
+    client = pytest.importorskip("websockets.sync.client")
+    where = urlsplit(address)
+    with client.connect(f"ws://{where.netloc}/session") as page:
+        name = json.loads(page.recv())["page"]
+        sending = socket.create_connection((where.hostname, where.port))
+        head = f"POST /upload/{name} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: 9000\r\n\r\n"
+        sending.sendall(head.encode() + b"the rest never comes")
+        until(opened_uploads)
+    with sending:
+        until(lambda: not opened_uploads() and not stored())
+        assert b" 404 " in sending.recv(100)
+
+
+def test_an_upload_that_stalls_does_not_block_its_page(monkeypatch):
+    async def stalled():
+        yield b"begun"
+        await asyncio.sleep(60)
+
+    async def complete():
+        yield b"whole"
+
+    async def whole(*_) -> None:
+        pass
+
+    monkeypatch.setattr(uploads, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(uploads, "_check", whole)
+    files = uploads.Uploads(100)
+    with pytest.raises(ValueError, match=r"^nothing of a\.dat has arrived for 0\.1 s; send it again$"):
+        asyncio.run(files.receive("page", "a.dat", stalled(), None, None))
+    assert stored() == []
+    assert asyncio.run(files.receive("page", "a.dat", complete(), None, None)).name == "a.dat"
+    files.close()
+
+
 # the command
 
 
@@ -378,7 +549,8 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
         socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    assert cli.main(["serve", "checkpoint=best.ckpt", f"host='{host}'", "port=0", "token='a+b&c#d'"]) == 0
+    words = ["serve", "checkpoint=best.ckpt", f"host='{host}'", "port=0", "token='a+b&c#d'"]
+    assert cli.main([*words, "hz=100", "window=slide", "downsample=2"]) == 0
     (address,) = asked
     assert address[0] == host
     shown = f"[{host}]" if ":" in host else host
@@ -393,7 +565,8 @@ def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, cap
         ([], "checkpoint=FILE is needed"),
         (["checkpoint=nobody"], "there are no weights named 'nobody', and no such file; this installation has none"),
         (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999 must lie between 0 and 65535"),
-        (["checkpoint=a.ckpt", f"recording={tmp_path}"], "is no event file and holds none"),
+        (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording"),
+        (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw is no file and no folder; name one, or leave it"),
         (["checkpoint=a.ckpt", "max_pages=0"], "serve.max_pages=0 must be at least 1"),
     ):
         assert cli.main(["serve", *words]) == 2

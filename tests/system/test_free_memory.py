@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from rvtssm.commands.checks import check
@@ -9,7 +14,7 @@ from rvtssm.commands.cli import compose
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings
-from rvtssm.system.free_memory import check_memory
+from rvtssm.system.free_memory import check_memory, return_freed_memory
 
 
 def test_only_what_is_free_is_given():
@@ -24,3 +29,16 @@ def test_a_hundred_thousand_bins_are_refused_at_once(monkeypatch):
         FrameCounter(WindowSettings(num_bins=100_000), frame_pixels(240, 304, 1))
     with pytest.raises(ValueError, match=r"training .* parameters; use fewer num_bins or a smaller model: that takes"):
         check(compose(["windows.num_bins=100000", "model=base"]))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library of Linux is the one that keeps memory")
+def test_freed_memory_goes_back_to_the_system():
+    blocks = [np.ones(1 << 13) for _ in range(2_000)]  # 128 MiB in parts that are too small to be mapped
+    filled = resident_bytes()
+    del blocks[:-1]
+    return_freed_memory()
+    assert resident_bytes() < filled - (100 << 20)

@@ -59,7 +59,7 @@ class BagRecording(Recording):
         return sum(size for _, size, _ in self._files)
 
     def _open(self) -> Any:
-        return _Bag(self.path, self.topic)
+        return _Bag(self.path).choose(self.topic)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         bag, kept = self._file(), 0
@@ -88,12 +88,19 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
     Raise ValueError if the bag is damaged or has no events, if the topic is missing, or without the package `rosbags`.
     """
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
-    with closing(_Bag(path, topic)) as bag:
+    with closing(_Bag(path).choose(topic)) as bag:
         if not bag.num_messages:
             raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
         return BagRecording(path, *sensor_size(path, in_file, (height, width)), bag, first)
+
+
+def bag_topics(path: Path) -> list[str]:
+    """Return the topics of events of a bag. Raise ValueError if it has none or is damaged, or without `rosbags`."""
+    check_extra(f"{path} is a bag, which", "bags", "rosbags")
+    with closing(_Bag(path / BAG_METADATA if path.is_dir() else path)) as bag:
+        return bag.topics()
 
 
 def split_topic(path: Path | str) -> tuple[Path, str | None]:
@@ -126,7 +133,7 @@ def _check_size(path: Path) -> None:
 class _Bag:
     """An opened bag that reads the messages of a topic in the order of their log times, from any message on."""
 
-    def __init__(self, path: Path, topic: str | None) -> None:
+    def __init__(self, path: Path) -> None:
         from rosbags import rosbag1, rosbag2  # an optional package
 
         self._path = path
@@ -144,6 +151,12 @@ class _Bag:
             else:
                 self._reader = rosbag2.Reader(path.parent)
             self._reader.open()
+        self._messages: Iterator[Any] = iter(())
+        self._place = self._next_place = (-1, -1)
+        self._message: tuple[int, EventMessage] | None = None
+
+    def choose(self, topic: str | None) -> "_Bag":
+        """Read this topic from now on, or the only one of events; raise UserError if it is not known which one."""
         try:
             self.topic = self._topic(topic)
             self._connections = [each for each in self._reader.connections if each.topic == self.topic]
@@ -151,15 +164,13 @@ class _Bag:
         except BaseException:
             self.close()
             raise
-        self._messages: Iterator[Any] = iter(())
-        self._place = self._next_place = (-1, -1)
-        self._message: tuple[int, EventMessage] | None = None
+        return self
 
     def _errors(self) -> Any:
         return file_errors(self._path, " cannot be read as a bag", errors=(Exception,))
 
-    def _topic(self, asked: str | None) -> str:
-        """Return the topic to read; raise UserError if it is not known which one."""
+    def topics(self) -> list[str]:
+        """Return the topics of events; raise UserError if there is none."""
         kinds: dict[str, str] = {each.topic: each.msgtype for each in self._reader.connections}
         topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
         if not topics:
@@ -168,6 +179,10 @@ class _Bag:
                 f"{self._path} has no topic of events but {others}; events are messages of the types "
                 f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}"
             )
+        return topics
+
+    def _topic(self, asked: str | None) -> str:
+        topics = self.topics()
         if asked is not None and asked not in topics:
             raise UserError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
         if asked is None and len(topics) > 1:

@@ -2,12 +2,13 @@
 
 const PLOTTED_MS = 15_000;
 const SPEEDS = [0.05, 0.1, 0.25, 0.5, 1, 2, 4];
+const TICKS_HZ = [20, 50, 100, 150, 200];
 const at = (id) => document.getElementById(id);
 const query = location.search;
 
 const state = {
-  socket: null, page: null, classNames: [], classColors: [], trainedHz: 20, hasCamera: false,
-  name: "", duration: null, isPaused: false, isSeeking: false,
+  socket: null, page: null, classNames: [], classColors: [], trainedHz: 20,
+  name: "", duration: null, downsample: 1, isPaused: false, isSeeking: false, numOpened: 0,
   title: "", picture: null, pixels: null, results: [], threshold: 0.3,
 };
 
@@ -54,6 +55,7 @@ function connect() {
   socket.onclose = () => {
     at("weights").textContent = "not connected";
     for (const id of ["source", "file", "play", "seek"]) at(id).disabled = true;
+    busy("");
     if (at("message").hidden) say("The connection to the server has ended. Load the page again.");
   };
   state.socket = socket;
@@ -72,21 +74,26 @@ function onMessage(message) {
   if (message.kind === "hello") {
     Object.assign(state, {
       page: message.page, classNames: message.class_names, trainedHz: message.trained_hz,
-      classColors: message.class_colors, hasCamera: message.has_camera,
+      classColors: message.class_colors,
     });
-    at("weights").textContent = state.title = message.title;
-    [at("rate").min, at("rate").max] = message.rates;
-    at("rates").replaceChildren(...[20, 50, 100, 150, 200].map((hz) => new Option(`${hz}`, hz)));
-    at("rate").value = Math.round(message.trained_hz);
+    at("weights").textContent = message.title;
+    at("note").textContent = message.note;
+    at("note").hidden = !message.note;
+    showTicks(...message.rates);
+    at("rate").value = message.hz;
     document.querySelector(`[name=window][value=${message.window}]`).checked = true;
     at("source").replaceChildren(new Option("choose …", ""), ...message.sources.map((name) => new Option(name, name)));
     at("source").disabled = at("file").disabled = false;
     showRate();
     if (message.sources.length && message.sources[0] !== "camera") open(message.sources[0]);
   } else if (message.kind === "opened") {
-    Object.assign(state, { name: message.name, duration: message.duration_s, results: [], picture: null });
+    clear();
+    Object.assign(state, { name: message.name, duration: message.duration_s, downsample: message.downsample });
     say("");
+    busy("");
     at("empty").hidden = true;
+    if (message.duration_s !== null) showPaused(false);
+    showRate();
     at("play").disabled = at("seek").disabled = message.duration_s === null;
     at("speed-field").hidden = message.duration_s === null;
     at("canvas").style.aspectRatio = `${message.width} / ${message.height}`;
@@ -95,10 +102,29 @@ function onMessage(message) {
     at("source").value = known ? message.name : "uploaded";
   } else if (message.kind === "error") {
     say(message.message);
+    busy("");
+    if (message.is_playing) return;
+    clear();
+    at("empty").hidden = false;
+    at("play").disabled = at("seek").disabled = true;
   }
 }
 
+// Forget what is of the recording before.
+function clear() {
+  Object.assign(state, { results: [], picture: null, pixels: null, duration: null, numOpened: state.numOpened + 1 });
+  const canvas = at("canvas");
+  canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  for (const name of ["step", "lag", "done", "count"]) at(name).textContent = "–";
+  at("done").parentElement.classList.remove("late");
+  at("caption").textContent = at("notice").textContent = "";
+  at("time").textContent = "0.00 s";
+  at("seek").value = 0;
+  drawPlot();
+}
+
 async function onPicture(data) {
+  const { numOpened } = state;
   const length = new DataView(data).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
   const packed = new Blob([new Uint8Array(data, 4 + length)]).stream();
@@ -106,6 +132,7 @@ async function onPicture(data) {
   for (const [, step, lag, passed] of header.results) state.results.push({ now, step, lag, passed });
   while (state.results.length && state.results[0].now < now - PLOTTED_MS) state.results.shift();
   const pixels = await new Response(packed.pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+  if (numOpened !== state.numOpened) return;
   state.picture = header;
   state.pixels = new Uint8Array(pixels);
   requestAnimationFrame(() => { drawPicture(); drawPlot(); showNumbers(); });
@@ -113,7 +140,19 @@ async function onPicture(data) {
 
 function open(name) {
   say("");
-  if (name && name !== "uploaded") send({ open: name });
+  if (!name || name === "uploaded") return;
+  clear();
+  at("empty").hidden = true;
+  busy(`opening ${name} …`);
+  send({ open: name });
+}
+
+// Say over the picture what the page waits for; without a share of the work that is done, the bar only moves.
+function busy(text, share = null) {
+  at("busy").hidden = !text;
+  at("busy-text").textContent = text;
+  if (share === null) at("busy-share").removeAttribute("value");
+  else at("busy-share").value = share;
 }
 
 // ---- drawing
@@ -141,7 +180,8 @@ function drawPicture() {
   for (const box of boxes.toReversed()) drawBox(context, box, scale / pixel);
   const taken = [];
   for (const box of boxes) taken.push(drawTag(context, box, scale / pixel, taken));
-  at("caption").textContent = `${picture.t_s.toFixed(2)} s · ${picture.hz} Hz`;
+  at("caption").textContent = `${picture.t_s.toFixed(2)} s · ${rounded(picture.hz)} Hz`;
+  at("notice").textContent = picture.notice;
   canvas.setAttribute("aria-label", `Events with ${boxes.length} boxes`);
 }
 
@@ -186,6 +226,7 @@ function drawPlot() {
   [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
   const probe = at("plot").parentElement;
+  if (!width) return;
   const color = (name) => { probe.style.color = `var(${name})`; return getComputedStyle(probe).color; };
   const [quiet, line, step, lag] = ["--quiet", "--line", "--step", "--lag"].map(color);
   probe.style.color = "";
@@ -233,7 +274,8 @@ function niceStep(least) {
 // ---- numbers
 
 const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
-const ms = (value) => `${value < 100 ? value.toFixed(1) : Math.round(value)} <small>ms</small>`;
+const rounded = (value) => Number(value.toPrecision(3));
+const ms = (value) => (value < 100 ? value.toFixed(1) : `${Math.round(value)}`);
 
 function showNumbers() {
   const { picture, results, duration } = state;
@@ -241,10 +283,10 @@ function showNumbers() {
   const recent = results.filter((result) => result.now > performance.now() - 2000);
   if (recent.length) {
     const passed = recent.reduce((sum, result) => sum + result.passed, 0);
-    at("step").innerHTML = ms(median(recent.map((result) => result.step)));
-    at("lag").innerHTML = ms(median(recent.map((result) => result.lag)));
+    at("step").textContent = ms(median(recent.map((result) => result.step)));
+    at("lag").textContent = ms(median(recent.map((result) => result.lag)));
     const share = recent.length / (recent.length + passed);
-    at("done").innerHTML = `${Math.round(100 * share)} <small>%</small>`;
+    at("done").textContent = `${Math.round(100 * share)}`;
     at("done").title = `of the windows that closed; ${passed} of the last two seconds were passed over`;
     at("done").parentElement.classList.toggle("late", share < 0.99);
   }
@@ -259,31 +301,49 @@ function showNumbers() {
 
 function showRate() {
   const hz = Number(at("rate").value);
-  const stride = Number((1000 / hz).toPrecision(3));
-  at("rate-value").innerHTML = `<b>${hz}</b> Hz`;
-  at("rate").setAttribute("aria-valuetext", `${hz} hertz`);
-  const scale = Number((state.trainedHz / hz).toPrecision(3));
-  at("rate-note").textContent = `a window every ${stride} ms; time step of the model × ${scale}`;
+  at("rate-value").innerHTML = `<b>${rounded(hz)}</b> Hz`;
+  at("rate").setAttribute("aria-valuetext", `${rounded(hz)} hertz`);
+  const reduced = state.downsample > 1 ? `; the picture of the sensor is reduced by ${state.downsample}` : "";
+  at("rate-note").textContent =
+    `a window every ${rounded(1000 / hz)} ms; time step of the model × ${rounded(state.trainedHz / hz)}${reduced}`;
   const isSliding = document.querySelector("[name=window]:checked").value === "slide";
-  at("window-note").textContent = isSliding ? "as long as in training" : "as long as the stride";
+  at("window-note").textContent = isSliding
+    ? "at every rate as long as in training, so that they overlap at high rates"
+    : "as long as from one to the next, so that they are shorter at high rates";
+}
+
+function showTicks(lowest, highest) {
+  [at("rate").min, at("rate").max] = [lowest, highest];
+  const shown = [lowest, ...TICKS_HZ.filter((hz) => hz > lowest && hz < highest), highest];
+  at("rates").replaceChildren(...shown.map((hz) => new Option("", hz)));
+  at("rate-ticks").replaceChildren(...shown.map((hz) => {
+    const tick = document.createElement("span");
+    tick.textContent = rounded(hz);
+    tick.style.setProperty("--at", (hz - lowest) / (highest - lowest));
+    return tick;
+  }));
 }
 
 // ---- controls
 
 function setRate(hz) {
-  at("rate").value = hz;
+  at("rate").value = Math.round(hz);
   showRate();
   send({ hz: Number(at("rate").value) });
 }
 
 function setPaused(isPaused) {
-  state.isPaused = isPaused;
-  at("play").textContent = isPaused ? "▶" : "❚❚";
-  at("play").setAttribute("aria-label", isPaused ? "Play" : "Pause");
+  showPaused(isPaused);
   send({ paused: isPaused });
 }
 
-at("rate").addEventListener("input", () => setRate(at("rate").value));
+function showPaused(isPaused) {
+  state.isPaused = isPaused;
+  at("play").textContent = isPaused ? "▶" : "❚❚";
+  at("play").setAttribute("aria-label", isPaused ? "Play" : "Pause");
+}
+
+at("rate").addEventListener("input", () => setRate(Number(at("rate").value)));
 at("play").addEventListener("click", () => setPaused(!state.isPaused));
 at("source").addEventListener("change", () => open(at("source").value));
 at("threshold").addEventListener("input", () => {
@@ -313,7 +373,7 @@ addEventListener("keydown", (event) => {
   const moves = { ArrowLeft: -step, ArrowDown: -step, ArrowRight: step, ArrowUp: step };
   if (event.key === " " && !isButton && !event.target.matches("[type=radio], select, [type=file], summary")) {
     if (!at("play").disabled) setPaused(!state.isPaused);
-  } else if (event.key in moves && (!isTyping || (event.target.id === "rate" && event.shiftKey))) {
+  } else if (event.key in moves && (!isTyping || event.target.id === "rate")) {
     setRate(Number(at("rate").value) + moves[event.key]);
   } else if (event.key === "Home" && !isTyping) {
     send({ seek: 0 });
@@ -325,24 +385,31 @@ addEventListener("keydown", (event) => {
 
 // ---- uploads
 
-async function upload(file) {
+function upload(file) {
   if (!file || !state.page) return;
   say("");
-  at("weights").textContent = `sending and checking ${file.name} …`;
   const size = new URLSearchParams(query);
   for (const side of ["height", "width"]) if (at(side).value) size.set(side, at(side).value);
-  try {
-    const answer = await fetch(`upload/${state.page}?${size}`, {
-      method: "POST", body: file, headers: { "X-File-Name": encodeURIComponent(file.name) },
-    });
-    const told = await answer.json();
-    if (!answer.ok) say(told.message);
-  } catch {
-    say(`${file.name} could not be sent; it may be too large`);
-  } finally {
-    at("weights").textContent = state.title ?? at("weights").textContent;
+  const request = new XMLHttpRequest();  // fetch does not tell how much was sent
+  const startedAt = performance.now();
+  let timer = null;
+  request.upload.onprogress = ({ loaded, total }) => busy(`sending ${file.name} …`, loaded / total);
+  request.upload.onload = () => {
+    const tick = () => busy(`checking ${file.name} … ${Math.round((performance.now() - startedAt) / 1000)} s`);
+    tick();
+    timer = setInterval(tick, 500);
+  };
+  request.onloadend = () => {
+    clearInterval(timer);
+    busy("");
     at("file").value = "";
-  }
+    if (request.status !== 200) say(request.response?.message ?? `${file.name} could not be sent; it may be too large`);
+  };
+  busy(`sending ${file.name} …`, 0);
+  request.open("POST", `upload/${state.page}?${size}`);
+  request.responseType = "json";
+  request.setRequestHeader("X-File-Name", encodeURIComponent(file.name));
+  request.send(file);
 }
 
 at("file").addEventListener("change", () => upload(at("file").files[0]));
