@@ -256,7 +256,7 @@ def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
         assert (hello["hz"], hello["window"], hello["rates"]) == (250, "slide", [5, 250])
     for words, message in (
         ({"hz": 0}, "serve.hz=0 must be positive"),
-        ({"window": "open"}, "choose from shrink, slide"),
+        ({"window": "open"}, "choose from slide, shrink, null"),
     ):
         with pytest.raises(ValueError, match=message):
             ServeConfig(**words)
@@ -344,7 +344,7 @@ def test_a_page_connects_and_plays(weights, recordings):
     with client_of(weights, recordings) as client, client.websocket_connect(SESSION) as socket:
         hello = json.loads(socket.receive_text())
         assert (hello["class_names"], hello["trained_hz"], hello["rates"]) == (["car", "pedestrian"], 20, [5, 200])
-        assert (hello["title"], hello["note"], hello["hz"], hello["window"]) == ("small", "of a test", 20, "shrink")
+        assert (hello["title"], hello["note"], hello["hz"], hello["window"]) == ("small", "of a test", 20, "slide")
         assert hello["sources"] == ["one_td.dat", "two_td.dat"]
         socket.send_text(json.dumps({"open": "/etc/passwd"}))
         socket.send_text(json.dumps({"open": "two_td.dat"}))
