@@ -29,6 +29,8 @@ EVENT_SUFFIXES = (
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{name} is a {type(array).__name__}; give a numpy array of {np.dtype(dtype)}")
     if array.dtype != dtype:
         raise UserError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
     if array.shape != shape and (

@@ -9,6 +9,7 @@ Recordings of any format that can be read lie in `train/`, `val/` and `test/`, l
 Every other key is a field of DatasetSpec.
 """
 
+import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"
+_MOST_NAME_BYTES = 50_000  # of all classes as JSON, beside other things in an attribute of HDF5, which has 64 KiB
 SPEC = DatasetSpec(  # values for keys that the file leaves out
     name="custom",
     height=0,
@@ -116,6 +118,11 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
         are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
         if are_names and are_suffixes and len(set(value)) == len(value):
+            if (num_bytes := len(json.dumps(value))) > _MOST_NAME_BYTES:
+                raise UserError(
+                    f"{path} has {len(value)} {key}, whose names take {num_bytes} bytes; prepared files have room for "
+                    f"{_MOST_NAME_BYTES}; give fewer or shorter names"
+                )
             return tuple(value)
     elif key == "ignored_classes":
         wanted = "a list of names or numbers, such as [rider, 7]"

@@ -67,13 +67,27 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
-    if not all((np.abs(found[names[name]]) < _BEYOND_ANY).all() for name in ("t", "class_id")):
-        raise UserError(f"{path} has boxes whose time or class is not a valid integer; copy it again")
+    for name in ("t", "class_id", "track_id", "still_us"):
+        if name in names:
+            _check_whole(found[names[name]], BOX_DTYPE[name], f"{path} has boxes whose {names[name]}")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
         with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
             boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
     return boxes
+
+
+def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
+    """Raise UserError for a value that an integer of this kind cannot hold: casting would make it another one."""
+    limits = np.iinfo(dtype)
+    if dtype.kind == "i":
+        is_wrong = ~(np.abs(values) < _BEYOND_ANY)
+        wanted = "it has to be finite microseconds"
+    else:
+        is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
+        wanted = f"it has to be a whole number from {limits.min} to {limits.max}"
+    if is_wrong.any():
+        raise UserError(f"{what} is {values[is_wrong][0]}; {wanted}")
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:

@@ -70,7 +70,12 @@ class FreeGrid:
     settings: WindowSettings
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event."""
+        """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event.
+
+        Raise ValueError for more than a recording can have.
+        """
+        stride_us = self.settings.stride_us
+        _check_span(round(self.first_us + start * stride_us), round(self.first_us + stop * stride_us), stride_us)
         ends_us = self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)
         rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
         return rounded

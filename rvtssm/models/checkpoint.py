@@ -29,7 +29,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import without_values
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import file_errors
-from rvtssm.system.limits import check_note
+from rvtssm.system.limits import check_choice, check_note, check_number
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
 
@@ -78,6 +78,9 @@ class CheckpointMeta:
         (`shrink`). None chooses `shrink` where these weights may shrink their windows and training had windows as short
         as the stride, and `slide` otherwise.
         """
+        check_choice("window", window, ("slide", "shrink", None))
+        if hz is not None:
+            check_number("hz", hz, 1e-3, 1e6)
         if hz is None or math.isclose(hz, self.windows.hz):
             return self.windows
         shrunk = self.windows.at_rate(hz, "shrink")

@@ -32,7 +32,7 @@ from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, Pred
 from rvtssm.prediction.summary import PredictionSummary, Tally
 from rvtssm.prediction.track_objects import Tracker
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
-from rvtssm.streaming.sources import Source, opened_source
+from rvtssm.streaming.sources import EventsInMemory, Source, opened_source
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
@@ -245,6 +245,9 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
             again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
             raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
         _check_frame(source, recording.num_events)
+    elif isinstance(recording, EventsInMemory):
+        first_us, last_us = recording.events.t[[0, -1]].tolist()
+        num_windows = FreeGrid(first_us, settings).num_until(last_us)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,

@@ -24,10 +24,12 @@ from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, u
 from rvtssm.records import Detections, Events
 from rvtssm.streaming.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.streaming.stream import check_causal
+from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
 _NEVER_US = -(1 << 62)  # before all events
 _MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a window of a megapixel sensor has a thousandth of that
+_LATEST_US = 1 << 61  # of a time that the caller gives
 _LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
 
 
@@ -71,9 +73,15 @@ class StreamDetector:
         for weights that need later windows.
         """
         check_causal(checkpoint.detector)
-        if num_cameras < 1:
-            raise UserError(f"num_cameras={num_cameras} must be at least 1")
-        start_us = None if start_us is None else int(start_us)
+        for name, value in {
+            "height": height,
+            "width": width,
+            "num_cameras": num_cameras,
+            "downsample": downsample,
+        }.items():
+            if value is not None:
+                check_number(name, value, 1, is_whole=True)
+        start_us = _whole_us("start_us", start_us)
         self.windows = checkpoint.windows
         self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)
         self.sensor_hw = (height, width)
@@ -119,6 +127,7 @@ class StreamDetector:
     def feed(self, events: Events | Sequence[Events], until_us: int | None = None) -> None:
         """Take events in as `push` does, and compute nothing. `newest` computes afterwards."""
         packets = [to_events(packet) for packet in (events if isinstance(events, list | tuple) else [events])]
+        until_us = _whole_us("until_us", until_us)
         self._check(packets, until_us)
         for camera, packet in enumerate(packets):
             if len(packet):
@@ -290,6 +299,13 @@ class StreamDetector:
 
 _TIMES = ("start_us", "anchor_us", "end_us", "count", "is_first", "last_rate_hz")
 _STORED = ("streams", "sensor_hw", "pending", "known_us", "schedule", *_TIMES)
+
+
+def _whole_us(name: str, time_us: int | None) -> int | None:
+    if time_us is None:
+        return None
+    check_number(name, time_us, -_LATEST_US, _LATEST_US)
+    return int(time_us)
 
 
 def _between(times_us: npt.NDArray[np.int64], start_us: int, end_us: int) -> npt.NDArray[np.int64]:

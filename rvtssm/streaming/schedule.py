@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import WindowSettings
+from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
 
@@ -104,7 +105,7 @@ class Adaptive:
 
 def _check(length_us: int | None, **positive: float) -> None:
     for name, value in {**positive, **({} if length_us is None else {"length_us": length_us})}.items():
-        if not 0 < value < math.inf or (name.endswith("hz") and value > 1e6):
-            raise UserError(f"{name}={value:g} of a schedule must be positive, a rate at most 1000000 Hz")
-        if not name.endswith("hz") and not isinstance(value, int | np.integer):
-            raise UserError(f"{name}={value!r} of a schedule must be a whole number; round it")
+        if name.endswith("hz"):
+            check_number(f"{name} of a schedule", value, 1e-6, 1e6)
+        else:
+            check_number(f"{name} of a schedule", value, 1, is_whole=True)

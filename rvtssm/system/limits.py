@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from numbers import Integral, Real
 
 from rvtssm.system.user_error import UserError
 
@@ -13,6 +14,14 @@ def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     if value not in choices:
         names = ", ".join("null" if choice is None else str(choice) for choice in choices)
         raise UserError(f"{key}={value!r}; choose from {names}")
+
+
+def check_number(key: str, value: object, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
+    """Raise ValueError if the value is not a finite number, or whole number, from `lowest` to `highest`."""
+    is_number = isinstance(value, Integral if is_whole else Real) and not isinstance(value, bool)
+    if not (is_number and lowest <= value <= highest and abs(value) < math.inf):  # type: ignore[operator]
+        range_ = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
+        raise UserError(f"{key}={value!r:.100} must be a {'whole ' if is_whole else ''}number, {range_}")
 
 
 def check_at_least(section: str, config: object, lowest: float, *names: str) -> None:

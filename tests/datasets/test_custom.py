@@ -142,6 +142,10 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "give one id to each"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: 1", "write a list of numbers"),
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "write patterns by split"),
+        (
+            f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
+            "has 10000 classes, whose names take 88890 bytes; prepared files have room for 50000; give fewer",
+        ),
         ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a folder in that of this file"),
     ],
 )

@@ -40,6 +40,30 @@ def test_files_that_hold_no_boxes_are_refused(tmp_path):
         write_boxes(tmp_path / "a.npy", np.zeros(3))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("t", np.nan, "finite microseconds"),
+        ("class_id", 0.9, "is 0.9; it has to be a whole number from 0 to 4294967295"),
+        ("class_id", 2.0**32 + 1, "is 4294967297.0; it has to be a whole number"),
+        ("class_id", -1, "whole number"),
+        ("track_id", np.nan, "is nan; it has to be a whole number"),
+        ("track_id", np.inf, "whole number"),
+        ("still_us", np.nan, "finite microseconds"),
+    ],
+)
+def test_a_number_is_never_cast_to_another_one(tmp_path, field, value, message):
+    names = ("t", "x", "y", "w", "h", "class_id", "track_id", "still_us")
+    found = np.zeros(2, [(name, "<f8") for name in names])
+    np.save(tmp_path / "a.npy", found)
+    assert len(read_boxes(tmp_path / "a.npy")) == 2
+    found[field][1] = value
+    np.save(tmp_path / "a.npy", found)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/a\.npy has boxes whose {field} is .*") as error:
+        read_boxes(tmp_path / "a.npy")
+    assert message in str(error.value)
+
+
 coordinates = st.tuples(*[st.floats(-100, 100, width=32)] * 2, *[st.floats(0, 200, width=32)] * 2)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -131,7 +133,16 @@ def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
 def test_a_size_that_no_sensor_has_is_refused(tmp_path, side):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3,1\n")
-    with pytest.raises(ValueError, match=rf"height=48 width={side} was requested for .*1 to 16384 pixels a side"):
+    expected = rf"^{path} was asked for with height=48 width={side}; a sensor has 1 to 16384 pixels a side$"
+    with pytest.raises(ValueError, match=expected):
+        open_recording(path, 48, side)
+
+
+@pytest.mark.parametrize("side", ["64", 64.0, True, [64]])
+def test_a_size_that_is_no_whole_number_is_not_told_as_a_damaged_file(tmp_path, side):
+    path = tmp_path / "a.csv"
+    path.write_text("1,2,3,1\n")
+    with pytest.raises(ValueError, match=rf"^width={re.escape(repr(side))} is not a whole number of pixels$"):
         open_recording(path, 48, side)
 
 

@@ -135,3 +135,16 @@ def test_unusable_grids_are_refused():
         label_grid(np.array([], np.int64), 0, WindowSettings())
     with pytest.raises(ValueError, match="at least 1 us"):
         WindowSettings(0)
+
+
+def test_events_a_year_apart_are_not_planned_but_told():
+    year_us, message = (
+        365 * 24 * 3600 * 1_000_000,
+        "more than 10000000 windows of 50000 us; a time in the file is damaged",
+    )
+    grid = FreeGrid(0, WindowSettings())
+    with pytest.raises(ValueError, match=message):
+        grid.num_until(year_us)
+    with pytest.raises(ValueError, match=message):
+        grid.ends_us(0, grid.num_ended(year_us))
+    assert len(grid.ends_us(10**9, 10**9 + 5)) == 5  # a stream may last long

@@ -226,6 +226,9 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
         predictor.predict(events)
     with pytest.raises(ValueError, match=r"outside 32x48 \(width x height\) pixels"):
         predictor.predict(events, height=48, width=32)
+    year_apart = replace(events, t=np.append(events.t[:-1], events.t[-1] + 365 * 24 * 3600 * 10**6))
+    with pytest.raises(ValueError, match="more than 10000000 windows of 50000 us; a time in the file is damaged"):
+        predictor.predict(year_apart, height=48, width=64)
     nothing = Events(*(getattr(events, name)[:0] for name in "txyp"))
     with pytest.raises(ValueError, match="no events"):
         predictor.predict(nothing, height=48, width=64)

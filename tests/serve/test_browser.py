@@ -88,7 +88,7 @@ def test_events_and_boxes_play_and_the_slider_changes_the_rate(open_page):
     until(page, f"parseFloat(document.getElementById('time').textContent) > {first_s}")
     page.fill("#rate", "200")
     until(page, "document.getElementById('caption').textContent.endsWith('200 Hz')")
-    assert "every 5 ms" in page.inner_text("#rate-note") and "× 0.1" in page.inner_text("#rate-note")
+    assert "every 5 ms" in page.inner_text("#rate-note") and "×\u00a00.1" in page.inner_text("#rate-note")
     assert number(page, "step") > 0 and number(page, "lag") >= 0 and 0 < number(page, "done") <= 100
     before = number(page, "count")
     page.fill("#threshold", "0.95")

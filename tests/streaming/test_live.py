@@ -1,6 +1,8 @@
 """Packets of events give what the whole recording gives, whatever their size, rate and number of cameras."""
 
 import io
+import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -495,3 +497,42 @@ def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monke
     assert detector.push(packet) == detector.push(packet) == []
     with pytest.raises(ValueError, match=r"more than 1000 events wait .* at 7 us; its clock stands still"):
         detector.push(packet)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"height": "48"}, "height='48' must be a whole number, at least 1"),
+        ({"width": 64.5}, "width=64.5 must be a whole number"),
+        ({"height": 0}, "height=0 must be a whole number, at least 1"),
+        ({"num_cameras": True}, "num_cameras=True must be a whole number"),
+        ({"downsample": 0}, "downsample=0 must be a whole number, at least 1"),
+        ({"start_us": math.inf}, "start_us=inf must be a number"),
+        ({"start_us": "0"}, "start_us='0' must be a number"),
+    ],
+)
+def test_a_detector_says_which_number_is_none(live_checkpoint, settings, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        StreamDetector(live_checkpoint(), **{"height": HEIGHT, "width": WIDTH, **settings})
+
+
+def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkpoint, draw_events):
+    detector, events = live(live_checkpoint()), draw_events()
+    for until_us in (math.inf, math.nan, "7", True):
+        with pytest.raises(ValueError, match=f"^until_us={until_us!r} must be a number"):
+            detector.push(events, until_us)
+    for packet, kind in ((None, "NoneType"), ([None], "NoneType"), (events.t, "ndarray"), ([events.t], "ndarray")):
+        with pytest.raises(ValueError, match=rf"^a packet is a {kind}; give rvtssm\.Events with arrays t, x, y and p"):
+            detector.push(packet)
+    with pytest.raises(ValueError, match=r"^Events\.t is a list; give a numpy array of int64$"):
+        Events([1], [2], [3], [1])
+    assert_same(detector.push(events, 8e6), live(live_checkpoint()).push(events, 8_000_000))
+
+
+@pytest.mark.parametrize("hz", [0, -20, math.nan, math.inf, "20", [20], True])
+def test_a_rate_that_is_none_is_told(live_checkpoint, hz):
+    for use in (live_checkpoint().windows_at, FixedRate):
+        with pytest.raises(ValueError, match=rf"^hz( of a schedule)?={re.escape(repr(hz))} must be a number, from "):
+            use(hz)
+    with pytest.raises(ValueError, match="window='open'; choose from slide, shrink, null"):
+        live_checkpoint().windows_at(20, "open")

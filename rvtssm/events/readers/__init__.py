@@ -7,6 +7,8 @@ and a function that opens it. Then add a line to READERS and the first bytes of 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.events.readers.aedat4 import open_aedat4
 from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
@@ -65,6 +67,9 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
     Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
     or if the caller contradicts the file.
     """
+    for name, side in (("height", height), ("width", width)):
+        if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
+            raise UserError(f"{name}={side!r} is not a whole number of pixels")
     path, topic = split_topic(local_path(path))
     with whole(path):
         if is_bag(path):

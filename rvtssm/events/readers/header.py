@@ -146,7 +146,7 @@ def sensor_size(
         )
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
         raise UserError(
-            f"height={height} width={width} was requested for {path}; a sensor has 1 to {LARGEST_SIDE} pixels a side"
+            f"{path} was asked for with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels a side"
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file

@@ -305,7 +305,7 @@ function showRate() {
   at("rate").setAttribute("aria-valuetext", `${rounded(hz)} hertz`);
   const reduced = state.downsample > 1 ? `; the picture of the sensor is reduced by ${state.downsample}` : "";
   at("rate-note").textContent =
-    `a window every ${rounded(1000 / hz)} ms; time step of the model × ${rounded(state.trainedHz / hz)}${reduced}`;
+    `a window every ${rounded(1000 / hz)} ms; time step of the model ×\u00a0${rounded(state.trainedHz / hz)}${reduced}`;
   const isSliding = document.querySelector("[name=window]:checked").value === "slide";
   at("window-note").textContent = isSliding
     ? "at every rate as long as in training, so that they overlap at high rates"
