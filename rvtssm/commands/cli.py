@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
 from rvtssm.commands.composition import compose, quoted
-from rvtssm.commands.console import console, say, say_error
+from rvtssm.commands.console import console, say, say_error, show_compiling
 from rvtssm.commands.verbs import VERBS, known_verb, usage
 from rvtssm.system.user_error import UserError
 
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         say(usage())
         return 0 if "--help" in flags else 2
     verb, *overrides = words
+    show_compiling()
     try:
         return _run(verb, overrides, flags, of_hydra)
     except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:

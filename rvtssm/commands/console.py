@@ -1,5 +1,6 @@
 """What the verbs print: results on standard output, errors on standard error."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,3 +27,18 @@ def changing_line() -> Iterator[Callable[[str], None]]:
 def say_error(text: str) -> None:
     """Print a line in red on standard error."""
     _errors.print(with_urls(text), style="red", soft_wrap=True)
+
+
+class LoggedLines(logging.Handler):
+    """Prints what a part of the package logs as lines on standard error, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _errors.print(record.getMessage(), style="dim", soft_wrap=True)
+
+
+def show_compiling() -> None:
+    """Say on a terminal that loops are compiled, which happens once and takes seconds without another sign."""
+    log = logging.getLogger("rvtssm.events.jit")
+    if _errors.is_terminal and not log.handlers:
+        log.addHandler(LoggedLines())
+        log.setLevel(logging.INFO)
