@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from test_coco import SPEC, random_recording
 from test_report import make_report
 
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.result import Picture, percent, to_json
 from rvtssm.reports.report import to_html, write_report
+from tests.evaluation.test_coco import SPEC, random_recording
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 PNG = base64.b64decode(  # one pixel
