@@ -61,6 +61,7 @@ class DatasetSpec:
     # error; None: whatever is not in class_names is left out
     ignored_classes: tuple[str, ...] | None = None
     downsample: int = 1  # frames keep one pixel in downsample x downsample
+    repair: bool = False  # read recordings of which more than 1 % of the events are earlier than one before them
     skip_us: int = 500_000  # labels before this time are not scored
     disk_names: tuple[str, ...] = ()  # other names under which files refer to this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")

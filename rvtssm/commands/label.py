@@ -123,7 +123,7 @@ def _write(
         return None
     boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
     if split in config.label.splits:
-        recording = open_recording(raw.events_path, spec.height, spec.width)
+        recording = open_recording(raw.events_path, spec.height, spec.width, spec.repair)
         try:
             found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
         finally:

@@ -16,6 +16,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
+from rvtssm.prediction.frame_size import reduction_in_words, usual_downsample
 from rvtssm.prediction.inference_config import DETECTION_FILES, LiveConfig
 from rvtssm.streaming.event_camera import Camera, open_camera
 from rvtssm.streaming.live import StreamDetector
@@ -76,6 +77,10 @@ def live(config: Config, as_json: bool = False) -> int:
             )
             say_note(config.checkpoint, checkpoint)
             say_windows(checkpoint, windows)
+            sensor_hw = (source.height, source.width)
+            downsample = settings.downsample or usual_downsample(checkpoint.spec, *sensor_hw)
+            if said := reduction_in_words(checkpoint.spec, sensor_hw, downsample):
+                say(said)
 
         def build() -> StreamDetector:
             return StreamDetector(
@@ -109,7 +114,7 @@ def _opened(settings: LiveConfig, recording: str | None) -> Iterator[Camera | Re
         with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
             yield camera
         return
-    opened = open_recording(recording, settings.height, settings.width)
+    opened = open_recording(recording, settings.height, settings.width, settings.repair)
     try:
         with ended_by_signals(Replay(opened, opened.name)) as replay:
             yield replay

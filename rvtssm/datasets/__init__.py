@@ -28,6 +28,7 @@ class DatasetConfig:
     prepared_dir: str | None = None  # histograms, by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
     height: int | None = None  # of the sensor in pixels, where it is not that of the dataset
     width: int | None = None  # of the sensor in pixels, where it is not that of the dataset
+    repair: bool = False  # read recordings of which more than 1 % of the events are earlier than one before them
     source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
         if not folders:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
-    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width, repair=config.repair)
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "

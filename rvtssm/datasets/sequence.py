@@ -199,7 +199,9 @@ class RawSplit:
         self._recordings = []
         for raw in found:
             boxes = raw.read_boxes(spec)
-            self._recordings.append((raw.name, open_recording(raw.events_path, spec.height, spec.width), boxes))
+            self._recordings.append(
+                (raw.name, open_recording(raw.events_path, spec.height, spec.width, spec.repair), boxes)
+            )
 
     def sequences(
         self,

@@ -79,7 +79,8 @@ def open_pictures(
             if last is None:
                 return
             hist, frame = last
-            is_still = stills.takes_next()
+            scores = float(frame.score[frame.score >= settings.min_score].sum())
+            is_still = stills.takes_next(scores)
             is_drawn = bool(writers) or is_still
             assert shown_from_us is not None
             if not is_drawn and on_events is None:
@@ -110,7 +111,7 @@ def open_pictures(
                 for write in writers:
                     write(picture)
                 if is_still:
-                    stills.add(seconds, picture)
+                    stills.add(scores, seconds, picture)
             summed, last, shown_from_us = None, None, None
 
         def show(hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
@@ -139,26 +140,36 @@ def open_pictures(
 
 
 class _StillChoice:
-    """Keeps at most 4 * count pictures that are spread evenly over an unknown number: one in `_step`, which doubles."""
+    """Keeps at most 4 * count pictures, spread evenly over an unknown number: the best of every `_step`, which doubles.
+
+    The best picture is that with the largest sum of scores, so that windows with boxes are preferred.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._kept: list[tuple[float, np.ndarray]] = []
+        self._kept: list[tuple[float, float, np.ndarray]] = []  # sum of scores, seconds, picture
         self._step, self._seen = 1, 0
 
-    def takes_next(self) -> bool:
+    def takes_next(self, scores: float) -> bool:
         """Count the next picture and return whether `add` wants it."""
+        place = self._seen // self._step
         self._seen += 1
-        return self._count > 0 and (self._seen - 1) % self._step == 0
+        return self._count > 0 and (place == len(self._kept) or scores > self._kept[place][0])
 
-    def add(self, seconds: float, picture: np.ndarray) -> None:
-        self._kept.append((seconds, picture))
+    def add(self, scores: float, seconds: float, picture: np.ndarray) -> None:
+        self._kept[(self._seen - 1) // self._step :] = [(scores, seconds, picture)]
         if len(self._kept) > 4 * self._count:
-            self._kept, self._step = self._kept[::2], 2 * self._step
+            pairs = [self._kept[i : i + 2] for i in range(0, len(self._kept), 2)]
+            self._kept, self._step = [max(pair, key=lambda kept: kept[0]) for pair in pairs], 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
-        num_chosen = min(self._count, len(self._kept))
-        return [self._kept[(2 * i + 1) * len(self._kept) // (2 * num_chosen)] for i in range(num_chosen)]
+        """Return seconds and picture of the best of `count` equal parts, of equally good ones that in the middle."""
+        num_chosen, found = min(self._count, len(self._kept)), []
+        for i in range(num_chosen):
+            part = self._kept[i * len(self._kept) // num_chosen : (i + 1) * len(self._kept) // num_chosen]
+            middle = part[len(part) // 2 :] + part[: len(part) // 2]
+            found.append(max(middle, key=lambda kept: kept[0])[1:])
+        return found
 
 
 def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:

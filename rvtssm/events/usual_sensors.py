@@ -28,7 +28,7 @@ def usual_sensor(path: Path | str) -> tuple[str, tuple[int, int]] | None:
     except UnknownSensorSize as unknown:
         error = unknown
     height = width = 0
-    with closing(open_recording(path, LARGEST_SIDE, LARGEST_SIDE)) as recording:
+    with closing(open_recording(path, LARGEST_SIDE, LARGEST_SIDE, repair=True)) as recording:
         for events in recording.iterate(reuse=True):
             if len(events.t):
                 height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)

@@ -111,6 +111,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     With `has_checksum`, x, y and p go to a temporary file of five bytes per event while t is hashed. Raise ValueError
     if the recording has no events or is damaged.
     """
+    recording.repair = True  # its faults are among what is told
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event

@@ -24,6 +24,34 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
     return max(1, math.floor(times_larger / 0.95))
 
 
+def reduction_in_words(
+    spec: DatasetSpec, sensor_hw: tuple[int, int], downsample: int, step_ms: float | None = None
+) -> str:
+    """Return what the size of frames means for what can be found, empty for those of the training.
+
+    `step_ms` is the time of the detector per window, from which that of other sizes is estimated.
+    """
+    (height, width), usual = sensor_hw, usual_downsample(spec, *sensor_hw)
+    if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
+        return ""
+
+    def about_ms(other: int) -> str:
+        return "" if step_ms is None else f"about {step_ms * (downsample / other) ** 2:.0f} ms per window"
+
+    smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample  # of a scored square
+    said = f"the {width} x {height} sensor is not reduced"
+    if downsample > 1:
+        said = (
+            f"the {width} x {height} sensor is reduced by {downsample} to {width // downsample} x "
+            f"{height // downsample}; objects below {smallest_px * downsample:.0f} pixels vanish; downsample=1 finds "
+            f"smaller ones{' in ' * bool(about_ms(1))}{about_ms(1)}"
+        )
+    if downsample < usual:
+        takes = f"takes {about_ms(usual)}" if about_ms(usual) else "is faster"
+        said += f"; downsample={usual} {takes} and misses objects below {smallest_px * usual:.0f} pixels"
+    return said
+
+
 def in_sensor_pixels(found: Detections, downsample: int) -> Detections:
     """Convert detections to pixels of the sensor, from a frame with one pixel per `downsample` x `downsample`."""
     return replace(found, xyxy=found.xyxy * np.float32(downsample))

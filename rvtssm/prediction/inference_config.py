@@ -29,9 +29,10 @@ class PredictConfig:
     hz: float | None = None  # inference rate, null: the rate of training
     # at other rates: slide, as long as in training; shrink, as long as the stride; null: what the weights are made for
     window: str | None = None
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
+    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest with which something is found
     height: int | None = None  # of the sensor in pixels, for events that do not say it
     width: int | None = None  # of the sensor in pixels, for events that do not say it
+    repair: bool = False  # read a recording of which more than 1 % of the events are earlier than one before them
     camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/cameras.md)
     min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
@@ -101,6 +102,7 @@ class LiveConfig:
     downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
     height: int | None = None  # of the sensor in pixels, for a recording that does not say it
     width: int | None = None  # of the sensor in pixels, for a recording that does not say it
+    repair: bool = False  # play a recording of which more than 1 % of the events are earlier than one before them
     duration_s: float | None = None  # null: until Ctrl-C, or until the camera is unplugged
     postprocess: PostprocessConfig = field(
         default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)

@@ -26,8 +26,9 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
+from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.prediction.detection_files import open_detection_files
-from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, usual_downsample
+from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, reduction_in_words
 from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, Tally
 from rvtssm.prediction.track_objects import Tracker
@@ -80,7 +81,7 @@ def predict_recording(
     opened = (
         nullcontext(recording)
         if isinstance(recording, Source)
-        else opened_source(str(recording), config.height, config.width, config.camera_settings)
+        else opened_source(str(recording), config.height, config.width, config.camera_settings, repair=config.repair)
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
@@ -138,7 +139,7 @@ def predict_recording(
                     if not tally.num_events:
                         message = f"{source.name} ended without an event; it needs a stream of events"
                         raise UserError(source.broke_off or message)
-            wall_s = time.perf_counter() - began
+            wall_s, step_ms = time.perf_counter() - began, tally.step_ms()
             summary = PredictionSummary(
                 recording=source.name,
                 format=source.recording.format,
@@ -146,6 +147,7 @@ def predict_recording(
                 frame_hw=plan.frame_hw,
                 trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
                 downsample=plan.downsample,
+                reduction=reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms["p50"]),
                 hz=plan.settings.hz,
                 window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
@@ -161,7 +163,7 @@ def predict_recording(
                 wall_s=wall_s,
                 realtime_factor=tally.duration_s / wall_s,
                 windows_per_call=config.windows_per_call,
-                step_ms=tally.step_ms(),
+                step_ms=step_ms,
                 files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
             )
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
@@ -232,9 +234,6 @@ class _Plan:
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
     """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
     recording, settings = source.recording, checkpoint.windows_at(config.hz, config.window)
-    downsample = config.downsample or usual_downsample(checkpoint.spec, recording.height, recording.width)
-    if min(recording.height, recording.width) < downsample:
-        raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
     windows, num_windows = None, None
     if isinstance(recording, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
@@ -248,6 +247,9 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
     elif isinstance(recording, EventsInMemory):
         first_us, last_us = recording.events.t[[0, -1]].tolist()
         num_windows = FreeGrid(first_us, settings).num_until(last_us)
+    downsample = config.downsample or choose_downsample(checkpoint, source)
+    if min(recording.height, recording.width) < downsample:
+        raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,

@@ -57,6 +57,7 @@ class Predictor:
         height: int | None = None,
         width: int | None = None,
         downsample: int | None = None,
+        repair: bool = False,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         progress: bool = False,
@@ -68,8 +69,8 @@ class Predictor:
         training; `window` says how long windows are at other rates: as in training (slide), as the stride (shrink), or
         what the weights are made for (None, see `CheckpointMeta.windows_at`). `height` and `width`, in sensor pixels,
         are needed for events in memory; for a file that does not say them, the smallest usual sensor is taken. Frames
-        keep one pixel in `downsample` x `downsample`, by default the largest that leaves frames as large as in
-        training.
+        keep one pixel in `downsample` x `downsample`; by default the first windows decide, see `choose_downsample`.
+        `repair` is that of `rvtssm.open`, for a path.
         `track="bytetrack"` numbers the objects (`found.track_id`); boxes below `min_score` do not continue tracks.
         """
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
@@ -85,7 +86,7 @@ class Predictor:
         )
         _warn(self.checkpoint, self.checkpoint.windows_at(hz, window))
         spec, note, frames = self.checkpoint.spec, self.checkpoint.note, list[tuple[Detections, int]]()
-        with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width) as source:
+        with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
             summary = predict_recording(
                 self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
             )
@@ -107,7 +108,8 @@ class Predictor:
     ) -> "LiveStream":
         """Return a stream for the events of a camera with a sensor of height x width pixels.
 
-        `hz` is the rate, by default that of the training; `window` and `downsample` are those of `predict`.
+        `hz` is the rate, by default that of the training; `window` is that of `predict`. Frames keep one pixel in
+        `downsample` x `downsample`, by default the largest that leaves frames as large as in training.
         `track="bytetrack"` numbers the objects; one that is not found keeps its number for `track_memory_s` seconds.
         """
         windows = self.checkpoint.windows_at(hz, window)
@@ -187,7 +189,7 @@ class LiveStream:
 
 
 @contextmanager
-def _opened(recording: object, height: int | None, width: int | None) -> Iterator[Source]:
+def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[Source]:
     """Open what `Predictor.predict` takes. Raise ValueError for anything else."""
     if isinstance(recording, Recording):
         yield Source(recording.name, recording)
@@ -196,7 +198,7 @@ def _opened(recording: object, height: int | None, width: int | None) -> Iterato
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
             raise UserError(f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one")
-        with opened_source(next(iter(sources.values())), height, width) as source:
+        with opened_source(next(iter(sources.values())), height, width, repair=repair) as source:
             yield source
     else:
         events = to_events(recording)

@@ -19,6 +19,7 @@ class PredictionSummary:
     frame_hw: tuple[int, int]  # pixels of the detector's input
     trained_frame_hw: tuple[int, int]
     downsample: int
+    reduction: str  # what it means for what can be found, as a sentence; empty for frames as in training
     hz: float
     window_ms: float
     num_windows: int
@@ -50,7 +51,7 @@ class PredictionSummary:
             f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
             + (f"; repaired: {repaired}" if repaired else ""),
             f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
-            *([self.sensor_guess] if self.sensor_guess else []),
+            *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
             f"{self.wall_s:.1f} s, {self.realtime_factor:.2f} x real time; in the detector "

@@ -122,7 +122,7 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
         if not len(boxes):
             raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
-    with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
+    with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         reason = f" ({unusable})" if unusable else ""

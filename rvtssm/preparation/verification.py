@@ -110,7 +110,7 @@ def _prepared_tasks(
 
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
     """Return what is wrong with a recording and its labels."""
-    with closing(open_recording(recording.events_path, spec.height, spec.width)) as events:
+    with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
         blocks = EventBlocks(events)
         deque(blocks, maxlen=0)  # reads all of them
         if not blocks.num_events:

@@ -80,6 +80,10 @@ class EventsInMemory:
     def between(self, start_us: int, end_us: int) -> Events:
         return self.events.between(start_us, end_us)
 
+    @property
+    def time_range_us(self) -> tuple[int, int]:
+        return int(self.events.t[0]), int(self.events.t[-1])
+
 
 @dataclass(frozen=True)
 class Source:
@@ -100,6 +104,12 @@ class Source:
         return (
             recording.iterate(reuse=True) if isinstance(recording, Recording | PipedRecording) else recording.iterate()
         )
+
+    @property
+    def time_range_us(self) -> tuple[int, int]:
+        """The times of the first and of the last event; not of a piped one."""
+        assert isinstance(self.recording, Recording | EventsInMemory)
+        return self.recording.time_range_us
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us, also after the source was closed; not of a piped one."""
@@ -144,12 +154,13 @@ def opened_source(
     width: int | None = None,
     camera_settings: str | None = None,
     unsaid_hw: tuple[int, int] | None = None,
+    repair: bool = False,
 ) -> Iterator[Source]:
     """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them.
 
     A file that does not say its size, where it is not given either, has `unsaid_hw`, by default the size of the
     smallest usual sensor that contains its events; `Source.guess` then says so. `camera_settings` is a YAML file, see
-    `event_camera.read_camera_settings`.
+    `event_camera.read_camera_settings`. `repair` is that of `open_recording`.
     """
     if where == STDIN:
         if sys.stdin is None:
@@ -170,6 +181,7 @@ def opened_source(
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
         recording, guess = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
+        recording.repair = repair
         try:
             yield Source(where, recording, _dsec_images(path) if is_sequence else None, guess)
         finally:

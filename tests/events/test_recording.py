@@ -23,6 +23,7 @@ from rvtssm.events.readers import READERS, open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 OTHER_ENCODERS = {
     "dsec": write_dsec,
@@ -132,6 +133,32 @@ def test_hdf5_is_repaired_like_the_rest(tmp_path):
     recording = open_recording(path)
     assert_same(recording.read(), to_events([3, 3, 5, 20], [1, 2, 4, 5], [7] * 4, [0, 1, 0, 1]))
     assert (recording.faults.backward_steps, recording.faults.out_of_frame) == (1, 1)
+
+
+@pytest.mark.parametrize("num_moved", [200, 201])
+def test_a_recording_out_of_order_is_refused_unless_it_shall_be_repaired(tmp_path, num_moved):
+    events = random_events(20_000, span_us=2_000_000)
+    t = events.t.copy()
+    t[10_000 : 10_000 + num_moved] = 5
+    path = write_hdf5(tmp_path / "a.h5", events, t=t)
+    reads = [
+        lambda recording: recording.read(),
+        lambda recording: list(recording.iterate()),
+        lambda recording: recording.between(0, 1000),
+        lambda recording: recording.time_range_us,
+    ]
+    for read in reads:
+        for _ in range(2):  # the second time with the index of the first
+            recording = open_recording(path)
+            if num_moved == 200:
+                read(recording)
+            else:
+                with pytest.raises(UserError, match=r"a\.h5 has 201 of 20000 events that are earlier.*repair=true"):
+                    read(recording)
+        repaired = open_recording(path, repair=True)
+        read(repaired)
+        assert repaired.faults.backward_steps == num_moved
+        assert_same(repaired.between(0, 1000), events.between(0, 1000))
 
 
 def test_hdf5_of_another_layout_is_refused(tmp_path):

@@ -314,7 +314,6 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(checkpoint, tmp_path):
         "empty_td.dat": (b"", "is empty"),
         "text.raw": (b"hello there, this is not a recording", "no reader knows"),
         "no_events_td.dat": (b"% Data file\n% Version 2\n% Height 48\n% Width 64\n\x00\x08", "holds no events"),
-        "no_size_td.dat": (b"% Data file\n% Version 2\n\x00\x08" + bytes(80), "size of its sensor"),
     }
     for name, (content, message) in cases.items():
         path = tmp_path / name

@@ -256,6 +256,19 @@ def test_time_that_runs_backwards_is_repaired_and_counted(tmp_path):
     assert sequence.meta["faults"]["backward_steps"] == 10
 
 
+def test_time_that_runs_backwards_too_often_is_refused_unless_the_dataset_is_repaired(tmp_path):
+    folder = tmp_path / "raw" / "train"
+    write_recording(folder, "a")
+    (folder / "a_td.dat").unlink()
+    events = random_events(5000, span_us=1_100_000)
+    t = events.t.copy()
+    t[2000:2200] -= 300_000
+    write_hdf5(folder / "a_td.h5", events, t=t)
+    ((name, reason),) = prepare(tmp_path).failed
+    assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason and "dataset.repair=true" in reason
+    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).repaired == {"train/a": 200}
+
+
 def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
     write_recording(tmp_path / "raw" / "train", "a")
     write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes_of((250_000, 1, 1, 2, 2)))

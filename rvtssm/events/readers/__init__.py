@@ -59,11 +59,14 @@ _BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNAT
 _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
 
 
-def open_recording(path: Path | str, height: int | None = None, width: int | None = None) -> Recording:
+def open_recording(
+    path: Path | str, height: int | None = None, width: int | None = None, repair: bool = False
+) -> Recording:
     """Open an event file of any format in READERS. `height` and `width` are sensor pixels.
 
     A bag of several topics of events is opened as `FILE:/TOPIC`, a ROS 2 bag also by the name of its folder. A file of
-    an object store is opened by its URL.
+    an object store is opened by its URL. Without `repair`, reading raises ValueError if more than 1 % of the events are
+    earlier than an event before them, whose time they get otherwise.
     Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
     or if the caller contradicts the file.
     """
@@ -81,10 +84,13 @@ def open_recording(path: Path | str, height: int | None = None, width: int | Non
         with file_errors(path):
             name = recording_format(path)
             if topic is None:
-                return READERS[name](path, height, width)
-            if name not in _BAG_SIGNATURES.values():
+                recording = READERS[name](path, height, width)
+            elif name not in _BAG_SIGNATURES.values():
                 raise UserError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
-            return open_bag(path, height, width, topic)
+            else:
+                recording = open_bag(path, height, width, topic)
+            recording.repair = repair
+            return recording
 
 
 def recording_format(path: Path) -> str:

@@ -34,8 +34,10 @@ NUM_COMMON = 4
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
+_MOST_MOVED = 0.01  # of the events, which are earlier than one before them; more are no glitch of a camera ...
+_FEW_MOVED = 100  # ... unless they are as few as this
 _LONGEST_GAP_US = 6 * 3_600_000_000  # in a recording; its empty windows would be computed, at any rate
-_NOT_SETTINGS = ("path", "faults", "_index", "_handle", "_handle_owner")
+_NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
 
 State = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -95,6 +97,7 @@ class Recording(ABC):
         self.width = width
         self._num_units = num_units
         self.faults = ReadFaults(truncated_bytes=truncated_bytes)
+        self.repair = False  # read it even if many of its times have to be moved
         self._index: RecordingIndex | None = None
         self._handle: Any = None
         self._handle_owner = 0
@@ -146,14 +149,18 @@ class Recording(ABC):
         state, buffer = self._start() if start_us is None else self._state_at(start_us), EventBuffer(max_events)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
+        num_events = 0
         while state[POSITION] < self._num_units and state[LATEST_US] < end_us:
             count = self._decode(state, buffer)
+            num_events += count
             self._note_faults(int(state[BACKWARD]), int(state[OUTSIDE]))
             block = buffer.events(count)
             if not is_whole:
                 block = block.between(start_us, end_us)
             if len(block):
                 yield block if reuse else copy_events(block)
+        if is_whole:
+            self._check_order(num_events)
 
     def read(self) -> Events:
         """Return all events. Use it only for files that fit in memory."""
@@ -214,6 +221,16 @@ class Recording(ABC):
         """The number of events in the whole file that lie on the sensor."""
         return self._built_index().num_events
 
+    def _check_order(self, num_events: int) -> None:
+        """Raise UserError if more than 1 % of all events, and more than a few, were moved in time without `repair`."""
+        moved, total = self.faults.backward_steps, num_events + self.faults.out_of_frame
+        if moved > max(_MOST_MOVED * total, _FEW_MOVED) and not self.repair:
+            raise UserError(
+                f"{self.path} has {moved} of {total} events that are earlier than an event before them; sort it by "
+                "time, or give repair=true (dataset.repair=true, in Python repair=True), and they get the time of that "
+                "event"
+            )
+
     def error_without_events(self) -> UserError:
         """Return the error to raise if all of the file was read and no event was left."""
         if outside := self.faults.out_of_frame:
@@ -242,8 +259,9 @@ class Recording(ABC):
                 # An index of one block saves no time. A file that changed during the pass has another identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
-            self._index = index
             self._note_faults(index.backward_steps, index.out_of_frame)
+            self._check_order(index.num_events)
+            self._index = index
         return self._index
 
     def _build_index(self) -> RecordingIndex:

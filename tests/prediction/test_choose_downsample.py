@@ -1,0 +1,93 @@
+"""A large sensor is reduced as far as something is found, and what that means is said; stills prefer boxes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import rvtssm
+from rvtssm.drawing.pictures import _StillChoice
+from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.prediction import choose_downsample as module
+from rvtssm.prediction.choose_downsample import choose_downsample
+from rvtssm.prediction.frame_size import reduction_in_words
+from rvtssm.records import Events
+from rvtssm.simulation.generate_recordings import simulated_recording
+from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.streaming.sources import EventsInMemory, Source
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ({10: [0.5, 0, 0.9, 0.4]}, 10),  # half of the windows are enough, and no other reduction is tried
+        ({10: [0.4] * 4, 5: [0.5, 0.4, 0.4, 0.4], 3: [0.6] * 4}, 3),
+        ({10: [0.0] * 4, 5: [0.3, 0.3, 0, 0], 3: [0.4] * 4, 2: [0.0] * 4, 1: [0.45] * 4}, 5),
+        ({n: [0.0, 0.4, 0.0, 0.0] for n in (10, 5, 3, 2, 1)}, 10),  # a single box is noise
+    ],
+)
+def test_the_largest_reduction_is_chosen_with_which_something_is_found(
+    live_checkpoint, draw_events, monkeypatch, scores, chosen
+):
+    tried = []
+
+    def best_scores(checkpoint, events, sensor_hw, downsample, until_us):
+        assert sensor_hw == (480, 640) and events.t[-1] < until_us == 7_200_000
+        tried.append(downsample)
+        return np.array(scores[downsample])
+
+    monkeypatch.setattr(module, "best_scores", best_scores)
+    source = Source("events", EventsInMemory(draw_events(), 480, 640))
+    assert choose_downsample(live_checkpoint(), source) == chosen
+    assert tried == list(scores)
+
+
+def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):
+    for hw in ((48, 64), (50, 70)):
+        assert choose_downsample(live_checkpoint(), Source("events", EventsInMemory(draw_events(), *hw))) == 1
+
+
+@pytest.mark.parametrize(("seed", "chosen"), [(0, 2), (1, 1)])
+def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
+    """A simulated street of 128 x 96 pixels in the middle of a sensor of 416 x 320."""
+    config = SyntheticConfig(seed=seed, duration_s=0.4, height=96, width=128)
+    street = join_events([copy_events(block) for block in simulated_recording(config, "test", 0)[0]])
+    events = Events(street.t, street.x + np.uint16(140), street.y + np.uint16(110), street.p)
+    found = rvtssm.load("street-tiny").predict(events, height=320, width=416)
+    assert found.summary.downsample == chosen and sum(map(len, found)) > 4
+    (said,) = (sentence for sentence in found.summary.sentences() if sentence.startswith("the 416 x 320 sensor"))
+    if chosen == 2:
+        assert re.fullmatch(
+            r"the 416 x 320 sensor is reduced by 2 to 208 x 160; objects below 17 pixels vanish; downsample=1 finds "
+            r"smaller ones in about \d+ ms per window",
+            said,
+        )
+    else:
+        assert re.fullmatch(
+            r"the 416 x 320 sensor is not reduced; downsample=2 takes about \d+ ms per window and misses objects below "
+            r"17 pixels",
+            said,
+        )
+
+
+def test_frames_as_in_training_need_no_words(live_checkpoint):
+    spec = live_checkpoint().spec
+    assert reduction_in_words(spec, (48, 64), 1) == reduction_in_words(spec, (40, 40), 1) == ""
+    assert "reduced by 10 to 64 x 48; objects below 28 pixels" in reduction_in_words(spec, (480, 640), 10)
+
+
+@pytest.mark.parametrize("num_pictures", [1, 3, 16, 100, 1000])
+def test_stills_prefer_windows_with_boxes_and_are_spread_evenly(num_pictures):
+    choice, boxes = _StillChoice(4), {11: 0.9, 12: 0.4, 333: 0.5, 900: 1.7}
+    for i in range(num_pictures):
+        if choice.takes_next(boxes.get(i, 0.0)):
+            choice.add(boxes.get(i, 0.0), float(i), np.zeros(1))
+    seconds = [at for at, _ in choice.chosen()]
+    assert len(seconds) == min(4, num_pictures) and seconds == sorted(seconds)
+    for part, at in enumerate(seconds):
+        inside = range(part * num_pictures // len(seconds), (part + 1) * num_pictures // len(seconds))
+        best = max((boxes.get(i, 0.0) for i in inside), default=0.0)
+        if num_pictures in (16, 1000):  # parts of whole steps
+            assert at in inside and boxes.get(int(at), 0.0) == best
