@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def low_precision(exported, draw_events, made_once):
     return made_once("low_precision", fill)
 
 
-def test_an_xml_in_float32_equals_pytorch(exported, tmp_path):
+def test_an_xml_in_float32_equals_pytorch_and_is_described_as_the_page_says(exported, tmp_path, monkeypatch):
     for package in ("openvino", "onnx"):
         pytest.importorskip(package)
     import onnx
@@ -65,6 +66,12 @@ def test_an_xml_in_float32_equals_pytorch(exported, tmp_path):
     describe(path, json.loads(text))
     boxes, scores = largest_difference(checkpoint, read_exported(path), 10)
     assert 0 < boxes < 1e-3 and scores < 1e-3
+    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    (example,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "openvino" in block)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(example, names)
+    assert names["about"] == json.loads(text)
 
 
 def of_states(names):

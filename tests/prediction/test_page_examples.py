@@ -12,6 +12,7 @@ import torch
 
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Windows, WindowSettings
 
@@ -26,7 +27,8 @@ def program(word: str) -> str:
     return found
 
 
-def test_a_program_without_this_package_runs_an_exported_file(exported, draw_events, monkeypatch):
+@pytest.mark.parametrize(("hz", "window"), [(200, "slide"), (80, "shrink"), (8, "slide")])
+def test_a_program_without_this_package_runs_an_exported_file(exported, draw_events, monkeypatch, hz, window):
     pytest.importorskip("onnxruntime")
     checkpoint, folder = exported()
     monkeypatch.chdir(folder)
@@ -34,19 +36,20 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
     assert "import rvtssm" not in example and "from rvtssm" not in example
     names: dict = {}
     exec(example, names)
-    events, state = draw_events(40_000), None
-    start_us = int(events.t[0])
-    for end_us in start_us + np.array([50_000, 75_000, 175_000]):  # at changing rates
+    events, state = draw_events(20_000, duration_us=130_000 if hz > 8 else 430_000), None
+    first_us, last_us = int(events.t[0]), int(events.t[-1])
+    grid = free_grid(first_us, last_us, checkpoint.windows.at_rate(hz, window))
+    names["begin"](first_us)
+    for (start_us, end_us), dt_us in zip(grid.bounds_us.tolist(), grid.dt_us.tolist(), strict=True):
         part = events.between(start_us, end_us)
         boxes, scores = names["detect"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)
-        window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
-        hist = torch.from_numpy(count_windows(part, window, 48, 64))[None]
+        single = Windows(np.array([[start_us, end_us]]), np.array([dt_us]))
+        hist = torch.from_numpy(count_windows(part, single, 48, 64))[None]
         with torch.no_grad():
-            ((found,), state) = checkpoint.detector(hist, state, float(end_us - start_us) / 50_000)
+            ((found,), state) = checkpoint.detector(hist, state, dt_us / 50_000)
         wanted = found[0, :, 4:].sigmoid()
         np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
-        start_us = end_us
 
 
 def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
