@@ -45,6 +45,7 @@ CLASS_COLORS: tuple[Color, ...] = (
 SHOWN_US = 50_000  # of `surfaces`, which have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
+_SLIDE_PX = 1920
 _NOTE_SIZE = 0.5  # of its letters
 _BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
 _H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
@@ -129,8 +130,17 @@ def draw_frame(
 
 
 def best_scale(width: int) -> int:
-    """Return the whole factor from 1 to 6 that brings a frame nearest to 960 pixels of width."""
-    return min(max(round(960 / width), 1), 6)
+    """Return the whole factor from 1 to 16 that brings a frame nearest to 960 pixels of width."""
+    return min(max(round(960 / width), 1), 16)
+
+
+def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Return pictures (h, w, 3) side by side, reduced to the width of a slide if they are wider."""
+    strip = np.concatenate(pictures, axis=1)
+    height, width = strip.shape[:2]
+    if width <= _SLIDE_PX:
+        return strip
+    return cv2.resize(strip, (_SLIDE_PX, round(height * _SLIDE_PX / width)), interpolation=cv2.INTER_AREA)
 
 
 def class_color(class_id: int) -> Color:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.drawing.animation import open_animation
-from rvtssm.drawing.draw import SHOWN_US, draw_frame, open_video, shown_events, write_png
+from rvtssm.drawing.draw import SHOWN_US, draw_frame, open_video, shown_events, strip_of, write_png
 from rvtssm.drawing.sensor_frames import SensorFrames
 from rvtssm.records import Detections, Labels, WindowSettings
 from rvtssm.streaming.sources import Images
@@ -54,8 +54,9 @@ def open_pictures(
 
     The detections are in pixels of the histogram or, with `sensor`, of the sensor, whose events are drawn then.
     The folder receives `video.mp4`, `.gif` and `.webp`, `still_<seconds>s.png` and `strip.png`, which has all stills
-    side by side. The time in captions counts from the start of the first window. `ground_truth` is in sensor px,
-    ordered by time. `images` are drawn below the events. `on_events` receives the events and the time (us) of pictures.
+    side by side, at most 1920 pixels wide. The time in captions counts from the start of the first window.
+    `ground_truth` is in sensor px, ordered by time. `images` are drawn below the events. `on_events` receives the
+    events and the time (us) of pictures.
     """
     period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
     stills = _StillChoice(settings.num_stills)
@@ -136,7 +137,7 @@ def open_pictures(
         for seconds, picture in chosen:
             write_png(folder / f"still_{seconds:09.3f}s.png", picture)
         if chosen:
-            write_png(folder / "strip.png", np.concatenate([picture for _, picture in chosen], axis=1))
+            write_png(folder / "strip.png", strip_of([picture for _, picture in chosen]))
 
 
 class _StillChoice:

@@ -9,6 +9,9 @@ import numpy as np
 
 from rvtssm.evaluation.frequency import RateRow, published_rows
 
+_LETTERS_PER_INCH, _LINE_LETTERS = 11, 6  # of a legend; the line and the gaps of an entry are as wide as six letters
+_LEGEND_INCHES = 0.22  # for a row of a legend, below the plot, where it hides no curve
+
 
 def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
     """Draw AP and AP50 over the rate, with the published models in grey."""
@@ -129,8 +132,13 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
 def _png_of(figure: Any, axes: Any) -> bytes:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        for text in axes.legend(frameon=False, loc="best").get_texts():
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        letters = figure.get_figwidth() * _LETTERS_PER_INCH
+        columns = max(1, int(letters // (max(map(len, labels)) + _LINE_LETTERS)))
+        figure.set_figheight(figure.get_figheight() + _LEGEND_INCHES * math.ceil(len(labels) / columns))
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        for text in legend.get_texts():
             text.set_parse_math(False)  # the name of a class may contain a dollar sign
     return _png(figure)
 

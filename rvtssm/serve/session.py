@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
-from rvtssm.records import Detections, Events
+from rvtssm.records import Detections
+from rvtssm.serve.recent_events import SHOWN_US, RecentEvents
 from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
 from rvtssm.streaming.event_camera import open_camera
 from rvtssm.streaming.live import StreamDetector
@@ -32,9 +30,6 @@ from rvtssm.system.file_errors import FILE_ERRORS
 from rvtssm.system.user_error import UserError
 
 _PICTURE_S = 0.04  # between pictures
-_SHOWN_US = 40_000  # of events in a picture
-_MOST_SHOWN = 1 << 21  # events that are kept for it
-_WIDEST_PX = 700  # a wider sensor is shown at half its size
 _LOWEST_SCORE = 0.05  # of boxes that are sent; the page shows those from its threshold on
 _IDLE_S = 0.2
 _END_S = 1.0  # for which the end of a recording is shown, before it begins again
@@ -81,7 +76,7 @@ class Session:
         self.rates = min(self.hz, MIN_HZ), max(self.hz, MAX_HZ)
         self._precision, self._speed, self._is_paused = "float32", 1.0, False
         self._ended_s: float | None = None  # when the recording ended that begins again soon
-        self._shown: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = deque()
+        self._shown = RecentEvents(1, 1)
         self._boxes: list[list[float]] = []
         self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # since the last picture
         self._picture_at_s = 0.0
@@ -161,7 +156,8 @@ class Session:
             self._opened.callback(recording.close)
             source = Replay(recording, opening.name)
             self._is_paused = False
-        self._run = LiveRun(source, lambda: self._detector(source), self._see)
+        self._shown = RecentEvents(source.height, source.width)
+        self._run = LiveRun(source, lambda: self._detector(source), self._shown.add)
         if isinstance(source, Replay):
             self._seek(source, source.first_us)
             source.set_speed(self._speed)
@@ -218,8 +214,8 @@ class Session:
         replay.seek(at_us)
         self._shown.clear()
         self._boxes, self._ended_s = [], None
-        if len(around := replay.between(at_us - _SHOWN_US, max(at_us, replay.first_us + _SHOWN_US))):
-            self._see(around)
+        if len(around := replay.between(at_us - SHOWN_US, max(at_us, replay.first_us + SHOWN_US))):
+            self._shown.add(around)
 
     def _step(self) -> None:
         assert self._run is not None
@@ -249,20 +245,6 @@ class Session:
         elif now_s - self._ended_s >= _END_S and not self._is_paused:
             self._seek(replay, replay.first_us)
 
-    def _see(self, events: Events) -> None:
-        """Keep the events that the next picture may show."""
-        assert self._run is not None
-        source = self._run.source
-        half = int(source.width > _WIDEST_PX)
-        width, height = source.width >> half, source.height >> half
-        x, y = np.minimum(events.x >> half, width - 1), np.minimum(events.y >> half, height - 1)
-        cells = (events.p.astype(np.int64) * height + y) * width + x
-        if self._shown and events.t[0] < self._shown[-1][0]:  # the clock has jumped back
-            self._shown.clear()
-        self._shown.append((int(events.t[-1]), events.t[-_MOST_SHOWN:].copy(), cells[-_MOST_SHOWN:]))
-        while self._shown[0][0] < events.t[-1] - _SHOWN_US or sum(len(t) for _, t, _ in self._shown) > _MOST_SHOWN:
-            self._shown.popleft()
-
     def _note(self, result: LiveResult) -> None:
         (found,) = result.window.detections
         self._boxes = _rows(found)
@@ -272,25 +254,17 @@ class Session:
         )
 
     def _drawn(self, run: LiveRun, now_us: int) -> bytes:
-        """Return a picture for the page: the length of a header, the header as JSON, and the packed pixels.
-
-        A pixel is a byte: the number of darker events, at most 15, and below it that of brighter ones.
-        """
-        source = run.source
-        half = int(source.width > _WIDEST_PX)
-        height, width = source.height >> half, source.width >> half
-        recent = [cells[t > now_us - _SHOWN_US] for _, t, cells in self._shown]
-        cells = np.concatenate([np.empty(0, np.int64), *recent])
-        counts = np.minimum(np.bincount(cells, minlength=2 * height * width), 15).astype(np.uint8)
-        darker, brighter = counts.reshape(2, height * width)
+        """Return a picture for the page: the length of a header, the header as JSON, `RecentEvents.pixels`."""
+        source, shown = run.source, self._shown
+        pixels = shown.pixels(now_us)
         first_us = source.first_us if isinstance(source, Replay) else 0
         header = {
             "kind": "picture",
             "t_s": (now_us - first_us) / 1e6,
-            "height": height,
-            "width": width,
-            "pixel": 1 << half,  # pixels of the sensor along one side of a pixel
-            "notice": self._notice(source, len(cells)),
+            "height": shown.height,
+            "width": shown.width,
+            "pixel": shown.pixel,
+            "notice": self._notice(source, bool(pixels.any())),
             "boxes": self._boxes,  # each left, top, right, bottom, class, score
             "results": list(self._results),
             "hz": self.hz,
@@ -300,14 +274,14 @@ class Session:
         }
         self._results.clear()
         head = json.dumps(header).encode()
-        return len(head).to_bytes(4, "little") + head + zlib.compress((darker << 4 | brighter).tobytes(), 1)
+        return len(head).to_bytes(4, "little") + head + zlib.compress(pixels.tobytes(), 1)
 
-    def _notice(self, source: Any, num_shown: int) -> str:
+    def _notice(self, source: Any, has_events: bool) -> str:
         """Say why a picture is empty, or has no boxes; empty if there is nothing to say."""
         if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
             ms = (source.last_us - source.first_us) / 1000
             return f"the recording has {ms:.3g} ms of events, less than one window of {1000 / self.hz:.3g} ms"
-        return "" if num_shown else f"no events in {_SHOWN_US / 1000:g} ms"
+        return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
 
     def _tell(self, **message: Any) -> None:
         with self._lock:

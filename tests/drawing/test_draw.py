@@ -118,9 +118,16 @@ def test_pictures_have_even_sides(height, width, scale):
     assert image.shape[0] % 2 == image.shape[1] % 2 == 0 and image.dtype == np.uint8
 
 
-@pytest.mark.parametrize(("width", "scale"), [(80, 6), (160, 6), (304, 3), (640, 2), (1280, 1)])
+@pytest.mark.parametrize(("width", "scale"), [(40, 16), (64, 15), (160, 6), (304, 3), (640, 2), (1280, 1)])
 def test_the_scale_suits_the_frame(width, scale):
     assert draw.best_scale(width) == scale
+
+
+def test_a_strip_has_the_width_of_a_slide_at_most():
+    pictures = [np.full((30, width, 3), value, np.uint8) for width, value in ((1200, 10), (1200, 200))]
+    assert draw.strip_of([picture[:, :900] for picture in pictures]).shape == (30, 1800, 3)
+    strip = draw.strip_of(pictures)
+    assert strip.shape == (24, 1920, 3) and (strip[:, :950] == 10).all() and (strip[:, 970:] == 200).all()
 
 
 def boxes_only(image):

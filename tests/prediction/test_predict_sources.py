@@ -31,7 +31,7 @@ from test_predict_recording import (
 
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS, dsec
-from rvtssm.drawing.draw import events_image
+from rvtssm.drawing.draw import events_image, strip_of
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
@@ -509,7 +509,7 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
         assert placed == pytest.approx(center, abs=1e-3)
     stills = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("still_*.png"))]
     assert len(stills) == 3
-    np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png")), np.concatenate(stills, axis=1))
+    np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png")), strip_of(stills))
     predict_recording(checkpoint, recording, tmp_path / "out", replace(config, formats=["coco"]), progress=False)
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["coco_results.json", "prediction.json"]
 

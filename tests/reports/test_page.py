@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -135,6 +137,31 @@ def test_a_narrow_screen_scrolls_tables_not_the_page(report):
     text = to_html(report)
     assert text.count("<table") == text.count('<div class="wide"><table') == 6 and ".wide { overflow-x: auto" in text
     assert "<caption" not in text
+
+
+def test_the_windows_of_an_evaluation_stand_beside_its_table(report):
+    text = to_html(replace(report, settings={"windows": "slide, convention exact"}))
+    before, _, _ = text.partition('<table id="rates">')
+    assert "percent; windows: slide, convention exact" in before[-200:]
+
+
+def test_a_cell_of_numbers_is_one_line(report):
+    """In Chromium, "43.7 [42.1, 44.9]" broke into three lines."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    chromium = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs Chromium; install it, or name it by RVTSSM_CHROMIUM")
+    text = re.sub(r"<td>(\d+\.\d)</td>", r"<td>\1 [42.1, 44.9]</td>", to_html(report))
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(
+            executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 800, "height": 600})
+        page.set_content(text)
+        heights = page.evaluate("[...document.querySelectorAll('#rates td')].map((cell) => cell.offsetHeight)")
+        assert len(set(heights)) == 1 and heights[0] < 45
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.close()
 
 
 def test_without_a_breakdown_there_is_a_page_as_well(tmp_path):

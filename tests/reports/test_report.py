@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
 from rvtssm.evaluation.bootstrap import Resampled
@@ -23,6 +24,7 @@ from rvtssm.evaluation.frequency import (
     true_rate,
 )
 from rvtssm.evaluation.result import EvaluationReport, to_json
+from rvtssm.reports import plots
 from rvtssm.reports.plots import precision_png, rates_png
 from rvtssm.reports.render import render
 from rvtssm.reports.report import console_table, to_csv, to_markdown, write_report
@@ -160,6 +162,22 @@ def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
     assert precision_png(names).startswith(b"\x89PNG")
     nothing = dict.fromkeys(METRICS, math.nan)
     assert rates_png("$\\x$", "synthetic", [RateRow(20, nothing), RateRow(40, nothing)]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "names", [["a"], ["car", "pedestrian", "two-wheeler"], [f"runs/{'long' * 12}_{i}" for i in range(5)]]
+)
+def test_legends_are_clear_of_curves_and_inside_the_picture(monkeypatch, names):
+    drawn = []
+    monkeypatch.setattr(plots, "_png", lambda figure: drawn.append(figure) or b"")
+    precision_png(dict.fromkeys(names, np.linspace(1, 0, 101)))
+    plots.comparison_png({name: make_report().rows for name in names}, {})
+    for figure in drawn:
+        FigureCanvasAgg(figure).draw()
+        (axes,), (legend,) = figure.axes, figure.legends
+        box, room = legend.get_window_extent(), figure.bbox
+        assert not box.overlaps(axes.get_tightbbox()) and axes.get_window_extent().height > 300
+        assert room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0
 
 
 def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():

@@ -521,8 +521,8 @@ def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkp
     for until_us in (math.inf, math.nan, "7", True):
         with pytest.raises(ValueError, match=f"^until_us={until_us!r} must be a number"):
             detector.push(events, until_us)
-    for packet, kind in ((None, "NoneType"), ([None], "NoneType"), (events.t, "ndarray"), ([events.t], "ndarray")):
-        with pytest.raises(ValueError, match=rf"^a packet is a {kind}; give rvtssm\.Events with arrays t, x, y and p"):
+    for packet in (None, [None], events.t, [events.t], [1, 2]):
+        with pytest.raises(ValueError, match=r" holds no events; give rvtssm\.Events, or a structured array"):
             detector.push(packet)
     with pytest.raises(ValueError, match=r"^Events\.t is a list; give a numpy array of int64$"):
         Events([1], [2], [3], [1])
