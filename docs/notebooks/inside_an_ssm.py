@@ -9,12 +9,11 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.ssm import S5, TemporalConfig
 from rvtssm.training.spectrum_monitor import spectrum_figure
 
 torch.manual_seed(0)
-layer = build_temporal_layer(TemporalConfig(name="s5", discretization="zoh", dt_max=0.4, bandlimit=0), dim=32)
+layer = S5(32, TemporalConfig(discretization="zoh", dt_max=0.4, bandlimit=0))
 
 # %% [markdown]
 # Each mode decays with a time constant and oscillates at a frequency. Both are counted in steps of the training; with a
@@ -36,14 +35,14 @@ pulse = torch.randn(32)
 def response(steps_per_stride: int, num_strides: int = 20) -> torch.Tensor:
     x = torch.zeros(num_strides * steps_per_stride, 1, 32)
     x[:steps_per_stride] = pulse
-    y, _ = layer(x, layer.init_state(1), 1 / steps_per_stride)
+    y, _ = layer(x, step_scale=1 / steps_per_stride)  # time comes first: (steps, sequences, features)
     return y[:, 0]
 
 
 coarse, fine = response(1), response(10)
 with torch.no_grad():
-    _, state = layer(pulse.expand(1, 1, 32), layer.init_state(1), 1.0)
-    _, state_fine = layer(pulse.expand(10, 1, 32), layer.init_state(1), 0.1)
+    _, state = layer(pulse.expand(1, 1, 32))
+    _, state_fine = layer(pulse.expand(10, 1, 32), step_scale=0.1)
 print("relative difference of the states:", f"{((state - state_fine).abs().max() / state.abs().max()).item():.0e}")
 
 # %%
@@ -56,10 +55,26 @@ axes.legend(frameon=False)
 figure
 
 # %% [markdown]
+# `kernel` returns the impulse response of the state-space layer, without the block around it: the outputs in the steps
+# after an input of 1. S5 mixes its features, so there is a response for every pair of output and input.
+
+# %%
+with torch.no_grad():
+    kernel = layer.kernel(40)  # (steps, outputs, inputs)
+print(kernel.shape)
+figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+axes = figure.add_subplot()
+for feature in (1, 2, 3):
+    axes.plot(torch.arange(40) * 50, kernel[:, 0, feature], label=f"input {feature}")
+axes.set(xlabel="time [ms]", ylabel="output 0 after an impulse")
+axes.legend(frameon=False)
+figure
+
+# %% [markdown]
 # The bandlimit removes from the output the modes that oscillate faster than a fraction of the Nyquist rate of the
 # training step. A smaller limit removes more.
 
 # %%
 for bandlimit in (0, 1, 0.5, 0.1):
-    limited = build_temporal_layer(TemporalConfig(name="s5", dt_max=0.4, bandlimit=bandlimit), dim=32)
+    limited = S5(32, TemporalConfig(dt_max=0.4, bandlimit=bandlimit))
     print(f"bandlimit {bandlimit:<3}: {limited.spectrum().is_masked.float().mean().item():.0%} of the modes are masked")

@@ -9,12 +9,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.shapes import check_input
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 
 class _Block(TemporalLayer):
-    """A temporal layer, `ssm`, with pointwise operations around it. State, spectrum and norm are those of `ssm`."""
+    """A temporal layer, `ssm`, with pointwise operations around it.
+
+    State, spectrum, kernel and norm are those of `ssm`.
+    """
 
     norm: nn.LayerNorm
 
@@ -29,7 +34,7 @@ class _Block(TemporalLayer):
     def prepare(self, step_scale: StepScale = 1.0) -> Any:
         return self.ssm.prepare(step_scale)
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
         """Run L steps: x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
         entering = self._enter(x)
         y, after = self.ssm(entering, state, step_scale)
@@ -47,13 +52,15 @@ class _Block(TemporalLayer):
     def spectrum(self) -> Spectrum | str:
         return self.ssm.spectrum()
 
+    def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
+        return self.ssm.kernel(num_steps, step_scale)
+
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         return self.ssm.band_energy(omega_min, omega_max)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the input of `ssm`."""
-        normed: Tensor = self.norm(x)
-        return normed
+        return _normed(x, self.norm)
 
     @abstractmethod
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
@@ -75,8 +82,7 @@ class SSMBlock(_Block):
         self.ff_dec = nn.Linear(dim, dim, bias=False)
 
     def _enter(self, x: Tensor) -> Tensor:
-        normed: Tensor = self.attn_norm(x)
-        return normed
+        return _normed(x, self.attn_norm)
 
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         normed: Tensor = self.ff_norm(F.gelu(y) + entering)
@@ -112,10 +118,19 @@ class GatedBlock(_Block):
         return x + y * torch.sigmoid(self.gate(F.gelu(y)))
 
 
+def _normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    check_input(x, norm.normalized_shape[0], norm.weight)
+    normed: Tensor = norm(x)
+    return normed
+
+
 _BLOCKS: dict[str, type[SSMBlock] | type[GatedBlock]] = {"feed_forward": SSMBlock, "gated": GatedBlock}
 
 
 def in_block(ssm: TemporalLayer, dim: int, config: TemporalConfig) -> SSMBlock | GatedBlock:
     """Return the layer as the detector uses it: inside the block `temporal.block`."""
-    assert config.block is not None
+    if config.block is None:
+        raise UserError(
+            f"{type(ssm).__name__} got the settings of {config.name}; give it TemporalConfig(name={ssm.name!r})"
+        )
     return _BLOCKS[config.block](ssm, dim)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm.scan_cpu import compiled
+from rvtssm.ssm.shapes import check_recurrence
+from rvtssm.system.user_error import UserError
 
 
 def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,8 +26,14 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
         state: (N, P) complex.
 
     Returns:
-        All states (L, N, P) and the last one (N, P).
+        All states (L, N, P) and the last one (N, P). Raises a ValueError if the shapes do not fit.
     """
+    if drive.ndim != 3 or drive.numel() == 0 or step.shape != drive.shape or lambda_.ndim != 1:
+        raise UserError(
+            f"lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; needed are (P,) and "
+            "twice (L, N, P), none of them empty: time comes first"
+        )
+    check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     before = torch.view_as_real(state)
     states, last, *_ = _held_scan(torch.view_as_real(lambda_), step.to(before.dtype), torch.view_as_real(drive), before)
     return torch.view_as_complex(states), torch.view_as_complex(last)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from rvtssm.ssm.shapes import check_input
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.user_error import UserError
 
@@ -42,8 +43,11 @@ class TemporalLayer(nn.Module, ABC):
         return step_scale
 
     @abstractmethod
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
         """Run L steps: x (L, N, D), state (N, *state_shape) -> y (L, N, D) and the state after step L.
+
+        `state` is what `init_state` or an earlier call returned; None is the zero state. Layers raise a UserError if x
+        or the state has other sizes, or is of another type or on another device than the layer.
 
         `step_scale` is the step relative to training: 0.1 for 200 Hz after training at 20 Hz. It is a number; or a
         tensor (G,), one value per group of N / G consecutive sequences (G = B for the pixels of B streams); or a
@@ -55,6 +59,7 @@ class TemporalLayer(nn.Module, ABC):
 
         `step_scale` is as in `forward`, or was prepared for a number. This runs L * N sequences of one step.
         """
+        check_input(x, x.shape[-1], x)
         num_steps, num_sequences = x.shape[:2]
         if isinstance(step_scale, Tensor) and step_scale.ndim and num_steps > 1:
             step_scale = step_scale.expand(num_steps, step_scale.shape[-1]).flatten()
@@ -76,6 +81,19 @@ class TemporalLayer(nn.Module, ABC):
     def spectrum(self) -> Spectrum | str:
         """Return the modes of the layer at its training step, or a sentence that says why it has none."""
         return f"{type(self).__name__} has no eigenvalues: its factors follow the input"
+
+    def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
+        """Return the impulse response: what the outputs are in the steps 0 ... L - 1 if an input is 1 in step 0 only.
+
+        (L, D, D) = (step, output, input) for a layer whose features share one state (s5), (L, D) for a layer with a
+        system per feature (s4, s4d), whose inputs reach their own output only. The share of D is in step 0. In a block
+        it is the response of the state-space layer, without norm, mixing and residual path. Raises a ValueError if the
+        layer has no such response.
+        """
+        raise UserError(
+            f"{type(self).__name__} has no impulse response: what it does to an input depends on the input; "
+            "use one of the layers s4, s4d, s5"
+        )
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
         """Return the H2 norm of the layer between two angular frequencies in radians per training step, as ().
@@ -105,15 +123,6 @@ def to_constant(step_scale: StepScale) -> StepScale:
         lowest, highest = step_scale.aminmax()
         return float(lowest) if bool(lowest == highest) else step_scale
     return float(step_scale)
-
-
-def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
-    """Raise a ValueError if a step scale (scale_steps, groups) does not fit an input (num_steps, num_sequences)."""
-    if scale_steps not in (1, num_steps) or num_sequences % groups:
-        raise UserError(
-            f"step_scale covers {scale_steps} steps of {groups} groups, the input has {num_steps} steps of "
-            f"{num_sequences} sequences; give one value per step and the number of sequences a multiple of the groups"
-        )
 
 
 def to_rows(step_scale: StepScale) -> StepScale:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.shapes import fitting_state
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
@@ -25,8 +26,9 @@ class LSTM(TemporalLayer):
 
     name: ClassVar[str] = "lstm"
 
-    def __init__(self, dim: int, config: TemporalConfig) -> None:
+    def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
+        config = config or TemporalConfig(name=self.name)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget, input and output gate, cell input; columns: features of the input, then of the hidden state.
@@ -44,13 +46,13 @@ class LSTM(TemporalLayer):
         return zeros, zeros.clone()
 
     def forward(
-        self, x: Tensor, state: State, step_scale: StepScale = 1.0, grid: Grid | None = None
+        self, x: Tensor, state: State | None = None, step_scale: StepScale = 1.0, grid: Grid | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run L steps: x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell); ignores `step_scale`.
 
         With `dws_conv`, `grid` is (H, W) with N = B * H * W. Raises a ValueError if it does not fit.
         """
-        hidden, cell = state
+        hidden, cell = fitting_state(x, state, self.init_state, self.dim, self.gates.weight, (self.dim,), (self.dim,))
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
         of_input, of_hidden = self._filters(grid, x.shape[1])
         outputs = []

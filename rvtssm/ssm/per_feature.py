@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.shapes import check_fit, check_input, fitting_state
 
 STATE_SIZE = 64  # per feature, conjugates included, unless the configuration says another
 _LONGEST = 32  # steps of a chunk: with more, the cost per step grows, but the number of products falls
@@ -112,16 +113,26 @@ class PerFeatureLayer(TemporalLayer):
         shape = num_sequences, *self.log_real.shape
         return self.log_real.new_zeros(shape, dtype=self.log_real.dtype.to_complex())
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | PerFeatureSystem = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, state: State | None = None, step_scale: StepScale | PerFeatureSystem = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """Run L steps: x (L, N, H), state (N, H, n) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
-        assert isinstance(state, Tensor)
+        before: Tensor = fitting_state(
+            x, state, self.init_state, len(self.D), self.D, self.log_real.shape, is_complex=True
+        )
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
-            y, last = system.run(x.to(self.D.dtype), state)
+            y, last = system.run(x.to(self.D.dtype), before)
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
+        """See `TemporalLayer.kernel`: (L, H)."""
+        impulses = F.pad(torch.ones_like(self.D)[None, None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, 1, H)
+        return self(impulses, None, step_scale)[0][:, 0]
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | PerFeatureSystem = 1.0, **where: Any) -> Tensor:
         """See `TemporalLayer.forward_without_memory`. No state is made, because one is as large as many features."""
+        check_input(x, len(self.D), self.D)
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
             inputs = x.to(self.D.dtype)

@@ -58,9 +58,9 @@ class RealStep(TemporalLayer):
         zeros = self.lambda_re.new_zeros(num_sequences, *self.lambda_re.shape)
         return Pair(zeros, zeros.clone())
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, Pair]:
+    def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, Pair]:
         """Take one step: x (1, N, H), state twice (N, *shape), step_scale (G,) -> y (1, N, H), the next state."""
-        assert not isinstance(state, Tensor)
+        assert isinstance(state, tuple)
         before = Pair(*state).of(lambda part: part.unflatten(0, (step_scale.shape[0], -1)))
         u = x.flatten(0, 1)
         y, after = self.advance(u, before, step_scale)

@@ -194,5 +194,5 @@ class _RealS4(RealStep):
 class S4(GLUBlock):
     """S4 as the detector uses it: the state-space layer inside its block."""
 
-    def __init__(self, dim: int, config: TemporalConfig) -> None:
-        super().__init__(S4SSM(dim, config), dim)
+    def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
+        super().__init__(S4SSM(dim, config or TemporalConfig(name=S4SSM.name)), dim)

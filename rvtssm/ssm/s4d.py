@@ -101,5 +101,5 @@ class _RealS4D(RealStep):
 class S4D(GLUBlock):
     """S4D as the detector uses it: the state-space layer inside its block."""
 
-    def __init__(self, dim: int, config: TemporalConfig) -> None:
-        super().__init__(S4DSSM(dim, config), dim)
+    def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
+        super().__init__(S4DSSM(dim, config or TemporalConfig(name=S4DSSM.name)), dim)

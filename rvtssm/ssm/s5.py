@@ -12,6 +12,7 @@ from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
+from rvtssm.ssm.shapes import check_input, fitting_state
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -95,16 +96,21 @@ class S5SSM(TemporalLayer):
             d=self.D,
         )
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | SharedSystem = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, state: State | None = None, step_scale: StepScale | SharedSystem = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
-        assert isinstance(state, Tensor)
+        before: Tensor = fitting_state(
+            x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True
+        )
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
-            return run(system, x.to(dtype), state, self.scan)
+            return run(system, x.to(dtype), before, self.scan)
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
         """See `TemporalLayer.forward_without_memory`. At one step scale this is one matrix from input to output."""
+        check_input(x, len(self.D), self.D)
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         if system.gain is not None or system.mask is not None:
             return super().forward_without_memory(x, step_scale)
@@ -125,6 +131,14 @@ class S5SSM(TemporalLayer):
 
     def spectrum(self) -> Spectrum:
         return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
+
+    def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
+        """See `TemporalLayer.kernel`: (L, H, H)."""
+        if self.bidirectional:
+            raise UserError("temporal.bidirectional=true answers before an impulse as well, so it has no kernel")
+        dim = len(self.D)
+        impulses = F.pad(torch.eye(dim).to(self.D)[None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, H, H)
+        return self(impulses, None, step_scale)[0].mT
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
@@ -182,5 +196,5 @@ class _RealS5(RealSharedStep):
 class S5(SSMBlock):
     """S5 as the detector uses it: the state-space layer inside its block."""
 
-    def __init__(self, dim: int, config: TemporalConfig) -> None:
-        super().__init__(S5SSM(dim, config), dim)
+    def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
+        super().__init__(S5SSM(dim, config or TemporalConfig(name=S5SSM.name)), dim)

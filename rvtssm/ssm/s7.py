@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.init import linear_from, log_uniform_steps, normal, truncated_normal
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_rows
 from rvtssm.ssm.scan import scan
+from rvtssm.ssm.shapes import check_fit, fitting_state
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
@@ -57,16 +59,16 @@ class S7SSM(TemporalLayer):
         """Return zeros (N, P)."""
         return self.B.new_zeros(num_sequences, len(self.B))
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: State | None = None, step_scale: StepScale = 1.0) -> tuple[Tensor, Tensor]:
         """Run L steps: x (L, N, H), state (N, P) -> y (L, N, H), the state. See `TemporalLayer.forward`."""
-        assert isinstance(state, Tensor)
+        before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.B.shape[:1])
         inputs = x.to(self.D.dtype)
         drive, readout, passed = self._factors(inputs)
         rows = to_rows(step_scale)
         if isinstance(rows, Tensor) and rows.ndim:
             check_fit(len(rows), rows.shape[1], *x.shape[:2])
         decay = self._decay(inputs, rows)
-        states, last = scan(decay, drive * F.linear(inputs, self.B), state, self.scan)
+        states, last = scan(decay, drive * F.linear(inputs, self.B), before, self.scan)
         return (F.linear(states * readout, self.C) + passed * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:
@@ -104,12 +106,18 @@ class _SingleStep(TemporalLayer):
     def init_state(self, num_sequences: int) -> Tensor:
         return self.layer.init_state(num_sequences)
 
-    def forward(self, x: Tensor, state: State, step_scale: Any = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, Tensor]:
         """Take one step: x (1, N, H), state (N, P), step_scale (G,) -> y (1, N, H), the next state."""
         assert isinstance(state, Tensor)
         drive, readout, passed = self.layer._factors(x)
         after = self.layer._decay(x, to_rows(step_scale))[0] * state + (drive * F.linear(x, self.layer.B))[0]
         return F.linear(after[None] * readout, self.layer.C) + passed * x, after
+
+
+def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
+    """Return S7 as the detector uses it: the state-space layer inside its block."""
+    config = config or TemporalConfig(name=S7SSM.name)
+    return in_block(S7SSM(dim, config), dim, config)
 
 
 def _rate(w: Tensor) -> Tensor:

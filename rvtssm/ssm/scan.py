@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm import scan_loop
+from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
 
 
@@ -103,8 +104,9 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
     (N, P) -> all states (L, N, P), the last (N, P). `sweeps` describes `method`.
     """
-    if drive.numel() == 0:
+    if drive.ndim != 3 or drive.numel() == 0:
         raise UserError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
+    check_recurrence(decay, tuple(drive.shape), state)
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last
 

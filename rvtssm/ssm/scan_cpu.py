@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rvtssm.ssm.shapes import check_sweep
+
 _RUN = 128  # sequences whose gradients are summed before they join the total, which keeps rounding small
 
 
@@ -27,6 +29,7 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
     decay (T | 1, D, P) is complex or real, with D groups of n / D sequences each. x is (T, n, 2P), real and imaginary
     parts in turn, or (T, n, P) if decay is real; it may have a lower precision. All are contiguous, without gradient.
     """
+    check_sweep(decay, (x,), (carried,))
     decays = decay.numpy()
     wide = x.to(decay.dtype.to_real())  # x itself if the precision is the same
     _forward(wide.numpy().view(decays.dtype), decays, carried.numpy())
@@ -40,6 +43,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
     x are the states and `before` (n, P) is the state before the first. `carried` is the gradient of the last state and
     becomes that of `before`. Returns the gradient of decay, in its shape.
     """
+    check_sweep(decay, (grad, x), (before, carried))
     decays, real = decay.numpy(), decay.dtype.to_real()
     grad_decay = np.zeros_like(decays)
     wide, states = grad.to(real), x.to(real)

@@ -15,12 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rvtssm.ssm.shapes import check_sweep
+
 _LANES = 512  # numbers that a program holds per part of the state
 _MODES = 64  # of them side by side in memory
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
     """Compute x[l] += decay[l] * x[l-1] in place."""
+    check_sweep(decay, (x,), (carried,))
     shape, grid, options = _launch(x, decay)
     with torch.cuda.device_of(x):
         _forward[grid](x, _real(decay), _real(carried), *shape, **options)
@@ -28,6 +31,7 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
     """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place; return the gradient of decay."""
+    check_sweep(decay, (grad, x), (before, carried))
     shape, grid, options = _launch(grad, decay)
     blocks, scale_steps, groups, num_modes = grid[0] // decay.shape[1], *decay.shape
     # One sum per program, added up afterwards in a fixed order; atomic additions would have no fixed order.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization, zoh_of_many_steps
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.init import (
@@ -19,9 +20,10 @@ from rvtssm.ssm.init import (
     to_pairs,
     truncated_normal,
 )
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_fit, to_constant, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
+from rvtssm.ssm.shapes import check_fit, fitting_state
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -31,7 +33,7 @@ _NO_MODES = "its modes follow the input, so they have no frequency of their own"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What `SelectiveS5` prepares from its parameters and the step scale."""
+    """What `SelectiveS5SSM` prepares from its parameters and the step scale."""
 
     lambda_: Tensor  # (P,) complex
     w_in: Tensor  # (2P, H)
@@ -39,7 +41,7 @@ class Prepared:
     rows: StepScale  # (T, G, 1), or a number
 
 
-class SelectiveS5(TemporalLayer):
+class SelectiveS5SSM(TemporalLayer):
     """x' = diag(lambda) x + B u, y = Re(C x) + D u, where the input sets the step of every mode.
 
     The step is softplus(W u + b) * r, r the step scale, so the input only stretches time. That a recurrence follows the
@@ -83,9 +85,11 @@ class SelectiveS5(TemporalLayer):
                 rows=to_rows(to_constant(step_scale)),
             )
 
-    def forward(self, x: Tensor, state: State, step_scale: StepScale | Prepared = 1.0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, state: State | None = None, step_scale: StepScale | Prepared = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
-        assert isinstance(state, Tensor)
+        before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.imag.shape, is_complex=True)
         system = step_scale if isinstance(step_scale, Prepared) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
@@ -94,13 +98,13 @@ class SelectiveS5(TemporalLayer):
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])
                 rows, groups = rows[:, :, None], rows.shape[1]
-            steps, drive = dt.unflatten(1, (groups, -1)), as_complex(driven, state)
+            steps, drive = dt.unflatten(1, (groups, -1)), as_complex(driven, before)
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
-                states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, state)
+                states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, before)
             else:
                 decay, gain = self._discretize(system.lambda_, steps, rows)
                 drive = (drive.unflatten(1, (groups, -1)) * gain).flatten(1, 2)
-                states, last = scan(decay.flatten(1, 2), drive, state, self.scan)
+                states, last = scan(decay.flatten(1, 2), drive, before, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
 
     def real_step(self) -> TemporalLayer:
@@ -124,7 +128,7 @@ class _RealSelectiveS5(RealSharedStep):
     to_step: Tensor
     bias: Tensor
 
-    def __init__(self, layer: SelectiveS5) -> None:
+    def __init__(self, layer: SelectiveS5SSM) -> None:
         super().__init__(layer.discretization)
         self.keep_matrices(layer.B, layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state))
         self.keep(d=layer.D, to_step=layer.to_step.weight, bias=layer.to_step.bias, **{"lambda": layer._lambda})
@@ -132,3 +136,9 @@ class _RealSelectiveS5(RealSharedStep):
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
         dt = F.softplus(F.linear(x, self.to_step, self.bias)).unflatten(0, (step_scale.shape[0], -1))
         return dt, dt * step_scale
+
+
+def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
+    """Return it as the detector uses it: the state-space layer inside its block."""
+    config = config or TemporalConfig(name=SelectiveS5SSM.name)
+    return in_block(SelectiveS5SSM(dim, config), dim, config)

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.layer import check_fit
 from rvtssm.ssm.scan import plain, sweeps
-from rvtssm.system.user_error import UserError
+from rvtssm.ssm.shapes import check_input, check_recurrence
 
 _TILE_ROWS = 2048  # of a matrix product, on CPU: more do not fit the cache, fewer make the product slow
 _BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # states that the backward holds at once, on CPU and elsewhere
@@ -44,9 +43,8 @@ def run_shared(system: SharedSystem, u: Tensor, state: Tensor, method: str = "au
     The matrix products run in the precision of u, the recurrence in that of the state. `rvtssm.ssm.scan.sweeps`
     describes `method`.
     """
-    if u.numel() == 0:
-        raise UserError(f"needed is at least one step of one sequence, got an input of the shape {tuple(u.shape)}")
-    check_fit(system.decay.shape[0], system.decay.shape[1], u.shape[0], u.shape[1])
+    check_input(u, system.w_in.shape[1], system.w_in)
+    check_recurrence(system.decay, (*u.shape[:2], system.w_in.shape[0] // 2), state)
     matrices = (system.w_in.to(u.dtype), system.w_out.to(u.dtype), system.d.to(u.dtype))
     keep = torch.is_grad_enabled() and _keeps(system, u, state)
     y, last, _ = _run(u, state, system.decay, system.gain, system.mask, *matrices, keep, method)

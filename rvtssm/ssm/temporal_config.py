@@ -97,8 +97,11 @@ class TemporalConfig:
         return cls(**settings)
 
     def step_rule(self) -> str:
-        """Return `discretization` of a layer that has one."""
-        assert self.discretization is not None
+        """Return `discretization`. Raise a ValueError for the settings of a layer that has none."""
+        if self.discretization is None:
+            raise UserError(
+                f"temporal.name={self.name} has no discretization; give a layer the TemporalConfig of its own name"
+            )
         return self.discretization
 
     def refuse_bandlimit(self, reason: str) -> None:

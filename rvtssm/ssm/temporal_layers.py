@@ -7,14 +7,13 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.block import in_block
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
 from rvtssm.ssm.s4d import S4D
 from rvtssm.ssm.s5 import S5
-from rvtssm.ssm.s7 import S7SSM
+from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_choice
@@ -23,8 +22,8 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
     "s4d": S4D,
     "s5": S5,
-    "selective_s5": lambda dim, config: in_block(SelectiveS5(dim, config), dim, config),
-    "s7": lambda dim, config: in_block(S7SSM(dim, config), dim, config),
+    "selective_s5": SelectiveS5,
+    "s7": S7,
     "lstm": LSTM,
 }
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s7 import S7SSM
-from rvtssm.ssm.selective_s5 import SelectiveS5
+from rvtssm.ssm.selective_s5 import SelectiveS5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
@@ -23,14 +23,14 @@ def build(name: str, **changes) -> TemporalLayer:
 
 
 def modes_at_start(layer: TemporalLayer) -> Tensor:
-    if isinstance(layer, SelectiveS5):
+    if isinstance(layer, SelectiveS5SSM):
         return torch.complex(-layer.log_real.exp(), layer.imag)
     return layer.modes()[0]
 
 
 def initial_steps(layer: TemporalLayer) -> Tensor:
     """At zero input, where the input has a say."""
-    if isinstance(layer, SelectiveS5):
+    if isinstance(layer, SelectiveS5SSM):
         return F.softplus(layer.to_step.bias)
     if isinstance(layer, S7SSM):
         return 1 / (layer.to_w.bias**2 + 0.5)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from rvtssm.ssm.block import GatedBlock, SSMBlock
 from rvtssm.ssm.discretize import zoh
 from rvtssm.ssm.held_scan import held_scan
-from rvtssm.ssm.selective_s5 import SelectiveS5
+from rvtssm.ssm.selective_s5 import SelectiveS5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
@@ -20,7 +20,7 @@ def example(**changes: object):
     """A layer without its block, an input (L, N, D) and a state, in float64."""
     torch.manual_seed(0)
     config = TemporalConfig(name="selective_s5", state_size=SIZE, dt_min=0.05, dt_max=0.5, **changes)
-    ssm = SelectiveS5(DIM, config).double()
+    ssm = SelectiveS5SSM(DIM, config).double()
     return ssm, torch.randn(7, 2, DIM, dtype=torch.float64), torch.randn_like(ssm.init_state(2))
 
 

@@ -1,0 +1,67 @@
+"""A layer used alone: names and defaults in `rvtssm.ssm`, the impulse response, errors that say what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from layer_examples import CASES, DIM, assert_near, build
+
+import rvtssm.ssm
+from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.system.user_error import UserError
+
+LINEAR = {label: config for label, config in CASES.items() if config.name in ("s4", "s4d", "s5")}
+
+
+def test_every_layer_has_a_name_and_defaults():
+    named = {"s4": S4, "s4d": S4D, "s5": S5, "s7": S7, "selective_s5": SelectiveS5, "lstm": LSTM}
+    assert named == TEMPORAL_LAYERS
+    assert set(dir(rvtssm.ssm)) == {layer.__name__ for layer in named.values()} | {"TemporalConfig"}
+    for name, build_layer in named.items():
+        torch.manual_seed(0)
+        own = build_layer(4)
+        torch.manual_seed(0)
+        wanted = build_temporal_layer(TemporalConfig(name=name), 4)
+        assert all(torch.equal(one, other) for one, other in zip(own.parameters(), wanted.parameters(), strict=True))
+
+
+def test_the_settings_need_no_torch():
+    program = "import rvtssm.ssm, sys; rvtssm.ssm.TemporalConfig(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", LINEAR)
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
+    ssm, num_steps = build(case).double().ssm, 9
+    x = torch.randn(num_steps, 2, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y, _ = ssm(x, None, scale)
+    kernel = build(case).double().kernel(num_steps, scale)
+    assert kernel.shape == ((num_steps, DIM, DIM) if LINEAR[case].name == "s5" else (num_steps, DIM))
+    terms = "koi,kni->no" if kernel.ndim == 3 else "ko,kno->no"
+    wanted = [torch.einsum(terms, kernel[:stop], x[:stop].flip(0)) for stop in range(1, num_steps + 1)]
+    assert_near(torch.stack(wanted), y, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: S7(8).kernel(3),
+        lambda: LSTM(8).kernel(3),
+        lambda: SelectiveS5(8).kernel(3),
+        lambda: S5(8, TemporalConfig(bidirectional=True)).kernel(3),
+        lambda: S5(8).kernel(0),
+        lambda: S4D(8).kernel(-1),
+        lambda: S5(8, TemporalConfig(name="s7")),
+        lambda: S7(8, TemporalConfig()),
+        lambda: S4(8)(torch.zeros(2, 3, 8), (1, 2)),
+    ],
+)
+def test_a_mistake_is_told(mistake):
+    with pytest.raises(UserError, match=r"\w+ \w+ \w+"):
+        mistake()
