@@ -247,7 +247,11 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """L steps of B streams. `frame_index` lists the M labelled (step, stream) pairs, step-major order."""
+    """L steps of B streams. `frame_index` lists the M labelled (step, stream) pairs, step-major order.
+
+    Frames and targets go to the device of a model. All else decides what is computed, so it stays on the CPU, where
+    reading it waits for nothing.
+    """
 
     hist: torch.Tensor  # (L, B, C, H, W), of the dtype of the representation, uint8 for histograms
     dt_us: torch.Tensor  # (L, B) int64
@@ -262,13 +266,14 @@ class SequenceBatch:
     pseudo_scores: torch.Tensor | None = None  # (M, N) float32, those of the labels; None: all are annotated
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
+        """Return the batch with frames, targets and their scores on a device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> SequenceBatch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SequenceBatch:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        tensors = {name: getattr(self, name) for name in ("hist", "targets", "pseudo_scores")}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 

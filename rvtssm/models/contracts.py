@@ -19,8 +19,17 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 
-def at_least_one(num_counted: int, num_matched: int = 0) -> Tensor | int:
+def on_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return values of the CPU on a device, without waiting for what it computes: only pinned memory is copied so."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+def at_least_one(num_counted: Tensor | int, num_matched: Tensor | int = 0) -> Tensor | int:
     """Return what the losses are divided by in a single process: all matches if there are none that count."""
+    if isinstance(num_counted, Tensor):
+        return torch.where(num_counted > 0, num_counted, num_matched).clamp(min=1)
     return max(num_counted or num_matched, 1)
 
 
@@ -160,7 +169,7 @@ class Head(nn.Module, ABC):
     def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> Any:
         """Predict from maps (M, C, H / s, W / s), by stride s.
 
-        In training, `targets` are those of the loss: targets (M, N, 5) and num_targets (M,).
+        In training, `targets` are those of the loss: targets (M, N, 5) and num_targets (M,), which is on the CPU.
         """
 
     @abstractmethod
@@ -178,11 +187,12 @@ class Head(nn.Module, ABC):
     ) -> dict[str, Tensor]:
         """Return the terms of the loss, which are scalars, and their `total`.
 
-        targets (M, N, 5) [class, cx, cy, w, h] px, of which the first num_targets (M,) are real. `divisor` turns a
-        number of matches in this process into what a sum is divided by; since processes wait for each other in it,
-        every call of `loss` calls it equally often, with M = 0 as well. `weights` (M, N) from 0 to 1 say how much each
-        target counts; they are given only if a detector made some of the targets, and with 0 nothing is learned there.
-        `divisor` then gets the number of matches whose weight is not 0, and the number of all.
+        targets (M, N, 5) [class, cx, cy, w, h] px, of which the first num_targets (M,), on the CPU, are real. `divisor`
+        turns a number of matches in this process, an integer or a tensor (), into what a sum is divided by. Processes
+        wait for each other in it, so every call of `loss` calls it equally often, with M = 0 as well. `weights` (M, N)
+        from 0 to 1 say how much each target counts; they are given only if a detector made some of the targets, and
+        with 0 nothing is learned there. `divisor` then gets the number of matches whose weight is not 0, and the number
+        of all.
         """
 
     @staticmethod

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rvtssm.models.contracts import on_device
+
 LABEL_NOISE = 0.25  # share of the copies that get a random class
 BOX_NOISE = 0.5  # of the side of a box: each edge moves by less in a copy to restore, by 1 to 2 times that to reject
 
@@ -46,7 +48,7 @@ def draw_noisy_queries(targets: Tensor, num_targets: Tensor, num_queries: int, n
     boxes = torch.cat([(near + far) / 2, (far - near).abs().clamp(min=1)], dim=-1)
 
     index = torch.arange(most, device=targets.device)
-    is_real = (index < num_targets[:, None])[:, None, None]  # (M, 1, 1, N)
+    is_real = (index < on_device(num_targets, targets.device)[:, None])[:, None, None]  # (M, 1, 1, N)
     target = torch.where(is_real, torch.where(is_rejected == 0, index, -1), -2)  # (M, 1, 2, N)
     target = target.expand(shape)
     group = torch.arange(num_groups, device=targets.device).repeat_interleave(2 * most)

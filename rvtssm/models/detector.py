@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rvtssm.models.contracts import on_device
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import build_parts
 from rvtssm.ssm.layer import to_constant
@@ -82,7 +83,8 @@ class Detector(nn.Module):
         """Run L steps of B streams.
 
         hist (L, B, C, H, W), uint8 counts or float, as large as the frame; state from `init_state` or an earlier
-        call, None for zero; step_scale the step relative to training, a number or (L, B), or what `prepare` returned;
+        call, None for zero; step_scale the step relative to training, a number or (L, B), or what `prepare` returned (a
+        tensor on the CPU is taken for a number if its values are equal);
         `targets` those of the chosen frames, for heads that see them in training (see `Head.forward`).
         Returns the head's predictions for the M rows (step, stream) of frame_index, for every step and stream if it is
         None, and the state after step L.
@@ -103,11 +105,14 @@ class Detector(nn.Module):
         if state is None:
             state = self.init_state(num_streams)
         if not isinstance(step_scale, PreparedStep):
-            step_scale = PreparedStep((to_constant(step_scale),) * len(state))
+            scale = to_constant(step_scale)
+            if isinstance(scale, Tensor):
+                scale = on_device(scale, hist.device)
+            step_scale = PreparedStep((scale,) * len(state))
         maps, state = self.backbone(self._pad(hist), state, step_scale.layers)
         chosen = {stride: maps[stride].flatten(0, 1) for stride in self.neck.strides}
         if frame_index is not None:
-            rows = frame_index[:, 0] * num_streams + frame_index[:, 1]
+            rows = on_device(frame_index[:, 0] * num_streams + frame_index[:, 1], hist.device)
             chosen = {stride: features[rows] for stride, features in chosen.items()}
         num_frames = next(iter(chosen.values())).shape[0]
         if num_frames == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):

@@ -126,9 +126,9 @@ class RtdetrHead(Head):
         """
         from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
 
-        counts = [int(num_targets.sum())]
+        counts: list[Tensor | int] = [int(num_targets.sum())]
         if weights is not None:
-            counts.insert(0, int((weights > 0).sum()))
+            counts.insert(0, (weights > 0).sum())
         norm = divisor(*counts)
         boxes, logits = predictions.boxes[:, None], predictions.logits[:, None]
         if predictions.earlier_boxes is not None and predictions.earlier_logits is not None:

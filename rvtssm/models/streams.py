@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.models.contracts import concatenate
+from rvtssm.models.contracts import concatenate, on_device
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.records import SequenceBatch
+from rvtssm.ssm.layer import to_constant
 from rvtssm.system.user_error import UserError
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
+_FASTEST_HZ = 500  # the steps of faster whole rates are about as close to each other as they are to their rounding
 
 
 class Streams:
@@ -27,9 +29,10 @@ class Streams:
     the first time; a stream that is left out of a push is forgotten. Slot -1 is for random chunks: each starts from the
     zero state, and its state is not kept. The detector itself remembers nothing.
 
-    `trained_stride_us` is the step at which `step_scale` is 1: the detector steps by `dt_us / trained_stride_us`, or by
-    `step_scale` whatever the distance of windows, if that is given. With `memory_chunk`, every stream forgets after
-    that many steps, counted from its start (the memory of the released SSM weights); 1 means no memory at all.
+    `trained_stride_us` is the step at which `step_scale` is 1: the detector steps by `dt_us / trained_stride_us`, both
+    without the rounding of windows (`exact_us`), or by `step_scale` whatever the distance of windows, if that is given.
+    With `memory_chunk`, every stream forgets after that many steps, counted from its start (the memory of the released
+    SSM weights); 1 means no memory at all.
     `with_gradients` is for training: predictions are part of the graph, states are cut from it between pushes. Without
     it, what the layers prepare for a step scale is kept, so the weights must not change until `clear` is called.
     ValueError if `memory_chunk` is less than 1.
@@ -46,7 +49,7 @@ class Streams:
         if memory_chunk is not None and memory_chunk < 1:
             raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
         self.detector = detector
-        self.trained_stride_us = trained_stride_us
+        self.trained_stride_us = float(exact_us(torch.tensor(trained_stride_us, dtype=torch.float64)))
         self.memory_chunk = memory_chunk
         self.step_scale = step_scale
         self.with_gradients = with_gradients
@@ -83,32 +86,33 @@ class Streams:
     ) -> Any:
         """Run L steps of B streams: hist (L, B, C, H, W), dt_us (L, B), frame_index (M, 2) = (step, stream).
 
+        dt_us and frame_index are on the CPU, so that nothing here waits for the device of the detector.
         Returns the head's predictions for the M frames in frame_index, which is in the order of steps. `targets` (boxes
         (M, N, 5) and their number (M,)) are handed to a head that trains with them.
         """
         with nullcontext() if self.with_gradients else torch.inference_mode():
             hist = hist.to(self.detector.device, non_blocking=True)
-            step_scale = dt_us.double() / self.trained_stride_us
+            step_scale = exact_us(dt_us) / self.trained_stride_us
             if self.step_scale is not None:
                 step_scale = torch.full_like(step_scale, self.step_scale)
             if self.memory_chunk == 1:
-                return self._push_without_memory(hist, step_scale, frame_index.cpu(), targets)
+                return self._push_without_memory(hist, step_scale, frame_index, targets)
             state, steps = self._gather(slots, is_first)
             predictions = []
             segments = [(0, len(hist))] if self.memory_chunk is None else self._segments(steps, len(hist))
             for start, stop in segments:
                 wanted, boxes = frame_index, targets
                 if len(segments) > 1:
-                    is_inside = (frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)
-                    wanted = frame_index[is_inside] - torch.tensor([start, 0], device=frame_index.device)
-                    boxes = targets and (targets[0][is_inside], targets[1][is_inside])
+                    inside = ((frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)).nonzero()[:, 0]
+                    wanted = frame_index[inside] - torch.tensor([start, 0])
+                    boxes = targets and (targets[0][on_device(inside, targets[0].device)], targets[1][inside])
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 found, state = self.detector(
                     hist[start:stop],
                     state,
-                    self._prepare(_number_if_constant(step_scale[start:stop], self.detector.device)),
-                    wanted.to(self.detector.device),
+                    self._prepare(step_scale[start:stop]),
+                    wanted,
                     boxes,
                 )
                 predictions.append(found)
@@ -140,8 +144,12 @@ class Streams:
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 
-    def _prepare(self, step_scale: float | Tensor) -> float | Tensor | PreparedStep:
-        if isinstance(step_scale, Tensor) or self.with_gradients:
+    def _prepare(self, steps: Tensor) -> float | Tensor | PreparedStep:
+        """Return what the detector takes for steps (L, B): a number if they are equal, prepared if weights stay."""
+        step_scale = to_constant(steps)
+        if isinstance(step_scale, Tensor):
+            return on_device(step_scale.float(), self.detector.device)
+        if self.with_gradients:
             return step_scale
         if self._prepared is None or self._prepared[0] != step_scale:
             self._prepared = (step_scale, self.detector.prepare(step_scale))
@@ -155,9 +163,8 @@ class Streams:
             return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
         each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
-        frames = hist.flatten(0, 1)[rows.to(self.detector.device)][None]
-        scale = _number_if_constant(step_scale.flatten()[rows.to(step_scale.device)][None], self.detector.device)
-        predictions, _ = self.detector(frames, None, scale, each.to(self.detector.device), targets)
+        frames = hist.flatten(0, 1)[on_device(rows, self.detector.device)][None]
+        predictions, _ = self.detector(frames, None, self._prepare(step_scale.flatten()[rows][None]), each, targets)
         return predictions
 
     def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:
@@ -178,7 +185,7 @@ class Streams:
         state = map_state(lambda leaf: leaf.to(self.detector.device), self._state)
         if list(slots) == list(place) and all(goes_on):
             return state, steps
-        rows = torch.tensor([place.get(slot, 0) for slot in slots], device=self.detector.device)
+        rows = on_device(torch.tensor([place.get(slot, 0) for slot in slots]), self.detector.device)
         stored = map_state(lambda leaf: _by_stream(leaf, len(place))[rows].flatten(0, 1), state)
         return self._forgotten(stored, goes_on), steps
 
@@ -186,7 +193,7 @@ class Streams:
         """Return the state with zeros for the streams that are not kept."""
         if all(keep):
             return state
-        kept = torch.tensor(keep, device=self.detector.device)
+        kept = on_device(torch.tensor(keep), self.detector.device)
 
         def mix(old_leaf: Tensor, new_leaf: Tensor) -> Tensor:
             old_leaf, new_leaf = _by_stream(old_leaf, len(keep)), _by_stream(new_leaf, len(keep))
@@ -200,7 +207,8 @@ class Streams:
         self._steps = {slots[row]: steps[row] for row in kept}
         if self.with_gradients or len(kept) < len(slots):
             # a copy, since a view would keep the states of all steps and of the random chunks in memory
-            state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[kept].flatten(0, 1), state)
+            rows = on_device(torch.tensor(kept, dtype=torch.int64), self.detector.device)
+            state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[rows].flatten(0, 1), state)
         self._state = state
 
 
@@ -227,8 +235,14 @@ def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:
     return leaf.reshape(num_streams, -1, *leaf.shape[1:])
 
 
-def _number_if_constant(step_scale: Tensor, device: torch.device) -> float | Tensor:
-    """A number if all steps are alike, else float32 on the device; reading it waits for the device that holds it."""
-    if step_scale.numel() and bool((step_scale == step_scale.flatten()[0]).all()):
-        return float(step_scale.flatten()[0])
-    return step_scale.to(device, torch.float32)
+def exact_us(step_us: Tensor) -> Tensor:
+    """Return steps as float64, those of a whole rate up to 500 Hz without the rounding of the ends of windows.
+
+    At 60 Hz windows end 16,666 or 16,667 us apart, because ends are whole microseconds. Both are 1/60 s here: a step
+    that differs by less than a microsecond from that of a whole number of hertz is the step of that rate. So strides
+    that are even but for rounding are one step scale, for one window at a time and for many.
+    """
+    step_us = step_us.double()
+    of_rate = 1e6 / (1e6 / step_us).round()
+    is_rounded = ((of_rate - step_us).abs() < 1) & (step_us >= 1e6 / _FASTEST_HZ)
+    return torch.where(is_rounded, of_rate, step_us)

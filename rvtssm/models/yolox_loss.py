@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rvtssm.models.contracts import at_least_one
+from rvtssm.models.contracts import at_least_one, on_device
 
 IOU_WEIGHT = 5.0
 CENTER_RADIUS = 1.5  # strides
@@ -41,7 +41,7 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
     """
     if targets.shape[1] == 0:
         return torch.full(predictions.shape[:2], -1, device=predictions.device)
-    is_real = torch.arange(targets.shape[1], device=targets.device) < num_targets[:, None]  # (M, N)
+    is_real = torch.arange(targets.shape[1], device=targets.device) < on_device(num_targets, targets.device)[:, None]
     reach = CENTER_RADIUS * locations[:, 2]
     distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
     is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
@@ -94,28 +94,41 @@ def yolox_loss(
     """
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
-    frame, location = torch.where(matched >= 0)
-    answers, wanted = predictions[frame, location], targets[frame, matched[frame, location]]
-    weight, location_weight, counts = None, None, [len(frame)]
+    is_object = matched >= 0
+    num_matched = is_object.sum()
+    rows = torch.nonzero_static(is_object, size=_most_matches(is_object, num_targets))
+    is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the others are left over, and count nothing
+    frame, location = rows.clamp(min=0).unbind(1)
+    answers = torch.where(is_row[:, None], predictions[frame, location], 1)
+    target = matched[frame, location].clamp(min=0)
+    wanted = targets[frame, target]
+    weight, location_weight, counts = is_row.to(predictions.dtype), None, [num_matched]
     if weights is not None:
-        weight = weights[frame, matched[frame, location]].to(predictions.dtype)
-        location_weight = torch.ones_like(predictions[..., 4]).index_put((frame, location), weight)
-        counts.insert(0, int((weight > 0).sum()))
+        weight = weight * weights[frame, target].to(predictions.dtype)
+        by_location = weights.gather(1, matched.clamp(min=0)) if weights.shape[1] else weights.new_ones(())
+        location_weight = torch.where(is_object, by_location, 1).to(predictions.dtype)
+        counts.insert(0, (weight > 0).sum())
     norm = divisor(*counts)
 
     iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(
-        predictions[..., 4], (matched >= 0).to(predictions.dtype), location_weight, reduction="sum"
+        predictions[..., 4], is_object.to(predictions.dtype), location_weight, reduction="sum"
     )
     class_target = F.one_hot(wanted[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
-    class_weight = None if weight is None else weight[:, None]
-    class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, class_weight, reduction="sum")
-    missing = 1 - iou**2 if weight is None else (1 - iou**2) * weight
+    class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, weight[:, None], reduction="sum")
+    missing = (1 - iou**2) * weight
     losses = {
         "iou": IOU_WEIGHT * missing.sum() / norm,
         "objectness": objectness / norm,
         "class": class_ / norm,
     }
     losses["total"] = losses["iou"] + losses["objectness"] + losses["class"]
-    losses["num_foreground"] = len(frame) / num_targets.sum().clamp(min=1)
+    losses["num_foreground"] = num_matched / max(int(num_targets.sum()), 1)
     return losses
+
+
+def _most_matches(is_object: Tensor, num_targets: Tensor) -> int:
+    """Return how many locations may have an object: on the CPU how many do; elsewhere reading that would wait."""
+    if is_object.device.type == "cpu":
+        return int(is_object.sum())
+    return min(NUM_CANDIDATES * int(num_targets.sum()), is_object.numel())

@@ -115,10 +115,11 @@ class TemporalLayer(nn.Module, ABC):
 def to_constant(step_scale: StepScale) -> StepScale:
     """Return a number if all values of a step scale without gradient are equal, else the step scale unchanged.
 
-    Reading a tensor waits for its device, so a model calls this once for all its layers.
+    A tensor that is not on the CPU stays as it is, because reading it would wait for its device.
     """
     if isinstance(step_scale, Tensor):
-        if step_scale.requires_grad or step_scale.numel() == 0 or torch.compiler.is_compiling():
+        is_unread = step_scale.device.type != "cpu" or torch.compiler.is_compiling()
+        if step_scale.requires_grad or step_scale.numel() == 0 or is_unread:
             return step_scale
         lowest, highest = step_scale.aminmax()
         return float(lowest) if bool(lowest == highest) else step_scale

@@ -150,8 +150,12 @@ class S4SSM(PerFeatureLayer):
 
 
 def _exponentials(generator: Tensor, rows: Tensor) -> Tensor:
-    """Return exp(generator * rows): generator (H, S, S), rows (T, G, 1) -> (T, G, H, S, S)."""
-    if rows.requires_grad or rows.numel() == 1 or torch.compiler.is_compiling():
+    """Return exp(generator * rows): generator (H, S, S), rows (T, G, 1) -> (T, G, H, S, S).
+
+    On the CPU each size of step is computed once; elsewhere their number is not known without waiting for the device.
+    """
+    is_unread = rows.device.type != "cpu" or torch.compiler.is_compiling()
+    if rows.requires_grad or rows.numel() == 1 or is_unread:
         every: Tensor = torch.linalg.matrix_exp(generator * rows[..., None, None])
         return every
     sizes, place = rows.unique(return_inverse=True)  # (U,), (T, G, 1)

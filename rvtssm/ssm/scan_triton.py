@@ -90,12 +90,12 @@ def _write(pointer, offsets, is_ours, re, im, IS_COMPLEX: tl.constexpr):
 def _place(group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
     """Return group, modes and offsets in (n, P) of this program."""
     blocks = tl.cdiv(group, SEQUENCES)
-    which = tl.program_id(0) // blocks
+    which = (tl.program_id(0) // blocks).to(tl.int64)
     within = (tl.program_id(0) % blocks) * SEQUENCES + tl.arange(0, SEQUENCES)
     modes = (tl.program_id(1) * MODES + tl.arange(0, MODES))[None, :]
     is_ours = (within < group)[:, None] & (modes < num_modes)
-    # in 64 bits, because all states of a batch can be more than 2^31 numbers
-    offsets = (which * group + within)[:, None].to(tl.int64) * num_modes + modes
+    # in 64 bits, because all states of a batch, and steps that differ, can be more than 2^31 numbers
+    offsets = (which * group + within)[:, None] * num_modes + modes
     return which, modes, offsets, is_ours
 
 
@@ -117,14 +117,14 @@ def _forward(
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
-    row = which * num_modes + modes
+    row, row_stride = which * num_modes + modes, tl.cast(groups, tl.int64) * num_modes
     re, im = _read(carried, offsets, is_ours, IS_COMPLEX, like)
     decay_re, decay_im = _read(decay, row, is_mode, IS_COMPLEX, like)
-    stride = num_sequences.to(tl.int64) * num_modes
+    stride = tl.cast(num_sequences, tl.int64) * num_modes
     at = offsets
     for step in range(num_steps):
         if VARIES:
-            decay_re, decay_im = _read(decay, row + step * groups * num_modes, is_mode, IS_COMPLEX, like)
+            decay_re, decay_im = _read(decay, row + step * row_stride, is_mode, IS_COMPLEX, like)
         new_re, new_im = _read(x, at, is_ours, IS_COMPLEX, like)
         new_re += decay_re * re - decay_im * im
         new_im += decay_re * im + decay_im * re
@@ -155,18 +155,18 @@ def _backward(
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
-    row = which * num_modes + modes
+    row, row_stride = which * num_modes + modes, tl.cast(groups, tl.int64) * num_modes
     scale_steps = num_steps if VARIES else 1
     total = tl.program_id(0).to(tl.int64) * scale_steps * num_modes + modes
     re, im = _read(carried, offsets, is_ours, IS_COMPLEX, like)
     decay_re, decay_im = _read(decay, row, is_mode, IS_COMPLEX, like)
     sum_re, sum_im = tl.zeros_like(re), tl.zeros_like(im)
-    stride = num_sequences.to(tl.int64) * num_modes
+    stride = tl.cast(num_sequences, tl.int64) * num_modes
     at = offsets + (num_steps - 1) * stride
     for back in range(num_steps):
         step = num_steps - 1 - back
         if VARIES:
-            decay_re, decay_im = _read(decay, row + step * groups * num_modes, is_mode, IS_COMPLEX, like)
+            decay_re, decay_im = _read(decay, row + step * row_stride, is_mode, IS_COMPLEX, like)
         new_re, new_im = _read(grad, at, is_ours, IS_COMPLEX, like)
         new_re += re
         new_im += im

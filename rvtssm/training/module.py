@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import DETECTOR_PREFIX, WRITTEN_BY, made_by
-from rvtssm.models.contracts import at_least_one
+from rvtssm.models.contracts import at_least_one, on_device
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
@@ -122,10 +122,11 @@ class DetectionModule(L.LightningModule):
                 "need; set training.pseudo_weight=0 to leave them out"
             )
         by_score = self.settings.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
-        is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < batch.num_targets[:, None]
+        num_targets = on_device(batch.num_targets, pseudo_scores.device)[:, None]
+        is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < num_targets
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
 
-    def _matched_per_process(self, num_counted: int, num_matched: int | None = None) -> Tensor | int:
+    def _matched_per_process(self, num_counted: Tensor | int, num_matched: Tensor | int | None = None) -> Tensor | int:
         """Return the divisor of the losses: the matches of all processes over the number of processes.
 
         Gradients are averaged over the processes, so they equal those of one process that has all the chunks. Without
@@ -134,7 +135,8 @@ class DetectionModule(L.LightningModule):
         num_matched = num_counted if num_matched is None else num_matched
         if not _has_others():
             return at_least_one(num_counted, num_matched)
-        totals = torch.tensor([num_counted, num_matched], dtype=torch.float64, device=self.device)
+        own = [torch.as_tensor(number, dtype=torch.float64) for number in (num_counted, num_matched)]
+        totals = torch.stack([on_device(number, self.device) for number in own])
         torch.distributed.all_reduce(totals)
         return torch.where(totals[0] > 0, totals[0], totals[1]).clamp(min=1) / torch.distributed.get_world_size()
 

@@ -1,0 +1,153 @@
+"""Nothing reads a value from the device of a model: on a GPU, each such read would wait for all that was asked of it.
+
+Parameters and inputs are said to be on a GPU and have no values, so reading one is an error, as are mixed devices.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from rvtssm.models.contracts import on_device
+from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.mixers import SPATIAL_MIXERS
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.parts import BACKBONES, HEADS
+from rvtssm.models.streams import Streams
+from rvtssm.models.yolox_loss import yolox_loss
+from rvtssm.records import SequenceBatch
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+
+DIM, STEPS, STREAMS, HEIGHT, WIDTH = 12, 3, 2, 32, 64
+NUMBER, ROWS = 0.5, (STEPS, STREAMS)  # one step scale, or one for each step and stream
+every_scale = pytest.mark.parametrize("scale", [NUMBER, ROWS], ids=["number", "tensor"])
+PARTS = {
+    **{mixer: {"mixer": mixer} for mixer in SPATIAL_MIXERS},
+    **{f"{backbone}-{head}": {"backbone": backbone, "head": head} for backbone in BACKBONES for head in HEADS},
+}
+
+
+@pytest.fixture
+def overwritten():
+    """Modules take other parameters when they move, because values cannot be exchanged for none in place."""
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_overwrite_module_params_on_conversion(before)
+
+
+def on_gpu(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    return module._apply(lambda tensor: mode.from_tensor(tensor).to("cuda"))
+
+
+def scale_of(scale):
+    return torch.rand(scale, device="cuda") if isinstance(scale, tuple) else scale
+
+
+def small_detector(**parts: str) -> Detector:
+    torch.manual_seed(0)
+    model = ModelConfig(embed_dim=32, num_blocks=(1, 1, 1, 1), timm_name="test_resnet", rtdetr_queries=10, **parts)
+    return build_detector(model, TemporalConfig(), HEIGHT, WIDTH, num_classes=2)
+
+
+@pytest.mark.parametrize("rule", ["bilinear", "zoh", "async"])
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@every_scale
+def test_a_temporal_layer_reads_nothing(overwritten, name, rule, scale):
+    layer = build_temporal_layer(TemporalConfig(name=name, discretization=rule), DIM)
+    with FakeTensorMode() as mode:
+        on_gpu(layer, mode)
+        x = torch.randn(STEPS, 4, DIM, device="cuda")
+        y, state = layer(x, None, scale_of(scale))
+        y, _ = layer(y, state, layer.prepare(scale_of(scale)))
+        assert y.device == layer.forward_without_memory(x, scale_of(scale)).device == x.device
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@every_scale
+def test_a_detector_reads_nothing(overwritten, parts, scale):
+    detector = small_detector(**PARTS[parts])
+    num_targets = torch.tensor([1, 2, 0, 1, 1, 2])
+    with FakeTensorMode() as mode:
+        on_gpu(detector, mode)
+        hist = torch.zeros(STEPS, STREAMS, 20, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
+        targets = torch.rand(6, 2, 5, device="cuda"), mode.from_tensor(num_targets).to("cuda")
+        predictions, state = detector(hist, None, scale_of(scale), targets=targets)
+        predictions, _ = detector.eval()(hist, state, scale_of(scale))
+    assert predictions[0].device.type == "cuda" and len(predictions[0]) == STEPS * STREAMS
+
+
+class Passing(nn.Module):
+    """A detector of which streams need states and predictions only, on a device that has no values at all."""
+
+    device = torch.device("meta")
+    init_state = staticmethod(lambda num_streams: torch.zeros(2 * num_streams, 3, device="meta"))
+    prepare = staticmethod(lambda step_scale: step_scale)
+
+    def forward(self, hist, state, step_scale, frame_index, targets=None):
+        rows = on_device(frame_index[:, 0] * hist.shape[1] + frame_index[:, 1], hist.device)
+        assert not isinstance(step_scale, torch.Tensor) or step_scale.device == hist.device
+        return (hist.flatten(0, 1).float().sum((1, 2, 3))[rows],), state if state is None else state + 1
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 1])
+@pytest.mark.parametrize("trains", [True, False])
+def test_streams_read_control_data_only(trains, chunk):
+    streams = Streams(Passing().train(trains), 50_000, chunk, with_gradients=trains)
+    for is_first in ([True, True], [False, True], [False, False]):
+        batch = SequenceBatch(
+            hist=torch.zeros(STEPS, STREAMS, 1, 2, 2, dtype=torch.uint8),
+            dt_us=torch.tensor([[50_000, 50_000], [40_000, 50_000], [50_000, 50_000]]),
+            is_first=torch.tensor(is_first),
+            is_pad=torch.zeros(STEPS, STREAMS, dtype=torch.bool),
+            frame_index=torch.tensor([[0, 1], [1, 0], [2, 0]]),
+            targets=torch.zeros(3, 2, 5),
+            num_targets=torch.tensor([1, 2, 1]),
+            t_us=torch.arange(3),
+            slot=torch.tensor([-1, 0]),
+            recording=torch.zeros(2, dtype=torch.int64),
+        ).to("meta")
+        (counts,) = streams.push_batch(batch)
+        assert counts.shape == (3,)
+        assert batch.hist.device == batch.targets.device == streams.detector.device
+        assert batch.slot.device == batch.num_targets.device == batch.dt_us.device == torch.device("cpu")
+
+
+def test_the_loss_of_yolox_reads_nothing():
+    predictions, targets = torch.zeros(3, 20, 7, device="meta"), torch.zeros(3, 2, 5, device="meta")
+    locations, weights = torch.zeros(20, 3, device="meta"), torch.zeros(3, 2, device="meta")
+    for num_targets in (torch.tensor([1, 2, 0]), torch.zeros(3, dtype=torch.int64)):
+        losses = yolox_loss(predictions, targets, num_targets, locations, weights=weights)
+        assert {value.device.type for value in losses.values()} == {"meta"}
+
+
+def test_matches_that_are_left_over_count_nothing(monkeypatch):
+    # on a GPU the number of matches is not known, and there is room for the most that there can be
+    generator = torch.Generator().manual_seed(0)
+    predictions = torch.rand(2, 30, 7, generator=generator) * 20
+    predictions[0, 0, :4] = torch.inf  # of a location without an object, whose box does not matter
+    locations = torch.tensor([[x, y, 8.0] for x in range(4, 40, 8) for y in range(4, 52, 8)])
+    targets, num_targets = torch.rand(2, 3, 5, generator=generator) * 30 + 8, torch.tensor([3, 1])
+    targets[..., 0] = 1
+    for weights in (None, torch.tensor([[1.0, 0.5, 0.0], [0.25, 1.0, 1.0]])):
+        own, ours = predictions.clone().requires_grad_(), predictions.clone().requires_grad_()
+        wanted = yolox_loss(own, targets, num_targets, locations, weights=weights)
+        monkeypatch.setattr("rvtssm.models.yolox_loss._most_matches", lambda is_object, num_targets: 40)
+        found = yolox_loss(ours, targets, num_targets, locations, weights=weights)
+        monkeypatch.undo()
+        torch.testing.assert_close(found, wanted)
+        found["total"].backward(), wanted["total"].backward()
+        torch.testing.assert_close(ours.grad, own.grad)
+
+
+def test_reading_is_an_error(overwritten):
+    class Reads(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * x.max().item()
+
+    layer = Reads(2, 2)
+    with FakeTensorMode() as mode, pytest.raises(DataDependentOutputException):
+        on_gpu(layer, mode)(torch.ones(3, 2, device="cuda"))
