@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -32,7 +33,10 @@ Loader = TypeVar("Loader", bound="SequenceLoader")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
-    """A loader that counts the events which its workers send, in this process and on the device of the model."""
+    """A loader that counts the events which its workers send, in this process and on the device of the model.
+
+    A thread does so one batch ahead, while the batch before is in use.
+    """
 
     count_on = torch.device("cpu")
 
@@ -43,8 +47,19 @@ class SequenceLoader(DataLoader[PackedBatch]):
             batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        while (batch := _next(batches)) is not None:
-            yield batch.counted(self.count_on, self.pin_memory)
+        with ThreadPoolExecutor(1, "next_batch", self._enter_thread) as ahead:
+            coming = ahead.submit(self._counted, batches)
+            while (batch := coming.result()) is not None:
+                coming = ahead.submit(self._counted, batches)
+                yield batch
+
+    def _enter_thread(self) -> None:
+        if self.count_on.type == "cuda":  # a thread begins with the first GPU
+            torch.cuda.set_device(self.count_on)
+
+    def _counted(self, batches: Iterator[PackedBatch]) -> SequenceBatch | None:
+        batch = _next(batches)
+        return None if batch is None else batch.counted(self.count_on, self.pin_memory)
 
 
 def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rvtssm.events.representations import Binned, SliceRing, fill_frames, num_shared_slices
 from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.system.devices import on_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class PackedFrames:
         num_steps, num_streams, num_channels, height, width = self.shape
         num_pixels, num_bins = height * width, self.settings.num_bins
         frames = torch.empty(self.shape, dtype=torch.uint8, device=device)
-        cells = self.cells.to(device, non_blocking=True)
+        cells = on_device(self.cells, device)
         steps = self.places // num_streams
         for step in range(num_steps):
             chosen = (steps == step).nonzero()[:, 0]
@@ -90,8 +91,8 @@ class PackedFrames:
             first_channel = (self.places[chosen] % num_streams)[:, None] * num_channels + torch.arange(num_bins)
             # event i of bin r is number i - shift[r] among the events of all bins of this step
             shift = starts - (lengths.cumsum(0) - lengths)
-            table = torch.stack([shift, first_channel.flatten()]).to(device)
-            row = torch.repeat_interleave(lengths.to(device), output_size=int(lengths.sum()))
+            table = on_device(torch.stack([shift, first_channel.flatten()]), device)
+            row = torch.repeat_interleave(on_device(lengths, device), output_size=int(lengths.sum()))
             shift, channel = table[:, row]
             cell = cells[torch.arange(len(row), device=device) + shift].long()
             place = (channel + num_bins * (cell & 1)) * num_pixels + (cell >> 1)

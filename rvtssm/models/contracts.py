@@ -19,13 +19,6 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 
-def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return values of the CPU on a device, without waiting for what it computes: only pinned memory is copied so."""
-    if device.type == "cuda" and values.device.type == "cpu":
-        values = values.pin_memory()
-    return values.to(device, non_blocking=True)
-
-
 def at_least_one(num_counted: Tensor | int, num_matched: Tensor | int = 0) -> Tensor | int:
     """Return what the losses are divided by in a single process: all matches if there are none that count."""
     if isinstance(num_counted, Tensor):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rvtssm.models.contracts import on_device
+from rvtssm.system.devices import on_device
 
 LABEL_NOISE = 0.25  # share of the copies that get a random class
 BOX_NOISE = 0.5  # of the side of a box: each edge moves by less in a copy to restore, by 1 to 2 times that to reject

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.contracts import on_device
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import build_parts
 from rvtssm.ssm.layer import to_constant
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.devices import on_device
 from rvtssm.system.user_error import UserError
 
 

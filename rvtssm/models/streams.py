@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.models.contracts import concatenate, on_device
+from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm.layer import to_constant
+from rvtssm.system.devices import on_device
 from rvtssm.system.user_error import UserError
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm

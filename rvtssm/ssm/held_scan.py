@@ -30,8 +30,8 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     """
     if drive.ndim != 3 or drive.numel() == 0 or step.shape != drive.shape or lambda_.ndim != 1:
         raise UserError(
-            f"lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; needed are (P,) and "
-            "twice (L, N, P), none of them empty: time comes first"
+            f"lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; needed are (P,) "
+            "and twice (L, N, P), none of them empty: time comes first"
         )
     check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     before = torch.view_as_real(state)

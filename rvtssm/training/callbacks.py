@@ -52,12 +52,14 @@ class TrainingProgress(ProgressBar):
     ) -> None:
         if self.bar is None:
             return
-        metrics = trainer.callback_metrics
-        losses = [f"{name} {metrics[f'train/{name}']:.2f}" for name in SHOWN_LOSSES if f"train/{name}" in metrics]
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if trainer.strategy.root_device.type == "cpu" or trainer.global_step % every == 0:  # reading waits for a GPU
+            metrics = trainer.callback_metrics
+            losses = [f"{name} {metrics[f'train/{name}']:.2f}" for name in SHOWN_LOSSES if f"train/{name}" in metrics]
+            self.bar.update(self.task, losses="  ".join(losses))
         self.bar.update(
             self.task,
             completed=trainer.global_step,
-            losses="  ".join(losses),
             pace=pace_text(self.pace, trainer.accumulate_grad_batches),
             left=left_text(self.pace, trainer.global_step, trainer.max_steps),
         )

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from rvtssm.datasets.datamodule import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
+from rvtssm.training.process_states import file_names, named_files, remove_other_files, write_states
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class Checkpoints(Checkpoint):
     `last.ckpt` is written after every validation, every `every` steps, `minutes` after it was last written, and when
     the run receives one of STOP_SIGNALS. The run then finishes its current step or validation and ends; a second
     Ctrl-C ends it at once. Processes that train together agree after every step whether to write and whether to stop,
-    so it does not matter which of them received the signal.
+    so it does not matter which of them received the signal. They do so over the network, not through their GPUs, so
+    that nobody waits for a GPU. See `rvtssm.training.process_states` for what each of them writes.
     """
 
     def __init__(self, out_dir: Path, every: int, minutes: float) -> None:
@@ -65,6 +67,8 @@ class Checkpoints(Checkpoint):
         self._saved_at = time.monotonic()
         self._has_stop_signal = False  # this process has received one
         self._can_stop = False  # all processes agree to stop, and the last checkpoint is written
+        self._group: Any = None  # of all processes, on their CPUs
+        self._files_of_best: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_ap": self.best_ap}
@@ -78,6 +82,9 @@ class Checkpoints(Checkpoint):
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
             remove_abandoned(self.last.parent)  # files of a run that was killed while it wrote them
+        if trainer.world_size > 1:
+            self._group = torch.distributed.new_group(backend="gloo")
+            self._files_of_best = named_files(self.best)
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:  # the trainer restores the handlers when it ends
                 signal.signal(number, self._on_stop_signal)
@@ -128,13 +135,16 @@ class Checkpoints(Checkpoint):
         is_due = time.monotonic() - self._saved_at >= 60 * self.minutes
         if trainer.world_size == 1:
             return self._has_stop_signal, is_due
-        wishes = torch.tensor([self._has_stop_signal, is_due], dtype=torch.int32, device=trainer.strategy.root_device)
-        torch.distributed.all_reduce(wishes, op=torch.distributed.ReduceOp.MAX)
+        wishes = torch.tensor([self._has_stop_signal, is_due], dtype=torch.int32)
+        torch.distributed.all_reduce(wishes, op=torch.distributed.ReduceOp.MAX, group=self._group)
         will_stop, is_due = wishes.bool().tolist()
         return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path, copy_of: Path | None = None) -> None:
+        files = file_names(trainer.global_step, trainer.world_size)
         try:
+            if files and copy_of is None:
+                self._write_own(trainer, path.parent, files)
             with atomic_file(path) if trainer.is_global_zero else nullcontext(path) as staged:
                 if copy_of is None:
                     trainer.save_checkpoint(staged)  # every process contributes; the first one writes
@@ -144,7 +154,18 @@ class Checkpoints(Checkpoint):
             if error.strerror:  # the error of a full disk does not name the file
                 error.filename = str(path)
             raise
+        if path == self.best:
+            self._files_of_best = set(files)
+        elif files and trainer.is_global_zero:
+            remove_other_files(path.parent, {*files, *self._files_of_best})
         self._saved_at = time.monotonic()
+
+    def _write_own(self, trainer: L.Trainer, folder: Path, files: list[str]) -> None:
+        """Write what this process has to store; a checkpoint that names the files is written when all are there."""
+        module: Any = trainer.lightning_module
+        if trainer.global_rank:
+            write_states(folder / files[trainer.global_rank - 1], module.own_states())
+        trainer.strategy.barrier("states")
 
     def _stop(self, trainer: L.Trainer) -> None:
         """End this process; only the first one ends with an error, because launchers then kill all the others."""

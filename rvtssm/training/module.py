@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -14,13 +15,15 @@ from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import DETECTOR_PREFIX, WRITTEN_BY, made_by
-from rvtssm.models.contracts import at_least_one, on_device
+from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
+from rvtssm.system.devices import on_device
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
+from rvtssm.training.process_states import file_names, read_states
 from rvtssm.training.regularize import h2_term
 from rvtssm.training.training_config import OptimConfig, precision_name
 
@@ -219,8 +222,12 @@ class DetectionModule(L.LightningModule):
         )
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
-        own = {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
-        checkpoint["processes"] = self.of_all_processes(own)
+        names = file_names(self.trainer.global_step, self.trainer.world_size)
+        checkpoint["processes"] = [self.own_states() if self.trainer.is_global_zero else {}, *names]
+
+    def own_states(self) -> dict[str, Any]:
+        """Return what this process needs to go on, besides what all have."""
+        return {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         found = {**self.defaults, **checkpoint["decisive"]}
@@ -237,7 +244,7 @@ class DetectionModule(L.LightningModule):
                 "resume with the same ones, or start a new run in another folder"
             )
         self.train_seconds = checkpoint["train_seconds"]
-        own = checkpoint["processes"][self.trainer.global_rank]
+        own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])
         self._random_state = own["random"]
 

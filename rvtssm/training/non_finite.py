@@ -53,24 +53,33 @@ class NonFiniteStop(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._check_loss(pl_module)  # of a batch whose gradient is accumulated, without an optimiser step
+        self._check(pl_module)  # of a batch whose gradient is accumulated, without an optimiser step
         self._start = {}
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        self._check_loss(pl_module)
-        is_bad = bool(self._found) or not (trainer.precision == "16-mixed" or _has_finite_gradients(pl_module))
+        gradients = [p.grad for p in pl_module.detector.parameters() if p.grad is not None]
+        if trainer.precision == "16-mixed" or not gradients:
+            has_finite_gradients = self._check(pl_module)
+        else:  # their norm, which is fast to compute, tells it unless it overflows
+            is_norm_finite = self._check(pl_module, torch.nn.utils.get_total_norm(gradients))
+            has_finite_gradients = is_norm_finite or all(bool(gradient.isfinite().all()) for gradient in gradients)
+        is_bad = bool(self._found) or not has_finite_gradients
         # All processes have to stop, because those that continue would wait for this one without end.
         if trainer.strategy.reduce_boolean_decision(is_bad, all=False):
             self._stop(trainer, pl_module)
 
-    def _check_loss(self, pl_module: L.LightningModule) -> None:
-        if self._loss is not None and not self._found and not torch.isfinite(self._loss):
+    def _check(self, pl_module: L.LightningModule, norm: Tensor | None = None) -> bool:
+        """Note a loss that is not finite; return whether the norm is. This reads once, which waits for a GPU."""
+        values = [value for value in (self._loss, norm) if value is not None]
+        finite = torch.stack([value.isfinite() for value in values]).tolist() if values else []
+        if self._loss is not None and not self._found and not finite[0]:
             assert isinstance(pl_module, DetectionModule)
             self._found = {**self._start, "losses": pl_module.latest_losses}
         self._loss = None
+        return norm is None or finite[-1]
 
     def _stop(self, trainer: L.Trainer, module: DetectionModule) -> None:
         finders = module.of_all_processes(bool(self._found))
@@ -143,10 +152,3 @@ def replay(path: Path | str) -> dict[str, float]:
             torch.set_rng_state(content["random"])
         losses = module.losses_of(SequenceBatch(**content["batch"]))
     return {name: float(value) for name, value in losses.items()}
-
-
-def _has_finite_gradients(module: DetectionModule) -> bool:
-    """Return whether all gradients are finite. Their norm, which is fast to compute, tells it unless it overflows."""
-    gradients = [p.grad for p in module.detector.parameters() if p.grad is not None]
-    is_norm_finite = bool(torch.nn.utils.get_total_norm(gradients).isfinite())
-    return is_norm_finite or all(bool(gradient.isfinite().all()) for gradient in gradients)

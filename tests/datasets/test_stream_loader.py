@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.datamodule import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import MixedBatchSampler
 
 LENGTH = 4
@@ -87,3 +89,34 @@ def test_signals_that_reach_all_processes_spare_the_workers(loader):
     read += batches
     alone = loader("stream", 0, 1, num_workers=0)
     assert all(torch.equal(found.hist, wanted.hist) for found, wanted in zip(read, alone, strict=True))
+
+
+def test_the_next_batch_is_counted_while_one_is_in_use(loader, monkeypatch):
+    own, counted, count = loader("stream", 0, 1, num_workers=0), threading.Semaphore(0), PackedBatch.counted
+
+    def noting(batch, *place):
+        found = count(batch, *place)
+        counted.release()
+        return found
+
+    monkeypatch.setattr(PackedBatch, "counted", noting)
+    batches = iter(own)
+    for number in (1, 2):
+        next(batches)
+        assert counted.acquire(timeout=60)
+        assert own.state_dict() == {"epoch": 0, "batch": number}, "batches that wait have not been handed out"
+    assert counted.acquire(timeout=60), "the third batch is counted before it is asked for"
+    batches.close()
+    assert not any(thread.name.startswith("next_batch") for thread in threading.enumerate())
+
+
+def test_an_error_of_the_next_batch_comes_when_it_is_asked_for(loader, monkeypatch):
+    batches = iter(loader("stream", 0, 1, num_workers=0))
+    next(batches)
+
+    def fail(batch, *place):
+        raise OSError("unreadable")
+
+    monkeypatch.setattr(PackedBatch, "counted", fail)
+    with pytest.raises(OSError, match="unreadable"):
+        list(batches)

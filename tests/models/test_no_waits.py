@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from rvtssm.models.contracts import on_device
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
@@ -20,6 +19,7 @@ from rvtssm.models.yolox_loss import yolox_loss
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.system.devices import on_device
 
 DIM, STEPS, STREAMS, HEIGHT, WIDTH = 12, 3, 2, 32, 64
 NUMBER, ROWS = 0.5, (STEPS, STREAMS)  # one step scale, or one for each step and stream

@@ -26,6 +26,7 @@ from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.remote.object_store import upload
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from rvtssm.training.process_states import named_files, read_states
 from tests.training.conftest import BATCH, BOUND_S, shares
 from tests.training.watched import train_as_rank, train_as_script
 
@@ -90,10 +91,17 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(out))["state_dict"]
 
 
+def processes(out: Path) -> list[dict]:
+    """What each process stores, by rank."""
+    path = last_checkpoint(out)
+    stored = load_file(path)["processes"]
+    return [read_states(path, stored, rank) for rank in range(len(stored))]
+
+
 def streams(out: Path) -> list:
     """The stored states of all slots of all processes, by rank and slot, each as one tensor."""
     states = []
-    for process in load_file(last_checkpoint(out))["processes"]:
+    for process in processes(out):
         stored = process["streams"]
         leaves = [torch.view_as_real(leaf).reshape(len(stored["steps"]), -1) for leaf in stored["state"]]
         by_slot = dict(zip(stored["steps"], torch.cat(leaves, dim=1), strict=True))
@@ -136,7 +144,7 @@ def test_two_processes_train_as_one(whole, alone, logged):
             assert losses[0] == pytest.approx(losses[1], rel=1e-6), (step, name)
     assert not any(value.any() for name, value in found.items() if name.endswith("running_mean"))  # frozen
     # each process has its share of the streams, in order, and random numbers of its own
-    first, second = (process["random"] for process in load_file(last_checkpoint(whole))["processes"])
+    first, second = (process["random"] for process in processes(whole))
     assert not torch.equal(first, second)
     assert len(streams(alone)) == BATCH // 2
     for state, wanted_state in zip(streams(whole), streams(alone), strict=True):
@@ -148,6 +156,13 @@ def test_all_processes_end_with_the_same_weights(whole):
     assert all(torch.equal(first[name], value) for name, value in second.items())
     changed = load_file(last_checkpoint(whole))
     assert changed["global_step"] == NUM_STEPS
+
+
+def test_each_process_writes_its_own_states(whole):
+    first, second = load_file(last_checkpoint(whole))["processes"]
+    assert first["streams"]["steps"] and second == f"step_{NUM_STEPS}_process_1.pt"
+    needed = named_files(last_checkpoint(whole)) | named_files(best_checkpoint(whole))
+    assert {path.name for path in last_checkpoint(whole).parent.glob("*.pt")} == needed
 
 
 def test_what_there_is_to_say_is_said_once(whole):

@@ -20,9 +20,11 @@ from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.system.user_error import UserError
 from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
+from rvtssm.training.process_states import write_states
 from rvtssm.training.training_config import OptimConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
@@ -217,22 +219,29 @@ def test_two_processes_with_equal_batches_have_the_losses_of_one(monkeypatch):
     assert logged["train/h2"] > 0
 
 
-def test_a_process_goes_on_with_its_own_streams_and_random_numbers():
+def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     """The first one of the second node: number 0 there, number 1 of all."""
     module = build_module()
     states = [map_state(lambda leaf, v=v: leaf + v, module.detector.init_state(1)) for v in (0, 1)]
     randoms = [torch.Generator().manual_seed(seed).get_state() for seed in (0, 1)]
     stored = [{"steps": {0: 1}, "state": state} for state in states]
     parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
-    module._trainer = type("Second", (), {"world_size": 2, "global_rank": 1, "local_rank": 0})()
-    module.on_load_checkpoint({"decisive": {}, "train_seconds": 60.0, "processes": parts})
-    assert module.train_seconds == 60
-    assert module.train_streams.states()["state"] is states[1] and torch.equal(module._random_state, randoms[1])
+    place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
+    module._trainer = type("Second", (), place)()
+    checkpoint = {"decisive": {}, "train_seconds": 60.0, "processes": [parts[0], "step_3_process_1.pt"]}
+    with pytest.raises(UserError, match=r"step_3_process_1\.pt.* is missing"):
+        module.on_load_checkpoint(checkpoint)
+    write_states(tmp_path / "step_3_process_1.pt", parts[1])
+    module.on_load_checkpoint(checkpoint)
+    assert module.train_seconds == 60 and torch.equal(module._random_state, randoms[1])
+    assert module.train_streams.states()["steps"] == {0: 1}
+    for found, wanted in zip(module.train_streams.states()["state"], states[1], strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
     module = build_module()
-    module._trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0})()
+    module._trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0, "ckpt_path": None})()
     module.defaults = {"model.new": 1, "model.old": 1}
     own = {"streams": module.train_streams.state_dict(), "random": torch.get_rng_state()}
     stored = {"decisive": {"model.old": 2}, "train_seconds": 60.0, "processes": [own]}
