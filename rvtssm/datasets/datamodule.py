@@ -54,6 +54,7 @@ class SequenceLoader(DataLoader[PackedBatch]):
                 yield batch
 
     def _enter_thread(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for the main thread, which may be waiting
         if self.count_on.type == "cuda":  # a thread begins with the first GPU
             torch.cuda.set_device(self.count_on)
 
