@@ -38,5 +38,5 @@ def _check_h2(config: Config, backbone: Backbone) -> None:
     layer = build_temporal_layer(config.temporal, min(backbone.channels.values()))
     try:
         h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None

@@ -1,16 +1,17 @@
 """The command line: a verb and overrides `key=value`. Hydra composes the configuration, a file per verb does the work.
 
-Exit codes: 0 if all is done, 2 if the user has to change something (one line says what), 130 after an interruption.
+Exit codes: 0 if all is done, 1 after a bug of ours (a line says so above the traceback), 2 if the user has to change
+something (one line says what), 130 after an interruption. `--traceback` and RVTSSM_TRACEBACK=1 show every traceback.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
-import logging
 import os
 import re
 import sys
+import traceback
 from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
@@ -32,6 +33,7 @@ PATH_KEYS = {
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
 # Files of verbs whose name another file has.
 FILES = {"inspect": "inspect_data", "live": "live_camera"}
+_A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
@@ -53,26 +55,34 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if "--help" in flags else 2
     verb, *overrides = words
     show_compiling()
+    shows_all = "--traceback" in flags or os.environ.get("RVTSSM_TRACEBACK", "0") != "0"
     try:
-        return _run(verb, overrides, flags, of_hydra)
-    except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
-        logging.getLogger(__name__).debug("failed", exc_info=True)
-        say_error(f"rvtssm {verb}: {_one_line(error, verb)}")
-        return 2
-    except (MemoryError, RecursionError) as error:
-        what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
-        say_error(f"rvtssm {verb}: {what} ({_one_line(error, verb)}); give it less at once")
-        return 2
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
-            raise
-        say_error(f"rvtssm {verb}: {_one_line(error.__cause__ or error, verb)}")  # the cause says how it ended
-        return 2
+        return _run(verb, overrides, [flag for flag in flags if flag != "--traceback"], of_hydra)
+    except Exception as error:
+        said = _said(error, verb)
+        say_error(f"rvtssm {verb}: {said or _A_BUG}")
+        if shows_all or said is None:
+            traceback.print_exc()
+        return 1 if said is None else 2
     except KeyboardInterrupt:
         again = {"train": "; resume=auto continues the run"}
         again |= dict.fromkeys(("evaluate", "study", "label"), "; the same command continues the work")
         say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
         return 130
+
+
+def _said(error: Exception, verb: str) -> str | None:
+    """Return one line for an error that a user can cause, None for one that is a bug of ours."""
+    if isinstance(error, (UserError, HydraException, OmegaConfBaseException)):
+        return _one_line(error, verb)
+    if isinstance(error, OSError) and (error.filename or error.errno):  # of a file, a disk or a connection
+        return _one_line(error, verb)
+    if isinstance(error, (MemoryError, RecursionError)):
+        what = "memory is full" if isinstance(error, MemoryError) else "the input is nested too deeply"
+        return f"{what} ({_one_line(error, verb)}); give it less at once"
+    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        return _one_line(error.__cause__ or error, verb)  # the cause says how it ended
+    return None
 
 
 def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -24,7 +24,7 @@ def read_start(path: str) -> TransferSource:
     """Return the weights in `path`; raise UserError if there are none."""
     try:
         return read_source(path)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"training.init_from: {error}") from None
 
 
@@ -59,7 +59,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     """
     try:
         report = transfer(source, detector, meta)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"training.init_from={path}: {error}") from None
     if out is None:
         return

@@ -81,7 +81,7 @@ def label(config: Config) -> int:
         if spec.name == custom.SPEC.name:
             custom.copy_description(raw_dir, out, labels=_suffix(spec))
         for done in finished(workers, lambda: next(tasks, None)):
-            if isinstance(done.error, (ValueError, OSError, WorkerDied)):
+            if isinstance(done.error, (UserError, OSError, WorkerDied)):
                 num_failed += 1
                 say_error(f"{done.key}: {' '.join(str(done.error).split())}")
             elif done.error is not None:
@@ -165,7 +165,7 @@ def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
 def _has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
     try:
         return bool(find_recordings(raw_dir, split, spec))
-    except ValueError:
+    except UserError:
         return False
 
 

@@ -25,6 +25,7 @@ from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import ended_by_signals, find_sources
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 
 _SHOWN_EVERY_S = 0.5
 
@@ -134,7 +135,7 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
         while not source.is_ended and source.clock() < until_s:
             try:
                 result = run.step()
-            except ValueError as error:
+            except UserError as error:
                 totals.broke_off = str(error)
                 break
             if result is None:

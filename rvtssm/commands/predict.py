@@ -64,7 +64,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             folder = out if len(sources) == 1 else out / name
             say_replaced(folder, "prediction")
             summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             if len(sources) == 1:
                 raise
             num_failed += 1

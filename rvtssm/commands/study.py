@@ -81,7 +81,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
             try:
                 found = _scores(of_training, int(cells[0].seed))
-            except ValueError as error:
+            except UserError as error:
                 raise UserError(f"{of_training[0].folder.name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
@@ -136,7 +136,7 @@ def _check_rates(cells: Sequence[_Cell]) -> None:
     for cell in by_settings.values():
         try:
             check_rates(cell.config)
-        except ValueError as error:
+        except UserError as error:
             raise UserError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 

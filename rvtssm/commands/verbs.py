@@ -164,7 +164,11 @@ VERBS = {
 
 def usage() -> str:
     """Return the text of --help: every verb with what it needs."""
-    lines = ["rvtssm VERB [key=value ...]    --config prints the keys that a verb reads, --help describes them", ""]
+    lines = [
+        "rvtssm VERB [key=value ...]    --config prints the keys that a verb reads, --help describes them",
+        "                               --traceback shows where in the code an error comes from",
+        "",
+    ]
     return "\n".join(lines + [f"  {name:<11}{verb.meaning}" for name, verb in VERBS.items()] + ["", SAFE_FORMATS])
 
 

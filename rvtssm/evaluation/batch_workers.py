@@ -158,7 +158,7 @@ class Ranks:
             with progress_bar(progress, sum(batch.num_chunks for batch in own)) as advance:
                 for batch in own:
                     run_batch(batch, self.checkpoint or weights_here(batch.config, batch.weights), advance)
-        except (ValueError, OSError) as failed:
+        except (UserError, OSError) as failed:
             error = UserError(f"process {self.rank}: {failed}")
         except Exception:  # of which all have to learn, too
             error = RuntimeError(f"process {self.rank}: {traceback.format_exc()}")

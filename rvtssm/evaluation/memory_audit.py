@@ -125,7 +125,7 @@ def cost_per_step(
         until_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz) + 1
         try:
             windows = live.push(events.between(int(events.t[0]), until_us), until_us)
-        except ValueError as error:
+        except UserError as error:
             found[hz] = str(error)
             continue
         taken_ms = 1000 * np.array([window.seconds for window in windows[warm_up:]])

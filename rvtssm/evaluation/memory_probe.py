@@ -13,6 +13,7 @@ from torch import Tensor
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.streams import Streams
+from rvtssm.system.user_error import UserError
 
 _HELD_STEPS = 4  # of training, over which an input is held
 
@@ -71,7 +72,7 @@ def rescaling(
 
     try:
         rescaled: dict[int, Numbers] | str = compared(lambda factor: 1 / factor)
-    except ValueError as error:
+    except UserError as error:
         rescaled = str(error)
     return rescaled, compared(lambda factor: 1.0)
 

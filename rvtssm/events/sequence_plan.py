@@ -98,7 +98,7 @@ def plan_sequence(
         start_us = 1 if settings.convention == "rvt" else first_us
         try:
             windows = label_grid(boxes["t"], start_us, settings)
-        except ValueError as error:
+        except UserError as error:
             raise UserError(
                 f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
                 "they count from another moment"

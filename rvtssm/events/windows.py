@@ -41,7 +41,7 @@ class WindowsConfig:
             raise UserError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
         try:
             self.settings  # noqa: B018  checks its values
-        except ValueError as error:
+        except UserError as error:
             raise UserError(f"windows: {error}") from None
 
     @property

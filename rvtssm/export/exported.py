@@ -26,7 +26,7 @@ from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.prediction.frame_size import detector_for_frame
 from rvtssm.system.extras import check_extra
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
@@ -111,7 +111,7 @@ def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpo
     if not Path(path).is_file():
         raise UserError(f"there is no exported model at {path}")
     check_digest(path)
-    with file_errors(path, " cannot be used", _AGAIN), quiet():
+    with file_errors(path, " cannot be used", _AGAIN, CONTENT_ERRORS), quiet():
         if kind == "openvino" or precision == "bf16":
             run, text = _open_in_openvino(Path(path), precision)
         else:

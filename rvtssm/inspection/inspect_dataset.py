@@ -98,7 +98,7 @@ def is_sequence(path: Path) -> bool:
     try:
         with whole(path), reading(path), open_hdf5(path) as file:
             return "meta" in file.attrs
-    except ValueError:
+    except UserError:
         return False
 
 
@@ -153,7 +153,7 @@ def _inspect_parts(
         for split, name, measure in todo:
             try:
                 parts.append(measure())
-            except (ValueError, OSError) as error:
+            except (UserError, OSError) as error:
                 parts.append(Part(split, name, error=" ".join(str(error).split())))
             advance(1)
     return tuple(parts)
@@ -182,7 +182,7 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             return {**meta, "class_names": list(spec.class_names if spec else ())}
         try:
             return shared_settings(read_meta(path))
-        except ValueError:
+        except UserError:
             continue
     raise UserError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
 

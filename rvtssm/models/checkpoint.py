@@ -28,7 +28,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import without_values
 from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice, check_note, check_number
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
@@ -228,12 +228,12 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
                 f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
             )
         raise UserError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
-    with file_errors(path, " does not say which model it holds", "another rvtssm may have written it"):
+    with file_errors(path, " does not say which model it holds", "another rvtssm may have written it", CONTENT_ERRORS):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
     if any(key.startswith(DETECTOR_PREFIX) for key in weights):
         start = len(DETECTOR_PREFIX)
         weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
-    with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again"):
+    with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again", CONTENT_ERRORS):
         return fill_detector(meta, weights, device)
 
 

@@ -183,7 +183,7 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
             if not is_mirrored(path):  # in a store files are whole or absent, and all of them would be loaded
                 sequence.check_frames()
             return True
-    except ValueError:
+    except UserError:
         if overwrite:
             return False
         raise

@@ -32,7 +32,7 @@ from rvtssm.preparation.text_lengths import check_lengths
 from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
@@ -98,7 +98,7 @@ class StoredSequence:
     @property
     def settings(self) -> WindowSettings:
         """How the frames were counted. Raise ValueError if the file describes that wrongly."""
-        with file_errors(self.path, advice=_AGAIN):
+        with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
             return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class StoredSequence:
             self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
 
         def attempt() -> Read:
-            with file_errors(self.path, advice=_AGAIN), watched():
+            with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS), watched():
                 return read(self._file)
 
         return loading(self._parts, attempt)
@@ -212,10 +212,10 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     if path.is_dir():
         if spec is None:
             raise UserError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
-        with whole(path), file_errors(path, advice="copy the folder again"):
+        with whole(path), file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, _TABLES)
-    with file_errors(path, advice=_AGAIN):
+    with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
         offsets, bounds_us, dt_us, *stored_labels = tables.values()
         windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
         frames_crc, crc_of_all = digest or (None, None)

@@ -123,7 +123,7 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -
             return faults
         try:
             boxes = recording.read_boxes(spec)
-        except ValueError as error:
+        except UserError as error:
             return [*faults, _one_line(error)]
         if not len(boxes):
             return [*faults, f"{recording.boxes_path} holds no boxes"]
@@ -167,7 +167,7 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
     try:
         if not is_made_from(recording, sequence, recipe):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
-    except ValueError as error:
+    except UserError as error:
         return [_one_line(error)]
     plan = plan_recording(recording, recipe, is_cut=True)
     if not isinstance(plan, Plan):

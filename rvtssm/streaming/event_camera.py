@@ -23,7 +23,7 @@ from rvtssm.events.readers import ReadFaults
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 CAMERA = "camera:"  # as a recording; the serial number of a camera may follow
@@ -201,7 +201,8 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
     The settings have the names that the class `Configuration` of that device has in neuromorphic-drivers. A mask of
     columns or rows can be given as ranges of masked pixels, [[first, stop], ...]. Raise ValueError for others.
     """
-    with file_errors(path, " cannot be read as settings of a camera", "write `device: prophesee_evk4`, `biases: ...`"):
+    advice = "write `device: prophesee_evk4`, `biases: ...`"
+    with file_errors(path, " cannot be read as settings of a camera", advice, CONTENT_ERRORS):
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:

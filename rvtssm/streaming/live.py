@@ -219,7 +219,7 @@ class StreamDetector:
                 )
             try:
                 check_events(packet, height, width)
-            except ValueError as error:
+            except UserError as error:
                 raise UserError(f"camera {camera}: {error}") from None
         for camera, packet in enumerate(packets):
             self._check_silence(camera, packet, until_us)

@@ -9,10 +9,14 @@ from pathlib import Path
 
 from rvtssm.system.user_error import UserError
 
+# what numpy, h5py and the readers of compressed files raise for a damaged file; RuntimeError includes RecursionError,
+# SyntaxError and TokenError are those of numpy for a damaged header
 FILE_ERRORS = (
-    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
-    *(RuntimeError, MemoryError, AssertionError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
-)  # RuntimeError includes RecursionError, SyntaxError what numpy raises for a damaged header
+    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+# and what follows where values of a file are of other kinds than they should be
+CONTENT_ERRORS = (*FILE_ERRORS, TypeError, AttributeError)
 
 
 @contextlib.contextmanager

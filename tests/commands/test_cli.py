@@ -103,6 +103,28 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
     assert re.search(answer, refused(*arguments))
 
 
+@pytest.mark.parametrize(
+    "error", [TypeError("x"), AttributeError("x"), AssertionError(), IndexError("x"), ValueError("x")]
+)
+def test_a_bug_is_a_traceback_below_a_line_that_says_so(error, monkeypatch, capsys):
+    def broken(config):
+        raise error
+
+    monkeypatch.setattr("rvtssm.commands.info.info", broken)
+    assert cli.main(["info", "dataset=gen1"]) == 1
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("rvtssm info: this is a bug of rvtssm; please report it")
+    assert rest[0].startswith("Traceback") and rest[-1].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("where", ["option", "variable"])
+def test_a_mistake_shows_its_traceback_on_request(where, monkeypatch, capsys):
+    monkeypatch.setenv("RVTSSM_TRACEBACK", "1" if where == "variable" else "0")
+    assert cli.main(["train", "steps=0", *(["--traceback"] if where == "option" else [])]) == 2
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "rvtssm train: training.steps=0 must be at least 1" and rest[0].startswith("Traceback")
+
+
 def test_no_verb_shows_the_verbs(capsys):
     for arguments, code in (([], 2), (["--help"], 0), (["-h"], 0)):
         assert cli.main(arguments) == code

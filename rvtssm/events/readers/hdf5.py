@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
 from rvtssm.events.readers.recording import Recording
 from rvtssm.remote.mirror import PartialFile
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
 
@@ -33,7 +33,8 @@ _CACHE_BYTES = 1 << 25  # of unpacked chunks per dataset, so that a chunk is not
 @contextlib.contextmanager
 def reading(path: Path | str, where: str = "", advice: str = "copy it again") -> Iterator[None]:
     """Turn every error of h5py into a ValueError that names the file and the place, and stop reads without an end."""
-    with file_errors(path, f"{where} are damaged" if where else " cannot be opened as HDF5", advice), watched():
+    fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
+    with file_errors(path, fault, advice, CONTENT_ERRORS), watched():
         yield
 
 
