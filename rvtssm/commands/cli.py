@@ -6,6 +6,7 @@ something (one line says what), 130 after an interruption. `--traceback` and RVT
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -39,8 +40,10 @@ _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search p
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb and return the exit code."""
+    """Run one verb and return the exit code. Without `argv`, it is the only task of the process."""
     arguments = sys.argv[1:] if argv is None else argv
+    if argv is None:  # imports and settings stay; to look for garbage in them takes a tenth of a short command
+        gc.disable()
     for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -131,6 +134,7 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
             raise UserError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
         from rvtssm.commands.sweeps import run_with_hydra
 
+        _collect_garbage()
         run_with_hydra(verb, module, overrides, of_hydra)
         return 0
     more: dict[str, Any] = {"as_json": True} if "--json" in flags else {}
@@ -145,8 +149,17 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         console.print(OmegaConf.to_yaml(shown))
         return 0
     check_inputs(verb, config)
-    result = getattr(importlib.import_module(module), verb)(config, **more)
+    work = getattr(importlib.import_module(module), verb)
+    _collect_garbage()
+    result = work(config, **more)
     return result if isinstance(result, int) else 0
+
+
+def _collect_garbage() -> None:
+    """Collect garbage from here on, if `main` has stopped it. What exists by now is never looked at."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _quoted_path(override: str) -> str:

@@ -9,6 +9,8 @@ from rvtssm.inspection.inspect_dataset import SIZES, TreeInspection
 from rvtssm.inspection.inspect_recording import RecordingInspection
 
 _DARKER, _BRIGHTER = "#4477aa", "#cc6677"
+# Margins are fixed, because a layout that is computed draws everything twice, which took half of the time of a picture.
+_MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
 _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
 
 
@@ -30,6 +32,9 @@ def recording_png(found: RecordingInspection) -> bytes:
     busy = found.pixels[found.pixels > 0]
     axes["pixels"].hist(busy, bins=np.geomspace(1, float(busy.max()) + 1, 40).tolist(), color=_DARKER)
     axes["pixels"].set(xscale="log", yscale="log", xlabel="events", ylabel="pixels", title="pixels by their events")
+    for axis in (axes["pixels"].xaxis, axes["pixels"].yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
     return _png(figure)
 
 
@@ -58,8 +63,8 @@ def tree_png(found: TreeInspection) -> bytes:
 def _figure(mosaic: Any) -> tuple[Any, dict[str, Any]]:
     from matplotlib.figure import Figure  # imported here because it takes a second
 
-    figure = Figure(figsize=(11, 7.5), dpi=110, layout="constrained")
-    return figure, figure.subplot_mosaic(mosaic)
+    figure = Figure(figsize=(11, 7.5), dpi=110)
+    return figure, figure.subplot_mosaic(mosaic, gridspec_kw=_MARGINS)
 
 
 def _png(figure: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -180,6 +181,17 @@ print(json.dumps(found))
         assert set(loaded) - before <= set(allowed), words
         before |= set(loaded)
     assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+
+
+def test_garbage_is_collected_while_a_verb_works(monkeypatch):
+    """A process of its own does not look for garbage while it imports."""
+    seen = []
+    monkeypatch.setattr(sys, "argv", ["rvtssm", "info", "dataset=gen1"])
+    monkeypatch.setattr("rvtssm.commands.info.info", lambda config: seen.append(gc.isenabled()))
+    try:
+        assert cli.main() == 0 and seen == [True]
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("verb", VERBS)
