@@ -27,7 +27,7 @@ from rvtssm.events.tree import find_recordings
 from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.frame_size import in_sensor_pixels, usual_downsample
+from rvtssm.prediction.frame_size import usual_downsample
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import detect, predict_recording
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
@@ -130,11 +130,11 @@ def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reducti
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
         counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
         counted = count_as_they_close(opened.iterate(reuse=True), recording.windows, counter, WINDOWS_PER_CALL)
-        for _, frame, _, _ in detect(checkpoint, counted, None, frame_hw, PostprocessConfig()):
+        for _, frame, _, _ in detect(checkpoint, counted, None, frame_hw, PostprocessConfig(), reduction):
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
                 regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))
-                found.append(without_regions(in_sensor_pixels(frame, reduction), truth, regions))
+                found.append(without_regions(frame, truth, regions))
     return ScoredRecording(recording.name, labels, found)
 
 

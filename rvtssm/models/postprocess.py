@@ -66,8 +66,11 @@ def postprocess(
     return found
 
 
-def inside_frame(frame: Detections, height: int, width: int) -> Detections:
-    """Cut boxes at the edges of a frame of height x width pixels, and drop those wholly outside."""
+def to_sensor(frame: Detections, height: int, width: int, downsample: int) -> Detections:
+    """Return detections in a frame of height x width pixels in those of its sensor, of which it keeps every n-th.
+
+    Boxes are cut at the edges of the frame, and those wholly outside are dropped.
+    """
     xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-    return replace(frame, xyxy=xyxy)[keep]
+    return replace(frame, xyxy=xyxy * np.float32(downsample))[keep]

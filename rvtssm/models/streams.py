@@ -14,7 +14,9 @@ from torch import Tensor
 
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
-from rvtssm.records import SequenceBatch
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import to_sensor
+from rvtssm.records import Detections, SequenceBatch
 from rvtssm.ssm.layer import to_constant
 from rvtssm.system.devices import on_device
 from rvtssm.system.user_error import UserError
@@ -119,6 +121,37 @@ class Streams:
                 predictions.append(found)
             self._keep(slots, state, [count + len(hist) for count in steps])
             return predictions[0] if len(predictions) == 1 else concatenate(predictions)
+
+    def detect(
+        self,
+        hist: Tensor,
+        dt_us: Tensor,
+        frame_index: Tensor,
+        slots: Sequence[int],
+        is_first: Sequence[bool],
+        t_us: Sequence[int],
+        config: PostprocessConfig | None = None,
+        downsample: int = 1,
+    ) -> list[Detections]:
+        """Run steps as `push` does; return the detections of the M frames, at the times `t_us` (M,) in microseconds.
+
+        Boxes end at the edges of the frame and are in pixels of a sensor with downsample x downsample pixels to one of
+        the frame.
+        """
+        predictions = self.push(hist, dt_us, frame_index, slots, is_first)
+        found = self.detector.head.decode(predictions, t_us, config)
+        return [to_sensor(frame, *self.detector.frame_hw, downsample) for frame in found]
+
+    def detect_batch(
+        self, batch: SequenceBatch, config: PostprocessConfig | None = None
+    ) -> list[tuple[int, Detections]]:
+        """Run the chunks of a batch; return the recording and the detections of each labelled frame.
+
+        Boxes are in pixels of the frame, as those of labels are, and may reach over its edges.
+        """
+        predictions = self.push_batch(batch)
+        recordings = batch.recording[batch.frame_index[:, 1]].tolist()
+        return list(zip(recordings, self.detector.head.decode(predictions, batch.t_us.tolist(), config), strict=True))
 
     def states(self) -> dict[str, Any]:
         """The states of all streams as they are, not copied: `steps` by slot and `state`, whose rows are in that order.

@@ -1,14 +1,11 @@
 """One set of weights on sensors of any size: padding and attention windows depend on the size, no weight does."""
 
 import math
-from dataclasses import replace
-
-import numpy as np
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
-from rvtssm.records import DatasetSpec, Detections
+from rvtssm.records import DatasetSpec
 from rvtssm.system.user_error import UserError
 
 
@@ -50,11 +47,6 @@ def reduction_in_words(
         takes = f"takes {about_ms(usual)}" if about_ms(usual) else "is faster"
         said += f"; downsample={usual} {takes} and misses objects below {smallest_px * usual:.0f} pixels"
     return said
-
-
-def in_sensor_pixels(found: Detections, downsample: int) -> Detections:
-    """Convert detections to pixels of the sensor, from a frame with one pixel per `downsample` x `downsample`."""
-    return replace(found, xyxy=found.xyxy * np.float32(downsample))
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:

@@ -24,11 +24,10 @@ from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.prediction.detection_files import open_detection_files
-from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, reduction_in_words
+from rvtssm.prediction.frame_size import detector_for_frame, reduction_in_words
 from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, Tally
 from rvtssm.prediction.track_objects import Tracker
@@ -120,20 +119,18 @@ def predict_recording(
                     if config.track
                     else None
                 )
-                steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess)
-                for hist, frame, start_us, seconds in steps:
-                    found = in_sensor_pixels(frame, plan.downsample)
+                steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess, plan.downsample)
+                for hist, found, start_us, seconds in steps:
                     if tracker:
                         found = tracker.update(found)
-                        frame = replace(frame, track_id=found.track_id)
                     append(found)
                     if on_frame is not None:
                         on_frame(found, start_us)
                     if log is not None:
                         log.window(found, start_us, seconds)
-                    show(hist, frame if sensor is None else found, start_us)
+                    show(hist, found if sensor is not None else plan.in_frame_pixels(found), start_us)
                     advance(1)
-                    tally.add(frame, seconds)
+                    tally.add(found, seconds)
                 if source.is_piped:
                     _check_frame(source, tally.num_events)
                     if not tally.num_events:
@@ -176,8 +173,9 @@ def detect(
     stride_us: float | None,
     frame_hw: tuple[int, int],
     config: PostprocessConfig,
+    downsample: int = 1,
 ) -> Iterator[tuple[np.ndarray, Detections, int, float]]:
-    """Yield frame, detections (frame px, inside the frame), start (us) and seconds of work of every window.
+    """Yield frame, detections (sensor px), start (us) and seconds of work of every window.
 
     `counted` has windows with their frames (n, C, h, w), in order. `stride_us` is the step of the detector, by default
     that of the windows, which is in whole microseconds. The state is carried through all steps.
@@ -190,17 +188,19 @@ def detect(
         began = time.perf_counter()
         places = torch.arange(len(windows))
         dt_us = windows.dt_us if stride_us is None else np.full(len(windows), stride_us)
-        predictions = streams.push(
+        found = streams.detect(
             torch.from_numpy(hists)[:, None],
             torch.from_numpy(dt_us)[:, None],
             torch.stack([places, torch.zeros_like(places)], dim=1),
             slots=[0],
             is_first=[is_first],
+            t_us=windows.ends_us.tolist(),
+            config=config,
+            downsample=downsample,
         )
-        frames = streams.detector.head.decode(predictions, windows.ends_us.tolist(), config)
         seconds = (time.perf_counter() - began) / len(windows)
-        for hist, frame, start_us in zip(hists, frames, windows.bounds_us[:, 0].tolist(), strict=True):
-            yield hist, inside_frame(frame, *frame_hw), start_us, seconds
+        for hist, frame, start_us in zip(hists, found, windows.bounds_us[:, 0].tolist(), strict=True):
+            yield hist, frame, start_us, seconds
         is_first = False
 
 
@@ -226,6 +226,9 @@ class _Plan:
         is_surfaces = self.settings.representation == "surfaces"
         overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
         return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
+
+    def in_frame_pixels(self, found: Detections) -> Detections:
+        return replace(found, xyxy=found.xyxy / np.float32(self.downsample))
 
     def counter(self) -> FrameCounter:
         return FrameCounter(self.settings, frame_pixels(*self.sensor_hw, self.downsample))

@@ -19,7 +19,6 @@ from rvtssm.events.reversed_time import ReversedRecording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.frame_size import in_sensor_pixels
 from rvtssm.prediction.inference_config import LabelConfig
 from rvtssm.prediction.predict_recording import detect
 from rvtssm.prediction.track_objects import LOWEST_SCORE, Tracker
@@ -100,8 +99,9 @@ def _track_all(
         None,
         (spec.frame_height, spec.frame_width),
         postprocess,
+        spec.downsample,
     )
-    return [tracker.update(in_sensor_pixels(frame, spec.downsample)) for _, frame, *_ in steps]
+    return [tracker.update(found) for _, found, *_ in steps]
 
 
 def _track_seconds(frames: Sequence[Detections]) -> dict[int, float]:

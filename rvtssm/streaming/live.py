@@ -18,9 +18,8 @@ from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.postprocess import inside_frame
 from rvtssm.models.streams import Streams
-from rvtssm.prediction.frame_size import detector_for_frame, in_sensor_pixels, usual_downsample
+from rvtssm.prediction.frame_size import detector_for_frame, usual_downsample
 from rvtssm.records import Detections, Events
 from rvtssm.streaming.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.streaming.stream import check_causal
@@ -282,15 +281,16 @@ class StreamDetector:
         bounds_us = np.array([[start_us, end_us]])
         hist = np.stack([counter.take(bounds_us) for counter in self._counters], axis=1)
         cameras = list(range(len(self._counters)))
-        predictions = self._streams.push(
+        detections = self._streams.detect(
             torch.from_numpy(hist),
             torch.full((1, len(cameras)), step_us, dtype=torch.float64),
             torch.tensor([[0, camera] for camera in cameras]),
             slots=cameras,
             is_first=[self._is_first] * len(cameras),
+            t_us=[end_us] * len(cameras),
+            config=self.config,
+            downsample=self.downsample,
         )
-        found = self._streams.detector.head.decode(predictions, [end_us] * len(cameras), self.config)
-        detections = [in_sensor_pixels(inside_frame(frame, *self.frame_hw), self.downsample) for frame in found]
         self._is_first = False
         for counter in self._counters:
             counter.forget_before(end_us - (self._schedule.length_us or 0))

@@ -42,10 +42,7 @@ def stream(
     try:
         for batch in loader:
             if not bool(batch.is_pad.all()):
-                predictions = streams.push_batch(batch)
-                recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-                frames = detector.head.decode(predictions, batch.t_us.tolist(), config)
-                for recording, frame in zip(recordings, frames, strict=True):
+                for recording, frame in streams.detect_batch(batch, config):
                     found[recording].append(frame)
             advance(1)
     finally:

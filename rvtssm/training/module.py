@@ -168,11 +168,8 @@ class DetectionModule(L.LightningModule):
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
         # compiled parts run as they are written: chunks of so many shapes would each be compiled, up to an error
         with torch.compiler.set_stance("force_eager"):
-            predictions = self.val_streams.push_batch(batch)
-        recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-        times = batch.t_us.tolist()
-        frames = self.detector.head.decode(predictions, times, self.settings.postprocess)
-        self.found.update(zip(zip(recordings, times, strict=True), frames, strict=True))
+            found = self.val_streams.detect_batch(batch, self.settings.postprocess)
+        self.found.update(((recording, frame.t_us), frame) for recording, frame in found)
 
     def on_validation_epoch_end(self) -> None:
         self.val_streams.clear()  # each recording has begun anew, and the weights will change

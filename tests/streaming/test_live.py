@@ -17,7 +17,7 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.postprocess import inside_frame
+from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.prediction.predict_recording import detect
 from rvtssm.records import Events, Windows, WindowSettings
@@ -164,7 +164,7 @@ def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
         with torch.no_grad():
             predictions, state = detector(hist, state, (window.end_us - window.start_us) / 50_000)
         (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
-        np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
+        np.testing.assert_allclose(window.detections[0].score, to_sensor(frame, HEIGHT, WIDTH, 1).score, atol=1e-5)
     assert len(tail) > 20
 
 
@@ -195,7 +195,7 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         with torch.no_grad():
             predictions, state = checkpoint.detector(hist, state, (window.end_us - before_us) / 50_000)
         (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
-        np.testing.assert_allclose(window.detections[0].score, inside_frame(frame, HEIGHT, WIDTH).score, atol=1e-5)
+        np.testing.assert_allclose(window.detections[0].score, to_sensor(frame, HEIGHT, WIDTH, 1).score, atol=1e-5)
         before_us = window.end_us
 
 
