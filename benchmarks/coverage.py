@@ -98,15 +98,15 @@ def measured_matches(
     generate(config)
     data = SequenceDataModule(replace(config.dataset, prepared_dir=None), data=config.data)
     sequences = data.eval_sequences("test", loaded.windows, "raw")
-    results = stream(
+    found = stream(
         loaded.detector,
         data.eval_loader(sequences),
         trained_stride_us=loaded.windows.stride_us,
         memory_chunk=loaded.model_config.memory_chunk,
     )
     scored = [
-        ScoredRecording(sequences[each.recording].name, sequences[each.recording].labels, each.detections)
-        for each in results
+        ScoredRecording(sequences[number].name, sequences[number].labels, detections)
+        for number, detections in found.items()
     ]
     return match_detections(scored, loaded.spec), loaded.spec
 

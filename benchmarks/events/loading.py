@@ -56,7 +56,7 @@ class CountedInWorkers:
 
     def __call__(self, chunks: list[Chunk]) -> PackedBatch:
         batch = self.collate(chunks)
-        return PackedBatch(batch.rest, batch.frames.counted())
+        return PackedBatch(batch.fields, batch.frames.counted())
 
 
 def rows() -> list[dict[str, Any]]:

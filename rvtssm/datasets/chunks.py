@@ -14,18 +14,20 @@ from rvtssm.datasets.loading_config import AugmentConfig
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.records import Labels, SequenceBatch
+from rvtssm.records import Labels
 from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """n consecutive steps of a recording; the window indices of the labels count from the first of them."""
+    """n consecutive steps of a recording; wanted steps and the windows of labels count from the first of them."""
 
     request: ChunkRequest
     frames: DenseFrames | ChunkEvents  # of n windows
     dt_us: npt.NDArray[np.int64]  # (n,)
     labels: Labels  # frame px
+    steps: npt.NDArray[np.int64]  # (m,) whose outputs are wanted, ascending
+    t_us: npt.NDArray[np.int64]  # (m,) when: the times of their labels, or the ends of their windows
 
 
 class ChunkDataset(Dataset[Chunk]):
@@ -62,7 +64,8 @@ class ChunkDataset(Dataset[Chunk]):
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         if request.is_empty:
             first = self._sequence(0, 0)
-            return Chunk(request, first.source.frames(0, 0), np.zeros(0, np.int64), first.labels[:0])
+            nothing = np.zeros(0, np.int64)
+            return Chunk(request, first.source.frames(0, 0), nothing, first.labels[:0], nothing, nothing)
         sequence = self._sequence(request.recording, request.kind)
         first, last = np.searchsorted(sequence.labels.window_index, (request.start, request.stop))
         labels = sequence.labels[first:last]
@@ -78,7 +81,13 @@ class ChunkDataset(Dataset[Chunk]):
             steps = np.unique(labels.window_index)
             kept = spread_to_the_last(len(steps), self.frames_per_chunk)
             labels = labels[np.isin(labels.window_index, steps[kept])]
-        return Chunk(request, frames, sequence.windows.dt_us[request.start : request.stop], labels)
+        dt_us = sequence.windows.dt_us[request.start : request.stop]
+        if (asked := sequence.asked) is not None:
+            steps = asked[(asked >= request.start) & (asked < request.stop)]
+            ends_us = sequence.windows.ends_us[steps]
+            return Chunk(request, frames, dt_us, labels[:0], steps - request.start, ends_us)
+        steps, places = np.unique(labels.window_index, return_index=True)
+        return Chunk(request, frames, dt_us, labels, steps, labels.t_us[places])
 
     def _sequence(self, recording: int, kind: int) -> FrameSequence:
         sequence = self.sequences[kind * self.num_recordings + recording]
@@ -109,23 +118,21 @@ class Collate:
 
     def __call__(self, chunks: list[Chunk]) -> PackedBatch:
         num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
-        frames = sorted(  # (step, stream, time, boxes) of each labelled frame
+        frames = sorted(  # (step, stream, time, boxes) of each wanted frame
             (
-                (int(step), stream, chunk, chunk.labels.window_index == step)
+                (step, stream, time_us, chunk.labels[chunk.labels.window_index == step])
                 for stream, chunk in enumerate(chunks)
-                for step in np.unique(chunk.labels.window_index)
+                for step, time_us in zip(chunk.steps.tolist(), chunk.t_us.tolist(), strict=True)
             ),
             key=lambda frame: frame[:2],
         )
         frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
-        num_targets = torch.tensor([int(chosen.sum()) for *_, chosen in frames], dtype=torch.int64)
+        num_targets = torch.tensor([len(labels) for *_, labels in frames], dtype=torch.int64)
         targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5)
         pseudo_scores = torch.zeros(targets.shape[:2])
-        t_us = torch.zeros(len(frames), dtype=torch.int64)
-        for m, (_, _, chunk, chosen) in enumerate(frames):
-            labels = chunk.labels[chosen]
+        t_us = torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64)
+        for m, (*_, labels) in enumerate(frames):
             ltwh = torch.from_numpy(labels.boxes_ltwh)
-            t_us[m] = int(labels.t_us[0])
             targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)
             targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
             targets[m, : len(labels), 3:] = ltwh[:, 2:]
@@ -136,17 +143,16 @@ class Collate:
         for stream, chunk in enumerate(chunks):
             dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
             is_pad[: len(chunk.frames), stream] = False
-        rest = SequenceBatch(
-            hist=torch.empty(0),
-            dt_us=dt_us,
-            is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
-            is_pad=is_pad,
-            frame_index=frame_index,
-            targets=targets,
-            num_targets=num_targets,
-            t_us=t_us,
-            slot=torch.tensor([chunk.request.slot for chunk in chunks]),
-            recording=torch.tensor([chunk.request.recording for chunk in chunks]),
-            pseudo_scores=pseudo_scores if pseudo_scores.any() else None,
-        )
-        return PackedBatch(rest, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))
+        fields = {
+            "dt_us": dt_us,
+            "is_first": torch.tensor([chunk.request.is_first for chunk in chunks]),
+            "is_pad": is_pad,
+            "frame_index": frame_index,
+            "targets": targets,
+            "num_targets": num_targets,
+            "t_us": t_us,
+            "slot": torch.tensor([chunk.request.slot for chunk in chunks]),
+            "recording": torch.tensor([chunk.request.recording for chunk in chunks]),
+            "pseudo_scores": pseudo_scores if pseudo_scores.any() else None,
+        }
+        return PackedBatch(fields, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))

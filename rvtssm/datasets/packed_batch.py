@@ -133,15 +133,16 @@ class ChunkEvents:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """A batch whose frames may still be events; `hist` of the rest is empty."""
+    """A batch whose frames may still be events."""
 
-    rest: SequenceBatch
+    fields: dict[str, Tensor | None]  # of a SequenceBatch, all but `hist`
     frames: Tensor | PackedFrames
 
     def pin_memory(self) -> PackedBatch:
-        return PackedBatch(self.rest.pin_memory(), self.frames.pin_memory())
+        pinned = {name: None if value is None else value.pin_memory() for name, value in self.fields.items()}
+        return PackedBatch(pinned, self.frames.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
         """Return the batch with its frames. Events are counted on `device`; everything else stays where it is."""
-        frames = self.frames
-        return replace(self.rest, hist=frames if isinstance(frames, Tensor) else frames.counted(device, pin_memory))
+        frames = self.frames if isinstance(self.frames, Tensor) else self.frames.counted(device, pin_memory)
+        return SequenceBatch(hist=frames, **self.fields)

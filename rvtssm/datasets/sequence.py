@@ -35,6 +35,7 @@ class FrameSequence:
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
     source: StoredFrames | CountedFrames
+    asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: those with labels
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:

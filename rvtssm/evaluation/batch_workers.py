@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 
@@ -21,7 +22,7 @@ from rvtssm.commands.weights import weights_sha256
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.kept_outputs import Outputs, write_outputs
+from rvtssm.evaluation.kept_outputs import write_outputs
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.streaming.stream import stream
@@ -42,7 +43,7 @@ class RecordingBatch:
 
     config: Config
     weights: str  # SHA-256
-    sequences: list[FrameSequence]  # their labels stand at the steps whose outputs are wanted
+    sequences: list[FrameSequence]  # with the steps that are `asked`
     is_reset: bool  # the state, at every step
     path: Path  # where the outputs are written
 
@@ -239,10 +240,10 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
         config=config.postprocess,
         advance=advance,
     )
-    steps = [sequence.labels.window_index.tolist() for sequence in batch.sequences]
-    found: list[Outputs] = [{} for _ in batch.sequences]
-    for result in results:
-        found[result.recording] = dict(zip(steps[result.recording], result.detections, strict=True))
+    found = [
+        dict(zip(np.asarray(sequence.asked).tolist(), results[number], strict=True))
+        for number, sequence in enumerate(batch.sequences)
+    ]
     write_outputs(batch.path, found)
     for sequence in batch.sequences:
         sequence.close()

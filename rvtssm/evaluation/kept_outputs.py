@@ -38,7 +38,7 @@ def remove_kept(out: Path) -> None:
 
 
 def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequences: Sequence[FrameSequence]) -> str:
-    """Return a digest of what the outputs of `sequences` at the steps of their labels depend on.
+    """Return a digest of what the outputs of `sequences` at the steps they are asked for depend on.
 
     `settings` are plain values, and `plugins` are files of source code that the package does not contain. They may
     import modules beside them.
@@ -51,7 +51,7 @@ def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequence
         digest.update(f"\n{sequence.name} {sequence.settings} {sequence.frame_shape}".encode())
         for path in _files(sequence.source.path):
             digest.update(identity_of(path, str(path.resolve()).encode()))
-        for array in (sequence.windows.bounds_us, sequence.windows.dt_us, sequence.labels.window_index):
+        for array in (sequence.windows.bounds_us, sequence.windows.dt_us, sequence.asked):
             digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 

@@ -15,8 +15,9 @@ from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
-from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.records import Detections, Labels
+from rvtssm.streaming.latency import newest, taken_steps
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
@@ -92,11 +93,11 @@ class SplitRuns(SplitPlan):
         self, sequences: list[FrameSequence], wanted: list[np.ndarray], progress: str, is_reset: bool = False
     ) -> list[Outputs]:
         """Run the detector over sequences; return the outputs of the wanted steps; the step -1 has none."""
-        asked = [requests(steps[steps >= 0], each.windows) for steps, each in zip(wanted, sequences, strict=True)]
+        asked = [np.unique(steps[steps >= 0]) for steps in wanted]
         found: list[Outputs] = [{} for _ in sequences]
         batches = {}
-        for numbers in self._dealt([number for number, labels in enumerate(asked) if len(labels)], sequences):
-            batches[numbers] = self._batch([replace(sequences[n], labels=asked[n]) for n in numbers], is_reset)
+        for numbers in self._dealt([number for number, steps in enumerate(asked) if len(steps)], sequences):
+            batches[numbers] = self._batch([replace(sequences[n], asked=asked[n]) for n in numbers], is_reset)
         kept = {numbers: read_outputs(batch.path, len(numbers)) for numbers, batch in batches.items()}
         missing = [batch for numbers, batch in batches.items() if kept[numbers] is None]
         if missing:
@@ -150,4 +151,18 @@ def _with_steps(sequence: FrameSequence, steps: np.ndarray) -> FrameSequence:
 
 
 def _scored(sequence: FrameSequence, outputs: Outputs) -> ScoredRecording:
-    return ScoredRecording(sequence.name, sequence.labels, paired(sequence.labels, outputs))
+    return ScoredRecording(sequence.name, sequence.labels, at_labels(sequence.labels, outputs))
+
+
+def at_labels(labels: Labels, outputs: Outputs) -> list[Detections]:
+    """Return the detections to score at each label time: those of the step that its labels belong to.
+
+    A label of the step -1 came before any output, so nothing was detected.
+    """
+    empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
+    times, first = np.unique(labels.t_us, return_index=True)
+    steps = labels.window_index[first]
+    return [
+        replace(outputs[step] if step >= 0 else empty, t_us=time)
+        for time, step in zip(times.tolist(), steps.tolist(), strict=True)
+    ]

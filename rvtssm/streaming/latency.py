@@ -1,4 +1,8 @@
-"""How long a detector takes from the end of a window to its boxes: measured here, or read from a benchmark's file."""
+"""How long a detector takes from the end of a window to its boxes, and which boxes are known at a time because of it.
+
+The time is measured here, or read from the file of a benchmark. Streaming accuracy (Li, Wang and Ramanan 2020) scores a
+label with the newest boxes that were known.
+"""
 
 import json
 import math
@@ -81,3 +85,26 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
     if not 0 <= latency_ms < math.inf:
         raise UserError(f"evaluation.latency_from={path} tells {latency_ms:g} ms; needed is a number from 0 on")
     return latency_ms
+
+
+def newest(times_us: np.ndarray, known_us: np.ndarray) -> np.ndarray:
+    """Return for each time the index of the last of `known_us`, ascending, at or before it; -1 if there is none."""
+    return np.searchsorted(known_us, times_us, side="right").astype(np.int64) - 1
+
+
+def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps that are computed, (M,) indices of windows, and when each has finished, (M,) microseconds.
+
+    A step begins when its window has ended and the step before has finished, and takes `latency_us`. If windows end
+    faster than steps finish, `when_late` is "skip": the next step takes the newest window, or "queue": every window is
+    computed in order.
+    """
+    steps, finished_us, free_us, step = [], [], -np.inf, 0
+    while step < len(ends_us):
+        free_us = max(free_us, float(ends_us[step])) + latency_us
+        steps.append(step)
+        finished_us.append(free_us)
+        step += 1
+        if when_late == "skip":
+            step = max(step, int(newest(np.array([free_us]), ends_us)[0]))
+    return np.array(steps, np.int64), np.array(finished_us)

@@ -2,21 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.user_error import UserError
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingResult:
-    """What was found in one recording."""
-
-    recording: int  # index in its split
-    detections: list[Detections]  # one per labelled frame, ordered by time
 
 
 def stream(
@@ -29,8 +20,10 @@ def stream(
     step_scale: float | None = None,
     config: PostprocessConfig | None = None,
     advance: Callable[[int], object] = lambda steps: None,
-) -> list[RecordingResult]:
-    """Return the detections at every labelled frame of an evaluation loader, for each recording that has one.
+) -> dict[int, list[Detections]]:
+    """Return the detections at every wanted frame of an evaluation loader, ordered by time.
+
+    They are by the number of their recording in its split; a recording without such a frame is left out.
 
     The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. `reset_every_step` starts every step from the
     zero state: what is lost then is what memory is worth. `advance` is called with 1 after every batch.
@@ -47,10 +40,7 @@ def stream(
             advance(1)
     finally:
         detector.train(was_training)
-    return [
-        RecordingResult(recording, sorted(frames, key=lambda frame: frame.t_us))
-        for recording, frames in sorted(found.items())
-    ]
+    return {recording: sorted(frames, key=lambda frame: frame.t_us) for recording, frames in sorted(found.items())}
 
 
 def check_causal(detector: Detector) -> None:

@@ -95,6 +95,17 @@ def test_a_batch_is_stacked_in_time_and_padded(sequences):
     assert batch.targets.tolist() == [[[0, *box], [1, *box]], [[0, *box], nothing], [[0, *box], nothing]]
 
 
+def test_outputs_are_asked_for_by_step(sequences):
+    """The frames of a batch are the steps that are asked for, at the ends of their windows, whatever has labels."""
+    asked = [replace(sequence, asked=np.array([1, 4, 6])) for sequence in sequences[::2]]
+    dataset = ChunkDataset(asked)
+    batch = Collate(None, 50_000)([dataset[request(0, 0, 5)], dataset[request(1, 4, 7)]]).counted()
+    assert batch.frame_index.tolist() == [[0, 1], [1, 0], [2, 1], [4, 0]]
+    assert batch.num_targets.tolist() == [0] * 4 and not batch.targets.any()
+    steps = [asked[stream].windows.ends_us[step] for stream, step in ((1, 4), (0, 1), (1, 6), (0, 4))]
+    assert batch.t_us.tolist() == steps
+
+
 def test_a_batch_without_labels_has_no_frames(sequences):
     batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]]).counted()
     assert batch.hist.shape[0] == 3

@@ -118,8 +118,8 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
 
     loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), "raw"))
-    (result,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5))
+    (found,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5)).values()
     labels = loader.dataset.sequences[0].labels
-    metrics = evaluate_detections([ScoredRecording("val", labels, result.detections)], SPEC)
+    metrics = evaluate_detections([ScoredRecording("val", labels, found)], SPEC)
     assert 0 <= metrics["AP"] <= 1 and metrics["AP/train"] == metrics["AP/train"]
     assert np.isnan(metrics["AP/bus"])

@@ -208,13 +208,13 @@ def test_stream_gives_every_labelled_frame_of_every_recording(hist, dt_us, reset
         advance=done.append,
     )
     assert detector.training and done == [1] * len(PLAN)
-    assert [result.recording for result in results] == [0, 1]
-    assert [frame.t_us // STRIDE_US for frame in results[0].detections] == [1, 3]
-    assert [frame.t_us // STRIDE_US for frame in results[1].detections] == [1, 3, 6, 11]
+    assert [*results] == [0, 1]
+    assert [frame.t_us // STRIDE_US for frame in results[0]] == [1, 3]
+    assert [frame.t_us // STRIDE_US for frame in results[1]] == [1, 3, 6, 11]
     expected = push_all(Streams(Leaky(), STRIDE_US, 1 if reset_every_step else None), hist, dt_us, [])
-    for result in results:
-        for frame in result.detections:
-            shown = expected[frame.t_us // STRIDE_US, result.recording, 0, 0].item()
+    for recording, frames in results.items():
+        for frame in frames:
+            shown = expected[frame.t_us // STRIDE_US, recording, 0, 0].item()
             assert frame.xyxy[0].tolist() == pytest.approx([shown / 2, shown / 2, 1.5 * shown, 1.5 * shown])
 
 
@@ -225,7 +225,7 @@ def test_resetting_runs_only_the_labelled_frames(hist):
 
 
 def test_a_recording_without_labels_has_no_result(hist):
-    assert stream(Leaky(), make_batches(hist, PLAN, set()), trained_stride_us=STRIDE_US) == []
+    assert stream(Leaky(), make_batches(hist, PLAN, set()), trained_stride_us=STRIDE_US) == {}
 
 
 @pytest.mark.parametrize("temporal", ["s5", "lstm"])
@@ -245,9 +245,9 @@ def test_the_real_detector_streams_as_it_runs_whole(temporal):
         config=PostprocessConfig(min_score=0.0, nms_iou=1.0),
     )
     score = whole[..., 4].sigmoid() * whole[..., 5:].sigmoid().amax(dim=-1)
-    for result in results:
-        for frame in result.detections:
-            best = score[frame.t_us // STRIDE_US, result.recording].max().item()
+    for recording, frames in results.items():
+        for frame in frames:
+            best = score[frame.t_us // STRIDE_US, recording].max().item()
             assert frame.score[0] == pytest.approx(best, rel=1e-4)
 
 
@@ -292,14 +292,14 @@ def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
     )
     batches = [batch.counted() for batch in loader]
     results = stream(detector, batches, trained_stride_us=STRIDE_US)
-    assert [result.recording for result in results] == [0, 1, 3]  # the third one is too short for a label
-    for result in results:
-        sequence = sequences[result.recording]
+    assert [*results] == [0, 1, 3]  # the third one is too short for a label
+    for recording, frames in results.items():
+        sequence = sequences[recording]
         with torch.inference_mode():
             (whole,), _ = detector(torch.from_numpy(sequence.source.hist)[:, None])
         expected = postprocess(whole[sequence.label_steps], sequence.windows.ends_us[sequence.label_steps].tolist())
-        assert [frame.t_us for frame in result.detections] == [frame.t_us for frame in expected]
-        for frame, alone in zip(result.detections, expected, strict=True):
+        assert [frame.t_us for frame in frames] == [frame.t_us for frame in expected]
+        for frame, alone in zip(frames, expected, strict=True):
             np.testing.assert_allclose(np.sort(frame.score)[-20:], np.sort(alone.score)[-20:], rtol=1e-4)
 
 

@@ -5,8 +5,8 @@ import pytest
 from test_coco import SPEC, make_detections, make_labels
 
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.evaluation.pairing import newest, paired, requests, taken_steps
-from rvtssm.records import Windows
+from rvtssm.evaluation.split_runs import at_labels
+from rvtssm.streaming.latency import newest, taken_steps
 
 ENDS_US = np.array([600_000, 700_000, 800_000])
 BOX_AT = {600_000: [0, 0, 50, 50], 700_000: [100, 0, 50, 50], 800_000: [200, 0, 50, 50]}
@@ -20,7 +20,7 @@ def streaming_ap(latency_us: float, when_late: str = "skip") -> float:
     outputs = {
         number: make_detections([BOX_AT[int(ENDS_US[step])]], [0.9], ENDS_US[step]) for number, step in enumerate(steps)
     }
-    return evaluate_detections([("a", labels, paired(labels, outputs))], SPEC)["AP"]
+    return evaluate_detections([("a", labels, at_labels(labels, outputs))], SPEC)["AP"]
 
 
 @pytest.mark.parametrize("when_late", ["skip", "queue"])
@@ -37,7 +37,7 @@ def test_an_object_that_stands_still_is_found_by_late_outputs_but_not_before_the
     for latency_us, num_found in ((0, 3), (1, 2), (100_000, 2), (100_001, 1), (200_000, 1), (200_001, 0)):
         steps, finished_us = taken_steps(ENDS_US, latency_us, "skip")
         labels.window_index[:] = newest(labels.t_us, finished_us)
-        found = paired(labels, {number: frames[step] for number, step in enumerate(steps)})
+        found = at_labels(labels, {number: frames[step] for number, step in enumerate(steps)})
         assert [frame.t_us for frame in found] == ENDS_US.tolist()
         assert sum(map(len, found)) == num_found
         recall = num_found / 3
@@ -68,9 +68,3 @@ def test_no_output_is_known_before_its_window_has_ended_and_was_computed(latency
         taken_age_us = finished_us - ends_us[steps]
         assert (taken_age_us <= 2 * latency_us).all()
     np.testing.assert_array_equal(newest(ends_us, taken_steps(ends_us, 0, when_late)[1]), np.arange(40))
-
-
-def test_an_output_is_asked_for_once_at_the_end_of_its_window():
-    windows = Windows(np.stack([ENDS_US - 100_000, ENDS_US], axis=1), np.full(3, 100_000))
-    asked = requests(np.array([2, 0, 2]), windows)
-    assert asked.window_index.tolist() == [0, 2] and asked.t_us.tolist() == [600_000, 800_000]
