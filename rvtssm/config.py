@@ -35,6 +35,7 @@ class EvaluationConfig:
     grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
     window: str = "both"  # at other rates: slide, as long as in training; shrink, as long as the stride; or both
     step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
+    memory: str | None = None  # carried: weights that forget after every chunk carry their state; null: as they do
     checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
     split: str = "test"  # whose recordings are scored: train, val or test
     source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
@@ -58,6 +59,7 @@ class EvaluationConfig:
         check_choice("evaluation.track", self.track, (*TRACKERS, None))
         check_choice("evaluation.window", self.window, ("both", "slide", "shrink"))
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
+        check_choice("evaluation.memory", self.memory, ("carried", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
         check_at_least("evaluation", self, 1, "processes")

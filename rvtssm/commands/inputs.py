@@ -98,8 +98,12 @@ def makes_recordings(config: Config) -> bool:
 
 
 def _check_study(config: Config) -> None:
-    if config.evaluation.checkpoints is not None or config.checkpoint:
-        raise UserError("a study trains its own weights; leave checkpoint and evaluation.checkpoints out")
+    if config.evaluation.checkpoints is not None:
+        raise UserError(
+            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
+        )
+    if config.checkpoint and not any(folders(config).values()):
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
     if not makes_recordings(config):
         check_training(config)
 

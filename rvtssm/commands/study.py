@@ -15,9 +15,11 @@ from rvtssm.commands.preprocess import preprocess
 from rvtssm.commands.run_files import overrides, run_files
 from rvtssm.commands.train import train
 from rvtssm.config import Config
+from rvtssm.datasets import build_spec
 from rvtssm.evaluation.study_config import StudyConfig
-from rvtssm.models.checkpoint import load_file, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.detector import count_parameters
+from rvtssm.models.official import convert_official
 from rvtssm.prediction.track_objects import check_installed
 from rvtssm.reports.study_tables import STUDY_FILES, Score, score_from_json, score_to_json, to_score, write_study
 from rvtssm.system.atomic_files import atomic_file
@@ -34,29 +36,27 @@ _READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precisio
 
 @dataclass(frozen=True)
 class _Cell:
-    """One training in one condition."""
+    """One training, or weights that were given, in one condition."""
 
     row: str
     seed: str
     condition: str
     folder: Path  # of the training
+    out: Path  # where its evaluation is written
+    is_trained: bool  # here, instead of given by `checkpoint`
     config: Config
     words: list[str]  # its settings as they were asked for
-
-    @property
-    def out(self) -> Path:
-        """Where its evaluation is written."""
-        return self.folder / (_file_name(self.condition) or "evaluation")
 
 
 def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
     """Train and evaluate all points in `out` and write `study.*`, also after every training; skip what is complete.
 
     `points` have the values of a point by key, and its configuration. Points that differ only in how they are evaluated
-    share a training. Trainings go seed by seed. Rows are points without their seed.
+    share a training. Trainings go seed by seed. Rows are points without their seed. With `checkpoint` nothing is
+    trained: these weights, which are converted if they are official ones, are evaluated at all points, the rows.
     """
     out = writable(Path(config.out or "outputs/study"))
-    makes_own = makes_recordings(config)
+    makes_own = makes_recordings(config) and not config.checkpoint
     if makes_own:
         _check_shared_recordings(config, points)
     cells = [_to_cell(values, each, out) for values, each in points]
@@ -76,16 +76,19 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             generate(config)
             if preprocess(config):
                 raise UserError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
-        _check_rates(cells)
+        weights = _given_weights(config, out) if config.checkpoint else None
+        if weights is None:
+            _check_rates(cells)
         for number, of_training in enumerate(by_training.values(), start=1):
             console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
             try:
-                found = _scores(of_training, int(cells[0].seed))
+                found = _scores(of_training, int(cells[0].seed), weights)
             except UserError as error:
                 raise UserError(f"{of_training[0].folder.name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
-                write_study([score for place in sorted(scores) for score in scores[place]], _settings(config), staged)
+                done = [score for place in sorted(scores) for score in scores[place]]
+                write_study(done, _settings(config), staged, config.study.numbers_beside())
     say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
 
 
@@ -100,8 +103,19 @@ def _to_cell(values: Mapping[str, str], config: Config, out: Path) -> _Cell:
     varied = {key: value for key, value in trained.items() if key != _SEED}
     folder = out / _file_name(_words(dict(sorted(trained.items()))) or "point")
     row = next(iter(varied.values())) if len(varied) == 1 else _words(varied).removeprefix("variant=")
+    row, condition = row or "as configured", _words(scored)
+    if config.checkpoint and trained:
+        raise UserError(
+            f"{_words(trained)}: a study with checkpoint={config.checkpoint} trains nothing; vary keys of the section "
+            "evaluation, or leave checkpoint out"
+        )
+    folder = out if config.checkpoint else folder
+    evaluated = folder / (_file_name(condition) or "evaluation")
+    if config.checkpoint:
+        row, condition = condition or row, ""
     settings = replace(config, out=None, study=StudyConfig(), checkpoint=None, resume=None)
-    return _Cell(row or "as configured", str(config.seed), _words(scored), folder, settings, overrides(settings))
+    words = overrides(settings)
+    return _Cell(row, str(config.seed), condition, folder, evaluated, not config.checkpoint, settings, words)
 
 
 def _words(values: Mapping[str, str]) -> str:
@@ -122,7 +136,7 @@ def _check(cells: Sequence[_Cell]) -> None:
         check(cell.config)
         if cell.config.evaluation.track:
             check_installed(f"evaluation.track={cell.config.evaluation.track}")
-        for path in cell.folder.glob("*/score.json"):
+        for path in cell.folder.glob("*/score.json") if cell.is_trained else ():
             _check_same_training(cell, json.loads(path.read_text())["point"])
 
 
@@ -167,19 +181,32 @@ def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str,
             )
 
 
-def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[list[Score]]:
+def _given_weights(config: Config, out: Path) -> Path:
+    """Return the weights of `checkpoint`, which are converted into `out` if they are official ones."""
+    content = load_file(str(config.checkpoint), trust_pickle=config.trust)
+    weights = content.get("state_dict", {})
+    if "rvtssm" in content or not any(key.startswith(OFFICIAL_PREFIX) for key in weights):
+        return Path(str(config.checkpoint))
+    converted = convert_official(weights, build_spec(config.dataset), config.model.size)
+    write_checkpoint(out / "weights.ckpt", converted.detector, converted)
+    return out / "weights.ckpt"
+
+
+def _scores(cells: Sequence[_Cell], bootstrap_seed: int, given: Path | None) -> list[list[Score]]:
     """Return the scores of one training in its conditions; train and evaluate what is missing.
 
+    If weights are given, nothing is trained.
     An evaluation with both lengths of windows gives two scores, whose conditions name them.
     All evaluations of a study draw the same recordings in their bootstraps, so that they can be compared.
     """
-    if not all(_is_complete(cell) for cell in cells):
+    if given is None and not all(_is_complete(cell) for cell in cells):
         first = cells[0]
         train(replace(first.config, out=str(first.folder), resume="auto"))
-    best = best_checkpoint(cells[0].folder)
+    best = given or best_checkpoint(cells[0].folder)
     detector = read_checkpoint(best).detector
     weights = weights_digest(detector.state_dict())
-    cost = count_parameters(detector)["total"], round(load_file(last_checkpoint(best.parents[1]))["train_seconds"], 1)
+    seconds = 0.0 if given else round(load_file(last_checkpoint(best.parents[1]))["train_seconds"], 1)
+    cost = count_parameters(detector)["total"], seconds
     scores = []
     for cell in cells:
         settings = {"bootstrap seed": bootstrap_seed, **_read_by_evaluation(cell.config)}
@@ -201,14 +228,16 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int) -> list[list[Score]]:
 
 def _names(cell: _Cell, window: str) -> dict[str, str]:
     """Return how the tables name a score. `window` is empty unless an evaluation has two lengths of windows."""
-    condition = ",".join(filter(None, [cell.condition, window and f"window={window}"]))
-    return {"row": cell.row, "seed": cell.seed, "condition": condition}
+    named = {"row": cell.row, "seed": cell.seed, "condition": cell.condition}
+    which = "condition" if cell.is_trained else "row"
+    return named | {which: ",".join(filter(None, [named[which], window and f"window={window}"]))}
 
 
 def _is_complete(cell: _Cell) -> bool:
     """Return whether a cell was trained and scored with the same settings."""
     kept = _kept(cell)
-    return kept is not None and kept["point"] == cell.words and last_checkpoint(cell.folder).is_file()
+    has_weights = not cell.is_trained or last_checkpoint(cell.folder).is_file()
+    return kept is not None and kept["point"] == cell.words and has_weights
 
 
 def _read_by_evaluation(config: Config) -> dict[str, Any]:

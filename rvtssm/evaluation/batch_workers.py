@@ -234,7 +234,7 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
         checkpoint.detector,
         loader,
         trained_stride_us=checkpoint.windows.stride_us,
-        memory_chunk=checkpoint.model_config.memory_chunk,
+        memory_chunk=None if config.evaluation.memory == "carried" else checkpoint.model_config.memory_chunk,
         reset_every_step=batch.is_reset,
         step_scale=config.evaluation.step_scale,
         config=config.postprocess,

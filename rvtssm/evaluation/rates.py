@@ -257,7 +257,7 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",
-        "memory": checkpoint.model_config.memory + _foresight(config, checkpoint),
+        "memory": (rules.memory or checkpoint.model_config.memory) + _foresight(config, checkpoint),
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }
     if rules.label_hz is not None:

@@ -138,6 +138,7 @@ class SplitRuns(SplitPlan):
             "precision": config.precision,
             "device": self.checkpoint.detector.device.type,
             "step_scale": config.evaluation.step_scale,
+            "memory": config.evaluation.memory,
             "postprocess": asdict(config.postprocess),
             "eval_chunk_length": config.data.eval_chunk_length,
             "spec": asdict(self.data.spec),

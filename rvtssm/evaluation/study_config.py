@@ -11,11 +11,28 @@ class StudyConfig:
 
     variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; the words may lack
     axes: list[str] = field(default_factory=list)  # more of `key=value,value`, which the command line takes as they are
+    beside: list[str] = field(
+        default_factory=list
+    )  # numbers of others for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
             raise UserError(f"study.variants names one of {', '.join(names)} twice; name each once")
+
+        self.numbers_beside()
+
+    def numbers_beside(self) -> dict[str, dict[float, float]]:
+        """Return AP in percent of others by name and rate. Raise ValueError if one cannot be read."""
+        found = {}
+        for line in self.beside:
+            name, _, words = line.rpartition(":")
+            pairs = [word.partition("=")[::2] for word in words.split()]
+            try:
+                found[name] = {float(hz): float(ap) for hz, ap in pairs}
+            except ValueError:
+                raise UserError(f"study.beside: {line!r} is no 'NAME: HZ=AP HZ=AP'") from None
+        return found
 
     def named_variants(self) -> list[tuple[str, list[str]]]:
         """Return the variants by name. Raise ValueError if one has no name."""

@@ -100,18 +100,27 @@ def score_from_json(plain: Mapping[str, Any]) -> Score:
     return Score(**{**plain, "rates": rates, "objects": objects})
 
 
-def write_study(scores: Sequence[Score], settings: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write STUDY_FILES to a folder and return their paths. `settings` say what the study compares and how."""
+def write_study(
+    scores: Sequence[Score],
+    settings: Mapping[str, str],
+    folder: Path,
+    beside: Mapping[str, Mapping[float, float]] | None = None,
+) -> list[Path]:
+    """Write STUDY_FILES to a folder and return their paths. `settings` say what the study compares and how.
+
+    `beside` has AP in percent of others by name and rate.
+    """
     lines = _lines(scores)
     plain = {
         "settings": dict(settings),
         "scores": [score_to_json(score, has_replicates=False) for score in scores],
         "rows": [line.to_json() for line in lines],
+        "beside": {name: {f"{hz:g}": ap for hz, ap in ap_by_hz.items()} for name, ap_by_hz in (beside or {}).items()},
     }
     content = (
         (json.dumps(plain, indent=1) + "\n").encode(),
         _csv(lines).encode(),
-        study_markdown(scores, settings).encode(),
+        study_markdown(scores, settings, beside).encode(),
         study_latex(scores).encode(),
         study_png({condition: _points(part) for condition, part in _by(lines, "condition").items()}),
     )
@@ -177,13 +186,21 @@ class _Line:
         }
 
 
-def study_markdown(scores: Sequence[Score], settings: Mapping[str, str] | None = None) -> str:
+def study_markdown(
+    scores: Sequence[Score],
+    settings: Mapping[str, str] | None = None,
+    beside: Mapping[str, Mapping[float, float]] | None = None,
+) -> str:
     """Return the tables of each condition (means over seeds, intervals, differences), the costs and the settings."""
     conditions = [
         {"name": condition, "table": _table(lines), "others": [*_with_intervals(lines), *_by_object(lines)]}
         for condition, lines in _by(_lines(scores), "condition").items()
     ]
-    return render("study.md", conditions=conditions, costs=_costs(scores), settings=settings or {})
+    rates = sorted({hz for ap_by_hz in (beside or {}).values() for hz in ap_by_hz})
+    others = [["model", *(f"{hz:g} Hz" for hz in rates)]]
+    for name, ap_by_hz in (beside or {}).items():
+        others.append([name, *(f"{ap_by_hz[hz]:.1f}" if hz in ap_by_hz else NO_VALUE for hz in rates)])
+    return render("study.md", conditions=conditions, beside=others, costs=_costs(scores), settings=settings or {})
 
 
 def study_latex(scores: Sequence[Score]) -> str:
@@ -257,7 +274,7 @@ def _by_object(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
 
 def _costs(scores: Sequence[Score]) -> list[list[str]]:
     rows = [["model", "parameters", "seconds of training"]]
-    for row, of_row in _by(scores, "row").items():
+    for row, of_row in _by((score for score in scores if score.train_seconds), "row").items():
         seconds = {score.seed: score.train_seconds for score in of_row}
         rows.append([row, f"{of_row[0].parameters / 1e6:.2f} M", f"{mean(seconds.values()):.0f}"])
     return rows

@@ -1,0 +1,91 @@
+"""The official weights of S5-ViT-B, converted and scored at several rates without a training."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from rvtssm.commands.cli import main
+from rvtssm.commands.composition import compose
+from rvtssm.commands.sweeps import compose_study
+from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.frequency import published_rows
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.models.official import rename_official
+from rvtssm.records import Events
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+GEN1 = DATASETS["gen1"]
+
+
+@pytest.fixture
+def official(golden_dir, tmp_path):
+    """A checkpoint of the full size under the keys of the release, with random weights."""
+    with np.load(golden_dir / "model_small.npz") as recorded:
+        shapes = {key.removeprefix("sd/"): recorded[key] for key in recorded.files if key.startswith("sd/mdl.")}
+    official_of = {next(iter(rename_official({key: torch.from_numpy(value)}))): key for key, value in shapes.items()}
+    torch.manual_seed(0)
+    temporal = TemporalConfig(name="s5", clip_real=False)
+    weights = {}
+    for name, value in build_detector(MODEL_SIZES["base"], temporal, 240, 304, 2).state_dict().items():
+        block = re.search(r"^neck\.merge.*\.blocks\.(\d+)\.", name)  # the recorded model has one of them each
+        number = block[1] if block else "0"
+        key = official_of[re.sub(r"(^neck\.merge.*\.blocks)\.\d+\.", r"\1.0.", name)]
+        weights[key.replace(".m.0.", f".m.{number}.")] = value
+    torch.save({"state_dict": weights}, tmp_path / "gen1_base.ckpt")
+    return tmp_path / "gen1_base.ckpt"
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """A test recording of half a second, of the size of Gen1."""
+    rng, n = np.random.default_rng(0), 20_000
+    columns = (rng.integers(0, limit, n) for limit in (GEN1.width, GEN1.height, 2))
+    x, y, p = (column.astype(kind) for column, kind in zip(columns, (np.uint16, np.uint16, np.uint8), strict=True))
+    (tmp_path / "raw/test").mkdir(parents=True)
+    write_dat(tmp_path / "raw/test/a_td.dat", Events(np.sort(rng.integers(0, 520_000, n)), x, y, p), 240, 304)
+    boxes = np.zeros(2, BOX_DTYPE)
+    boxes["t"], boxes["w"], boxes["h"], boxes["still_us"] = (250_000, 500_000), 60, 40, -1
+    write_boxes(tmp_path / "raw/test/a_bbox.npy", boxes)
+    return tmp_path / "raw"
+
+
+@pytest.mark.golden
+def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["study", "experiment=gen1_rate_check", f"checkpoint={official}", f"dataset.raw_dir={raw}", f"out={out}"]
+    few = ["evaluation.step_scale=null", "hz=[20,40]", "window=slide", "bootstrap=0", "data.num_workers=0"]
+    assert main([*command, *few]) == 0
+    converted = read_checkpoint(out / "weights.ckpt")
+    assert sum(value.numel() for value in converted.detector.parameters()) == 18_192_149
+    assert (converted.model_config.memory, converted.model_config.memory_chunk) == ("chunk", 21)
+    found = json.loads((out / "study.json").read_text())
+    assert [row["row"] for row in found["rows"]] == ["memory=null", "memory=carried"]
+    assert all(set(row["rates"]) == {"20", "40"} for row in found["rows"])
+    reports = [json.loads((out / name / "evaluation.json").read_text()) for name in ("memory=null", "memory=carried")]
+    assert [report["settings"]["memory"] for report in reports] == ["chunk", "carried"]
+    page = (out / "study.md").read_text()
+    assert "S5-ViT-B, published" in page and "| 44.5 |" in page and "seconds of training" not in page
+    assert main([*command, "seed=0,1"]) == 2
+    assert "seed=0: a study with checkpoint=" in capsys.readouterr().err
+
+
+def test_the_rate_check_has_every_cell_and_the_published_rows():
+    _, points = compose_study(["experiment=gen1_rate_check"])
+    cells = {(each.evaluation.memory, each.evaluation.step_scale) for _, each in points}
+    assert cells == {(memory, scale) for memory in (None, "carried") for scale in (None, 1)} and len(points) == 4
+    config = compose(["experiment=gen1_rate_check"])
+    assert (config.evaluation.window, config.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
+    beside = config.study.numbers_beside()
+    for model in ("S5-ViT-B", "RVT"):
+        assert beside[f"{model}, published"] == pytest.approx(
+            {hz: 100 * ap for hz, ap in published_rows("gen1")[model].items()}
+        )
