@@ -80,7 +80,7 @@ VERBS = {
         "experiment=demo temporal=selective_s5,lstm seed=0,1,2 window=slide,shrink hz=[20,200] out=study",
         ("evaluation", "windows", "training"),
         ("study", "synthetic", "preprocess", *_TRAINED),
-        ("out", "seed", "precision"),
+        ("out", "seed", "precision", "checkpoint"),
     ),
     "predict": Verb(
         "find and draw objects; FILE (or a folder, -, tcp://HOST:PORT, camera:) [checkpoint=FILE]",
