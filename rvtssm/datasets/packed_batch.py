@@ -135,7 +135,7 @@ class ChunkEvents:
 class PackedBatch:
     """A batch whose frames may still be events."""
 
-    fields: dict[str, Tensor | None]  # of a SequenceBatch, all but `hist`
+    fields: dict[str, Any]  # of a SequenceBatch, all but `hist`
     frames: Tensor | PackedFrames
 
     def pin_memory(self) -> PackedBatch:

@@ -42,6 +42,11 @@ class FrameSequence:
         """The steps with at least one box, ascending."""
         return np.unique(self.labels.window_index)
 
+    @property
+    def wanted_steps(self) -> npt.NDArray[np.int64]:
+        """The steps whose outputs are wanted, ascending."""
+        return self.label_steps if self.asked is None else self.asked
+
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
         """Return the frames (stop - start, C, h, w) of the steps [start, stop), uint8 if they are histograms."""
         frames = self.source.frames(start, stop)

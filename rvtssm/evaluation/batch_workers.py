@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 
@@ -241,7 +240,7 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
         advance=advance,
     )
     found = [
-        dict(zip(np.asarray(sequence.asked).tolist(), results[number], strict=True))
+        dict(zip(sequence.wanted_steps.tolist(), results[number], strict=True))
         for number, sequence in enumerate(batch.sequences)
     ]
     write_outputs(batch.path, found)

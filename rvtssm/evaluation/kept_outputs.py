@@ -51,7 +51,7 @@ def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequence
         digest.update(f"\n{sequence.name} {sequence.settings} {sequence.frame_shape}".encode())
         for path in _files(sequence.source.path):
             digest.update(identity_of(path, str(path.resolve()).encode()))
-        for array in (sequence.windows.bounds_us, sequence.windows.dt_us, sequence.asked):
+        for array in (sequence.windows.bounds_us, sequence.windows.dt_us, sequence.wanted_steps):
             digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 

@@ -24,7 +24,7 @@ class StudyConfig:
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:
         """Return AP in percent of others by name and rate. Raise ValueError if one cannot be read."""
-        found = {}
+        found: dict[str, dict[float, float]] = {}
         for line in self.beside:
             name, _, words = line.rpartition(":")
             pairs = [word.partition("=")[::2] for word in words.split()]
