@@ -80,11 +80,12 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
         if weights is None:
             _check_rates(cells)
         for number, of_training in enumerate(by_training.values(), start=1):
-            console.rule(f"{number} of {len(by_training)}: {of_training[0].folder.name}", align="left")
+            name = of_training[0].folder.name if weights is None else Path(str(config.checkpoint)).name
+            console.rule(f"{number} of {len(by_training)}: {name}", align="left")
             try:
                 found = _scores(of_training, int(cells[0].seed), weights)
             except UserError as error:
-                raise UserError(f"{of_training[0].folder.name}: {error}") from error
+                raise UserError(f"{name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
                 done = [score for place in sorted(scores) for score in scores[place]]

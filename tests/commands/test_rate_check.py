@@ -51,9 +51,9 @@ def raw(tmp_path):
     columns = (rng.integers(0, limit, n) for limit in (GEN1.width, GEN1.height, 2))
     x, y, p = (column.astype(kind) for column, kind in zip(columns, (np.uint16, np.uint16, np.uint8), strict=True))
     (tmp_path / "raw/test").mkdir(parents=True)
-    write_dat(tmp_path / "raw/test/a_td.dat", Events(np.sort(rng.integers(0, 520_000, n)), x, y, p), 240, 304)
+    write_dat(tmp_path / "raw/test/a_td.dat", Events(np.sort(rng.integers(0, 560_000, n)), x, y, p), 240, 304)
     boxes = np.zeros(2, BOX_DTYPE)
-    boxes["t"], boxes["w"], boxes["h"], boxes["still_us"] = (250_000, 500_000), 60, 40, -1
+    boxes["t"], boxes["w"], boxes["h"], boxes["still_us"] = (300_000, 550_000), 60, 40, -1
     write_boxes(tmp_path / "raw/test/a_bbox.npy", boxes)
     return tmp_path / "raw"
 

@@ -8,6 +8,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,11 +263,11 @@ def fake(monkeypatch, composed):
 
     def evaluate(config):
         done.append(f"evaluate {Path(config.out).relative_to(Path(config.out).parents[1])}")
-        return (config,)
+        return (SimpleNamespace(checkpoint=config.checkpoint, others=()),)
 
-    def to_score(row, seed, condition, config, cost):
+    def to_score(row, seed, condition, report, cost):
         score = make_score(row, seed, condition)
-        return replace(score, weights=Path(config.checkpoint).read_text())
+        return replace(score, weights=Path(report.checkpoint).read_text())
 
     replaced = {
         "train": train,
