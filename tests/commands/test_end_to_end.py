@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rvtssm.commands import cli
 from rvtssm.commands.verbs import VERBS
+from rvtssm.commands.words import full_words
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.readers import open_recording
@@ -145,7 +146,7 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
         if verb == "study":  # the example of its help, which other tests compose
             assert command == f"rvtssm study {VERBS['study'].example}"
         else:
-            cli.compose([cli._in_section(word, VERBS[verb].own) for word in words])
+            cli.compose(full_words(verb, words))
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
