@@ -184,7 +184,7 @@ def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str,
 
 def _given_weights(config: Config, out: Path) -> Path:
     """Return the weights of `checkpoint`, which are converted into `out` if they are official ones."""
-    content = load_file(str(config.checkpoint), trust_pickle=config.trust)
+    content = load_file(str(config.checkpoint))
     weights = content.get("state_dict", {})
     if "rvtssm" in content or not any(key.startswith(OFFICIAL_PREFIX) for key in weights):
         return Path(str(config.checkpoint))

@@ -57,7 +57,8 @@ class SplitPlan:
         if options.ablate_memory and trained is None:
             trained = self._plan(trained_hz, window)
             trained = by_hz.get(trained.hz, trained)
-        if trained is not None and all(self._are_same_windows(trained, other) for other in others):
+        # a detector that is late leaves windows out, and windows that are as long as its step then differ
+        if trained and not options.streaming and all(self._are_same_windows(trained, other) for other in others):
             shared = replace(trained, windows=(window, *others))
             rates, trained = [shared if rate is trained else rate for rate in rates], shared
         return rates + [replace(rate, windows=(o,)) for o in others for rate in rates if o not in rate.windows], trained

@@ -146,6 +146,7 @@ def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_pa
     monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder: write_files(folder, after))
     monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
     monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(evaluate_verb, "with_chosen_precision", lambda config: config)
     began = []
 
     def copy(out: Path) -> None:
@@ -259,7 +260,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
 
     monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
-    assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]"]) == 0
+    assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]", "window=shrink"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
     assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     found = json.loads((tmp_path / "out/evaluation.json").read_text())
@@ -298,7 +299,7 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
         return match_detections(recordings, spec, **options)
 
     monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
-    where = f"checkpoint={weights()}", "hz=[20,40]", *STREAMING[1:]
+    where = f"checkpoint={weights()}", "hz=[20,40]", "window=shrink", *STREAMING[1:]
     plain = evaluated(tmp_path / "plain", *where)
     shifts = "time_shifts_ms=[-50,0,50]"
     streamed = evaluated(tmp_path / "streamed", *where, "streaming=true", "latency_ms=0", shifts)
@@ -335,17 +336,23 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     calls = []
     scored, shifted = SplitRuns.scored, SplitRuns.scored_with_shifts
 
-    def look(self, *options, **more):
-        calls.append((*options, more))
-        return scored(self, *options, **more)
+    def look(self, rate, *options, **more):
+        calls.append((rate.asked_hz, *options, more))
+        return scored(self, rate, *options, **more)
 
-    def look_with_shifts(self, *options):
-        calls.append(options)
-        return shifted(self, *options)
+    def look_with_shifts(self, rate, *options):
+        calls.append((rate.asked_hz, *options))
+        return shifted(self, rate, *options)
 
     monkeypatch.setattr(SplitRuns, "scored", look)
     monkeypatch.setattr(SplitRuns, "scored_with_shifts", look_with_shifts)
-    arguments = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "ablate_memory=true", *STREAMING[2:]
+    arguments = (
+        f"checkpoint={weights()}",
+        f"dataset.raw_dir={raw}",
+        "ablate_memory=true",
+        "window=shrink",
+        *STREAMING[2:],
+    )
     found = evaluated(tmp_path / "one", *arguments, "hz=[8,16]", "time_shifts_ms=[0]")
     assert calls == [(8, None, {}), (16, None, {}), (16, None, {"is_reset": True}), (16, [0])]
     assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
@@ -387,7 +394,7 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
     (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
     told = f"latency_from={tmp_path / 'prediction.json'}"
-    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, *STREAMING)
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, "window=shrink", *STREAMING)
     (sequence,) = seen
     bounds_us = sequence.windows.bounds_us
     assert (bounds_us[1:, 0] == bounds_us[:-1, 1]).all()  # no event is lost
