@@ -37,6 +37,10 @@ RECIPE = (
     "synthetic.num_val=1",
     "evaluation.hz=[20]",
     "evaluation.ablate_memory=false",
+    "optim.name=adamw",
+    "optim.learning_rate=1.5e-3",
+    "training.average=null",
+    "augment.window_ms=null",
     "sampling.stream_share=0.25",  # random chunks end at labels, which are rare
 )
 LABEL = ("label.min_score=0.3",)

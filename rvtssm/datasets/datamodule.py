@@ -167,10 +167,16 @@ class SequenceDataModule(L.LightningDataModule):
 
     @property
     def window_lengths_us(self) -> tuple[int, ...]:
-        """The lengths of all windows that training draws from, ascending."""
-        random, stream = self._windows_to_draw()
-        lengths_us = {each.nominal_length_us for each in (*random, *stream)}
-        return tuple(sorted(lengths_us if self.draws_windows else {self.settings.nominal_length_us}))
+        """The lengths of windows that random chunks and streams are counted with, ascending.
+
+        A length that only one of them draws is left out, since such weights lose accuracy where windows shrink
+        (benchmarks/recipe/README.md).
+        """
+        if not self.draws_windows:
+            return (self.settings.nominal_length_us,)
+        of_random, of_stream = ({each.nominal_length_us for each in drawn} for drawn in self._windows_to_draw())
+        of_batch = {"random": of_random, "stream": of_stream}.get(self.sampling.mode, of_random & of_stream)
+        return tuple(sorted(of_batch or {self.windows.nominal_length_us}))
 
     @property
     def draws_windows(self) -> bool:

@@ -178,7 +178,7 @@ def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, cap
     told = capsys.readouterr().out
     for line in (
         r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
-        r"train: source prepared synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
+        r"train: source raw synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
         "resumed from .*, device cpu, precision ",
         r"evaluate: weights .*, stride 50 and 25 and 5 ms, recordings 2 with \d+ labels, device ",
     ):

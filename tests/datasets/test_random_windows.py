@@ -245,3 +245,19 @@ def test_batches_without_the_chunks_that_draw_are_refused(small_tree):
     sampling = SamplingConfig(mode="stream", batch_size=2, chunk_length=8)
     with pytest.raises(ValueError, match=r"augment.draws=random with sampling.mode=stream"):
         SequenceDataModule(replace(small_tree, source="raw"), sampling, AugmentConfig(window_ms=LENGTHS_MS))
+
+
+@pytest.mark.parametrize(
+    ("mode", "draws", "lengths_us"),
+    [
+        ("mixed", "all", (5_000, 20_000, 50_000)),
+        ("mixed", "random", (50_000,)),
+        ("mixed", "stream", (50_000,)),
+        ("random", "random", (5_000, 20_000, 50_000)),
+        ("stream", "all", (5_000, 20_000, 50_000)),
+    ],
+)
+def test_weights_are_of_the_lengths_that_all_their_chunks_had(small_tree, mode, draws, lengths_us):
+    sampling = SamplingConfig(mode=mode, batch_size=2, chunk_length=8)
+    augment = AugmentConfig(window_ms=LENGTHS_MS, draws=draws)
+    assert SequenceDataModule(replace(small_tree, source="raw"), sampling, augment).window_lengths_us == lengths_us
