@@ -7,8 +7,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 install_package docs
 
+rm -rf outputs/pages outputs/site # of an earlier build, which may have other pages
 .venv/bin/python scripts/site_pages.py outputs/pages
-rm -rf outputs/site
 PYTHONPATH=. .venv/bin/zensical build --strict
 .venv/bin/python scripts/site_search.py outputs/site
 echo "open outputs/site/index.html"
