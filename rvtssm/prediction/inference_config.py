@@ -1,6 +1,5 @@
 """The settings of predictions and of exported files. This file does not import torch."""
 
-import math
 from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
@@ -53,16 +52,13 @@ class PredictConfig:
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s")
-        for name in ("hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb", "windows_per_call"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"predict.{name}={value} must be positive")
+        check_positive("predict", self, "hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb")
+        check_positive("predict", self, "windows_per_call")
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
             raise UserError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
-        if not 0 <= self.min_score <= 1:
-            raise UserError(f"predict.min_score={self.min_score:g} must lie between 0 and 1")
+        check_share("predict", self, "min_score")
         if self.num_stills < 0:
             raise UserError(f"predict.num_stills={self.num_stills} must not be negative")
         if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:

@@ -19,6 +19,7 @@ from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.yolox_head import YoloxHead
+from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import detect
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
@@ -527,6 +528,21 @@ def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkp
     with pytest.raises(ValueError, match=r"^Events\.t is a list; give a numpy array of int64$"):
         Events([1], [2], [3], [1])
     assert_same(detector.push(events, 8e6), live(live_checkpoint()).push(events, 8_000_000))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hz": "20"}, "predict.hz='20' must be positive"),
+        ({"hz": [20]}, "predict.hz=[20] must be positive"),
+        ({"min_score": "0.3"}, "predict.min_score='0.3' must lie between 0 and 1"),
+        ({"track_memory_s": "1"}, "predict.track_memory_s='1' must be at least 0"),
+        ({"width": "64"}, "predict.width='64' must be positive"),
+    ],
+)
+def test_a_text_is_no_number(settings, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        PredictConfig(**settings)
 
 
 @pytest.mark.parametrize("hz", [0, -20, math.nan, math.inf, "20", [20], True])
