@@ -8,7 +8,8 @@ const query = location.search;
 
 const state = {
   socket: null, page: null, classNames: [], classColors: [], trainedHz: 20,
-  name: "", duration: null, downsample: 1, isPaused: false, isSeeking: false, numOpened: 0,
+  name: "", duration: null, downsample: 1, isPaused: false, isSeeking: false,
+  isOpening: false, numOpened: 0,
   title: "", picture: null, pixels: null, results: [], threshold: 0.3,
 };
 
@@ -88,7 +89,9 @@ function onMessage(message) {
     if (message.sources.length && message.sources[0] !== "camera") open(message.sources[0]);
   } else if (message.kind === "opened") {
     clear();
-    Object.assign(state, { name: message.name, duration: message.duration_s, downsample: message.downsample });
+    Object.assign(state, {
+      name: message.name, duration: message.duration_s, downsample: message.downsample, isOpening: false,
+    });
     say("");
     busy("");
     at("empty").hidden = true;
@@ -102,9 +105,10 @@ function onMessage(message) {
     at("source").value = known ? message.name : "uploaded";
   } else if (message.kind === "error") {
     say(message.message);
-    busy("");
     if (message.is_playing) return;
+    busy("");
     clear();
+    state.isOpening = false;
     at("empty").hidden = false;
     at("play").disabled = at("seek").disabled = true;
   }
@@ -124,6 +128,7 @@ function clear() {
 }
 
 async function onPicture(data) {
+  if (state.isOpening) return;  // it is one of the recording before
   const { numOpened } = state;
   const length = new DataView(data).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
@@ -142,6 +147,7 @@ function open(name) {
   say("");
   if (!name || name === "uploaded") return;
   clear();
+  state.isOpening = true;
   at("empty").hidden = true;
   busy(`opening ${name} …`);
   send({ open: name });
