@@ -97,7 +97,9 @@ def live(config: Config, as_json: bool = False) -> int:
         totals.hz = windows.hz
         (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
     if not as_json:
+        share = totals.num_windows / max(totals.num_windows + totals.num_passed, 1)
         passed = f", {totals.num_passed} passed over" if totals.num_passed else ""
+        passed += f" (kept up: {share * totals.hz:.3g} of {totals.hz:g} Hz)" if totals.num_passed else ""
         say(
             f"{totals.source}: {totals.num_events} events, {totals.num_windows} windows{passed}, "
             f"{totals.num_detections} boxes; longest lag {totals.longest_lag_ms:.1f} ms; in {out}"

@@ -6,7 +6,7 @@ from dataclasses import fields
 from rvtssm.commands.composition import quoted
 from rvtssm.commands.config_keys import keys_of
 from rvtssm.commands.verbs import VERBS
-from rvtssm.config import Config
+from rvtssm.config import Config, configs_dir
 from rvtssm.system.user_error import UserError
 
 # keys that were renamed, by the last part of their former name
@@ -30,9 +30,16 @@ def full_words(verb: str, words: list[str]) -> list[str]:
         key = word.partition("=")[0].partition(".")[0]
         if word in bare:
             found.append(f"{known.bare}={quoted(word)}")
+        elif word.startswith("temporal=") and _is_of_plugin(word.removeprefix("temporal=")):
+            found.append(f"temporal.name={word.removeprefix('temporal=')}")
         else:
             found.append(short.get(key, key) + word[len(key) :])
     return found
+
+
+def _is_of_plugin(layer: str) -> bool:
+    """Return whether a word can be the name of a temporal layer that no file of ours chooses."""
+    return layer.isidentifier() and not (configs_dir() / "temporal" / f"{layer}.yaml").is_file()
 
 
 def short_keys(verb: str) -> dict[str, str]:

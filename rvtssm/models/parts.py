@@ -8,7 +8,7 @@ from rvtssm.models.rvt_backbone import RvtBackbone
 from rvtssm.models.timm_backbone import TimmBackbone
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.limits import check_choice
+from rvtssm.system.plugins import check_part
 from rvtssm.system.user_error import UserError
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
@@ -18,7 +18,7 @@ HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
 
 def head_class(model: ModelConfig) -> type[Head]:
     """Return the class of the head; ValueError lists the names."""
-    check_choice("model.head", model.head, HEADS)
+    check_part("model.head", model.head, HEADS)
     return HEADS[model.head]
 
 
@@ -26,8 +26,8 @@ def build_parts(
     model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], num_classes: int, in_channels: int
 ) -> tuple[Backbone, Neck, Head]:
     """Build the parts of a detector, each for what the one before it gives; ValueError if they do not fit."""
-    check_choice("model.backbone", model.backbone, BACKBONES)
-    check_choice("model.neck", model.neck, NECKS)
+    check_part("model.backbone", model.backbone, BACKBONES)
+    check_part("model.neck", model.neck, NECKS)
     backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise UserError(

@@ -127,6 +127,12 @@ def write_study(
     return write_files(folder, dict(zip(STUDY_FILES, content, strict=True)))
 
 
+def study_rows(scores: Sequence[Score]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield for each condition its name and the rows of its table: AP over rates, the names of the columns first."""
+    for condition, lines in _by(_lines(scores), "condition").items():
+        yield condition, _table(lines)
+
+
 @dataclass(frozen=True)
 class _Line:
     """A row in one condition: all of its seeds."""

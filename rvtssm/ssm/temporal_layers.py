@@ -17,6 +17,7 @@ from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_choice
+from rvtssm.system.plugins import check_part
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
@@ -32,7 +33,7 @@ _has_no_values = ContextVar("without_values", default=False)
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """Build the layer `config.name` over `dim` features. Raise ValueError for names that do not exist."""
-    check_choice("temporal.name", config.name, TEMPORAL_LAYERS)
+    check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     if config.discretization is not None:
         check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
     build = TEMPORAL_LAYERS[config.name]

@@ -2,10 +2,16 @@
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from rvtssm.system.user_error import UserError
+
+
+def check_part(key: str, name: str, table: Collection[str]) -> None:
+    """Raise UserError if a table of parts has no such name, which a plugin could have added."""
+    if name not in table:
+        raise UserError(f"{key}={name!r}; choose from {', '.join(table)}, or name the file of a part: plugins=[FILE]")
 
 
 def import_plugins(paths: Iterable[str]) -> None:

@@ -30,7 +30,8 @@ _IGNORED_WARNINGS = (
 
 def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L.Trainer:
     """Return a trainer that writes checkpoints and logs to `out_dir`; each part of a continued run has its own CSV."""
-    pace = Pace(config.validate_every, config.log_every * config.accumulate)
+    log_every = min(config.log_every, config.steps)  # a short training has a row as well
+    pace = Pace(config.validate_every, log_every * config.accumulate)
     callbacks: list[Callback] = [
         FinalValidation(),
         GradientNorms(),
@@ -56,7 +57,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             max_epochs=-1,
             val_check_interval=config.validate_every * config.accumulate,
             check_val_every_n_epoch=None,
-            log_every_n_steps=config.log_every,
+            log_every_n_steps=log_every,
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,

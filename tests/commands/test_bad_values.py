@@ -100,7 +100,10 @@ def test_what_is_free_is_there():
     ("overrides", "message"),
     [
         (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
-        (("temporal.name=s6",), "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm"),
+        (
+            ("temporal.name=s6",),
+            "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or name the file",
+        ),
         (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
         (("training.precision=bfloat16",), "training.precision='bfloat16'; choose from auto, float32, bf16"),
         (("training.precision=bf16-mixed",), "training.precision=bf16-mixed is called bf16 now"),

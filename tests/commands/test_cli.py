@@ -328,6 +328,11 @@ def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
             assert getattr(getattr(config, section) if section else config, name) == path
 
 
+def test_the_layer_of_a_plugin_is_named_as_ours_are():
+    assert full_words("train", ["temporal=mine", "temporal=lstm"]) == ["temporal.name=mine", "temporal=lstm"]
+    assert full_words("study", ["temporal=s5,lstm"]) == ["temporal=s5,lstm"]
+
+
 def test_a_key_without_section_has_the_same_meaning_in_completion_and_command():
     for verb in VERBS:
         short = short_keys(verb)

@@ -1,4 +1,4 @@
-"""Reads mutants of valid files: each is read, or refused by a ValueError of one line that names the file.
+"""Reads mutants of valid files: each is read, or refused by a UserError of one line that names the file.
 
 Another exception, a crash, much memory and a read without an end are failures. The mutants are read in child processes
 with limits. What the watchdog of the package ends is no failure.
@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.system import watchdog
+from rvtssm.system.user_error import UserError
 from tests.fuzz.mutants import mutate
 from tests.fuzz.targets import STREAM, TARGETS, valid_file
 
@@ -57,11 +58,11 @@ class Tally:
 def refusal(name: str, path: Path) -> str:
     """Read a file as a user would; return the message that refuses it, empty if it was read.
 
-    What breaks the promise is raised: any error but a ValueError, or a message that is not one line naming the file.
+    What breaks the promise is raised: any error but a UserError, or a message that is not one line naming the file.
     """
     try:
         TARGETS[name].read(path)
-    except ValueError as error:
+    except UserError as error:
         message = str(error)
         is_named = str(TARGETS[name].named(path)) in message or STREAM in message
         if not is_named or len(message.splitlines()) != 1:

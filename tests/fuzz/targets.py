@@ -33,6 +33,7 @@ from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 from tests.events import bag_writer, ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
 
 EVENTS = random_events(300)
@@ -88,7 +89,7 @@ def _read_stream(path: Path) -> None:
     for events in piped.iterate():
         assert np.all(np.diff(events.t) >= 0)
     if piped.broke_off:
-        raise ValueError(piped.broke_off)
+        raise UserError(piped.broke_off)
 
 
 def _write_prepared(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rvtssm.system.user_error import UserError
 from tests.fuzz import attack
 from tests.fuzz.mutants import CHANGES
 from tests.fuzz.targets import TARGETS, Target
@@ -48,8 +49,8 @@ def _compute() -> None:
 
 BROKEN = {
     "KeyError: 'x'": lambda path: _raise(KeyError("x")),
-    "not one line that names the file: 'wrong'": lambda path: _raise(ValueError("wrong")),
-    "not one line that names": lambda path: _raise(ValueError(f"{path}\nis wrong")),
+    "not one line that names the file: 'wrong'": lambda path: _raise(UserError("wrong")),
+    "not one line that names": lambda path: _raise(UserError(f"{path}\nis wrong")),
     "the process ended with 3": lambda path: os._exit(3),
     f"the process ended with -{int(signal.SIGSEGV)}": lambda path: os.kill(os.getpid(), signal.SIGSEGV),
     "it computed for more than 0.2 s": lambda path: _compute(),
