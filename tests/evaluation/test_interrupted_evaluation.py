@@ -37,6 +37,7 @@ from tests.training.conftest import torchrun_variables
 NUM_RECORDINGS = 3
 WORDS = (
     "evaluation.hz=[20,40]",
+    "evaluation.window=slide",
     "postprocess.min_score=0",
     "bootstrap=5",
     "data.eval_batch_size=1",
