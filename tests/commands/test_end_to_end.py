@@ -243,7 +243,7 @@ def test_prepared_recordings_are_scored_at_any_rate(demo, tmp_path, hz, stride_m
     assert cli.main(["preprocess", "dataset=synthetic", *sensor, *where, *settings]) == 0
     scores = []
     for source in ("raw", "prepared"):
-        how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]"]
+        how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]", "window=shrink"]
         out = f"out={tmp_path / source}"
         assert cli.main(["evaluate", weights, "dataset=synthetic", *sensor, *where, *how, out]) == 0
         (row,) = json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
