@@ -85,9 +85,7 @@ def _counting_row(
     size, length_us = round(1e3 * rate * length_ms), 1000 * length_ms
     num_runs = min(MAX_WINDOWS, len(events) // size - 1)
     parts = [_part(events, number, size, length_us) for number in range(num_runs)]
-    tensors: list[Any] = [
-        tuple(torch.from_numpy(array.astype(np.int64)) for array in (e.t, e.x, e.y, e.p)) for e in parts
-    ]
+    tensors = [tuple(torch.from_numpy(array.astype(np.int64)) for array in (e.t, e.x, e.y, e.p)) for e in parts]
     bounds_us, settings = np.array([[0, length_us]]), WindowSettings(length_us, length_us, "rvt")
     pixels = frame_pixels(height, width, downsample)
     out = np.empty((1, 20, height // downsample, width // downsample), np.uint8)
@@ -98,7 +96,8 @@ def _counting_row(
         return counter.take(bounds_us, out)
 
     def theirs(number: int) -> torch.Tensor:
-        frame = _rvt_histogram(*tensors[number], 10, 10, height, width)
+        t, x, y, p = tensors[number]
+        frame = _rvt_histogram(t, x, y, p, 10, 10, height, width)
         if downsample == 1:
             return frame
         return F.interpolate(frame[None], scale_factor=1 / downsample, mode="nearest-exact")[0]

@@ -67,6 +67,7 @@ def test_every_plugin_is_short_and_tried():
 
 
 def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path):
+    pytest.importorskip("onnxscript")
     plugins = f"plugins=[{','.join(map(str, FILES))}]"
     data = (CHOSEN["toy_dataset"], f"dataset.raw_dir={raw}")
     assert cli.main(["train", plugins, *data, *TOY, *CHOSEN.values(), f"out={tmp_path / 'run'}"]) == 0
