@@ -192,7 +192,7 @@ def test_a_prediction_takes_them_if_none_are_named(shipped, recording, tmp_path,
     picture = Image.open(next(out.glob("still_*.png")))
     assert picture.height == 4 * 48 + 3 * 30  # caption, legend and the note
     result = rvtssm.load("street-tiny").predict(recording)
-    assert result[0].draw(rvtssm.open(recording).between(0, 1 << 40)).height == 6 * 48 + 3 * 30
+    assert result[0].draw(rvtssm.open(recording).between(0, 1 << 40)).height == 15 * 48 + 3 * 30
     assert {frame.note for frame in result} == {NOTE}
 
 
