@@ -49,8 +49,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
     if start and trainer.is_global_zero:
-        settings = settings_of(config.model, config.temporal, config.windows.settings)
-        say(f"trains {pasted(settings.words())}, which are the settings of {start} but for what was named")
+        of_weights = settings_of(config.model, config.temporal, config.windows.settings)
+        say(f"trains {pasted(of_weights.words())}, which are the settings of {start} but for what was named")
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings

@@ -85,7 +85,8 @@ def store_defaults(settings: WeightSettings, is_same_layer: bool) -> None:
     schema.temporal = OmegaConf.structured(settings.temporal if is_same_layer else TemporalConfig)
     schema.windows = OmegaConf.structured(settings.windows)
     unset = ("model", "mixer", "temporal") if settings.model else ("temporal",)  # groups that would choose again
-    usual = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))["defaults"]
+    composed: Any = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))
+    usual = composed["defaults"]
     defaults = [{group: None} if (group := next(iter(entry))) in unset else entry for entry in usual]
     defaults[usual.index("schema")] = f"schema_{PRIMARY}"
     store = ConfigStore.instance()

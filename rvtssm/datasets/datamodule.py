@@ -198,8 +198,8 @@ class SequenceDataModule(L.LightningDataModule):
         random, stream = self._windows_to_draw()
         kinds, split = list(dict.fromkeys([*random, *stream])), self._raw_split("train")
         found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in kinds]
-        numbers = ([kinds.index(one) for one in drawn] for drawn in (random, stream))
-        return [sequence for of_kind in found for sequence in of_kind], *numbers
+        of_random, of_stream = ([kinds.index(one) for one in drawn] for drawn in (random, stream))
+        return [sequence for of_kind in found for sequence in of_kind], of_random, of_stream
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()

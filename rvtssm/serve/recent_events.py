@@ -47,5 +47,5 @@ class RecentEvents:
         cells = np.concatenate([np.empty(0, np.int64), *recent])
         counts = np.minimum(np.bincount(cells, minlength=2 * self.height * self.width), 15).astype(np.uint8)
         darker, brighter = counts.reshape(2, self.height, self.width)
-        packed: npt.NDArray[np.uint8] = darker << 4 | brighter
+        packed: npt.NDArray[np.uint8] = (darker << 4 | brighter).astype(np.uint8, copy=False)
         return packed

@@ -128,7 +128,8 @@ class PerFeatureLayer(TemporalLayer):
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """See `TemporalLayer.kernel`: (L, H)."""
         impulses = F.pad(torch.ones_like(self.D)[None, None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, 1, H)
-        return self(impulses, None, step_scale)[0][:, 0]
+        response: Tensor = self(impulses, None, step_scale)[0]
+        return response[:, 0]
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | PerFeatureSystem = 1.0, **where: Any) -> Tensor:
         """See `TemporalLayer.forward_without_memory`. No state is made, because one is as large as many features."""

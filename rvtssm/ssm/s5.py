@@ -138,7 +138,8 @@ class S5SSM(TemporalLayer):
             raise UserError("temporal.bidirectional=true answers before an impulse as well, so it has no kernel")
         dim = len(self.D)
         impulses = F.pad(torch.eye(dim).to(self.D)[None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, H, H)
-        return self(impulses, None, step_scale)[0].mT
+        response: Tensor = self(impulses, None, step_scale)[0]
+        return response.mT
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
         """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
