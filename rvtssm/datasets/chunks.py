@@ -128,8 +128,9 @@ class Collate:
         )
         frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
         num_targets = torch.tensor([len(labels) for *_, labels in frames], dtype=torch.int64)
-        targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5)
-        pseudo_scores = torch.zeros(targets.shape[:2])
+        # named types, since a training in float64 changes what torch makes by default, while this runs in a thread
+        targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5, dtype=torch.float32)
+        pseudo_scores = torch.zeros(targets.shape[:2], dtype=torch.float32)
         t_us = torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64)
         for m, (*_, labels) in enumerate(frames):
             ltwh = torch.from_numpy(labels.boxes_ltwh)

@@ -117,3 +117,15 @@ def test_sequences_that_do_not_fit_together_are_refused(sequences):
         ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(2, 6, 8))])
     with pytest.raises(ValueError, match="at least one sequence"):
         ChunkDataset([])
+
+
+def test_a_batch_has_its_types_whatever_a_training_makes_by_default(sequences):
+    # a training in float64 changes the default in all threads, also in the one that prepares the next batch
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        batch = Collate(4, 50_000)([ChunkDataset(sequences)[request(0, 0, 4)]]).counted()
+    finally:
+        torch.set_default_dtype(before)
+    assert batch.targets.dtype == torch.float32 and batch.hist.dtype == torch.uint8
+    assert batch.dt_us.dtype == batch.t_us.dtype == batch.num_targets.dtype == torch.int64
