@@ -6,6 +6,7 @@ something (one line says what), 130 after an interruption. `--traceback` and RVT
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -160,6 +161,7 @@ def _collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+        atexit.register(gc.unfreeze)  # modules of other packages complain of what is still there at the end
 
 
 def _quoted_path(override: str) -> str:
