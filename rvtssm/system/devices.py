@@ -1,7 +1,12 @@
 """Moving values to the device of a model."""
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:

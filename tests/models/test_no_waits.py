@@ -5,6 +5,8 @@ Parameters and inputs are said to be on a GPU and have no values, so reading one
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
@@ -80,6 +82,12 @@ def test_a_detector_reads_nothing(overwritten, parts, scale):
     assert predictions[0].device.type == "cuda" and len(predictions[0]) == STEPS * STREAMS
 
 
+class Sums(NamedTuple):
+    """The predictions of `Passing`."""
+
+    counts: torch.Tensor  # (M,)
+
+
 class Passing(nn.Module):
     """A detector of which streams need states and predictions only, on a device that has no values at all."""
 
@@ -90,7 +98,7 @@ class Passing(nn.Module):
     def forward(self, hist, state, step_scale, frame_index, targets=None):
         rows = on_device(frame_index[:, 0] * hist.shape[1] + frame_index[:, 1], hist.device)
         assert not isinstance(step_scale, torch.Tensor) or step_scale.device == hist.device
-        return (hist.flatten(0, 1).float().sum((1, 2, 3))[rows],), state if state is None else state + 1
+        return Sums(hist.flatten(0, 1).float().sum((1, 2, 3))[rows]), state if state is None else state + 1
 
 
 @pytest.mark.parametrize("chunk", [None, 2, 1])
