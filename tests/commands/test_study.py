@@ -182,7 +182,11 @@ def test_a_variant_needs_a_name_of_its_own(variants):
             "windows cannot differ; name recordings by dataset.raw_dir or ",
         ),
         (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
-        (["checkpoint=a.ckpt"], "a study trains its own weights"),
+        (
+            ["evaluation.checkpoints=[a.ckpt,b.ckpt]"],
+            "a study trains its own weights, or scores those of checkpoint=FILE",
+        ),
+        (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
         (["optim.learning_rate=interval(0,1)"], "write key=value,value"),
         (["study.axes=['seed=1']"], "study.axes: 'seed=1' has one value"),
         (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),

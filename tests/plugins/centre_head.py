@@ -49,8 +49,7 @@ class CentreHead(Head):
         found, best = [], predictions.logits.sigmoid().max(-1)
         for xyxy, score, class_id, time in zip(cxcywh_to_xyxy(predictions.boxes), *best, t_us, strict=True):
             kept = batched_nms(xyxy, score, class_id, 0.5)
-            arrays = [part[kept].cpu().numpy() for part in (xyxy, score, class_id)]
-            found.append(Detections(*arrays, t_us=int(time)))
+            found.append(Detections(*(part[kept].cpu().numpy() for part in (xyxy, score, class_id)), t_us=int(time)))
         return found
 
     @staticmethod
