@@ -210,7 +210,7 @@ def set_cycles(layer: TemporalLayer, lowest: float, highest: float) -> None:
 @pytest.mark.parametrize("case", MASKED_CASES)
 def test_the_mask_still_holds_after_optimiser_steps(case, at):
     """No output depends on a mode that oscillates faster than the limit now, wherever training has moved it."""
-    layer = build(case, bandlimit_at=at, state_size=32, dt_min=0.05)
+    layer = build(case, bandlimit=0.5, bandlimit_at=at, state_size=32, dt_min=0.05)
     ssm, x = layer.ssm, steps(6)
     scale = 0.8 if at == "current_step" else 1.0
     set_cycles(layer, 0.2 / scale, 0.3 / scale)  # both sides of the limit, near enough for training to cross it
@@ -234,7 +234,7 @@ def test_the_mask_still_holds_after_optimiser_steps(case, at):
 @torch.no_grad()
 @pytest.mark.parametrize("case", MASKED_CASES)
 def test_current_step_masks_sequences_one_by_one(case):
-    layer = build(case, bandlimit_at="current_step", dt_min=0.02, dt_max=0.5)
+    layer = build(case, bandlimit=0.5, bandlimit_at="current_step", dt_min=0.02, dt_max=0.5)
     x, state = steps(4), random_state(layer)
     scale = torch.tensor([0.2, 0.5, 0.9, 1.0, 2.0, 4.0])
     y, _ = layer(x, state, scale)

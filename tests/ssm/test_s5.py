@@ -16,7 +16,8 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 def test_the_formula_written_out():
     """The layer against matrices and a loop, in float64."""
     torch.manual_seed(0)
-    ssm = S5SSM(3, TemporalConfig(state_size=8, discretization="zoh", dt_min=0.1, dt_max=1.0)).double()
+    config = TemporalConfig(state_size=8, discretization="zoh", dt_min=0.1, dt_max=1.0, bandlimit=0.5)
+    ssm = S5SSM(3, config).double()
     with torch.no_grad():
         lambda_, dt = ssm.modes()
         b, c = torch.view_as_complex(ssm.B), torch.view_as_complex(ssm.C)
@@ -106,7 +107,7 @@ def both_ways(**changes: object) -> tuple[S5SSM, S5SSM, S5SSM]:
 @pytest.mark.parametrize("half_state", [False, True])
 @pytest.mark.parametrize("method", ["bilinear", "zoh", "dirac", "async"])
 def test_both_ways_is_one_way_and_the_other(method, half_state, at):
-    both, ahead, back = both_ways(discretization=method, half_state=half_state, bandlimit_at=at)
+    both, ahead, back = both_ways(discretization=method, half_state=half_state, bandlimit=0.5, bandlimit_at=at)
     x, state = torch.randn(7, 4, 3, dtype=torch.float64), torch.randn_like(both.init_state(4))
     for scale in (0.5, torch.rand(2) + 0.5, torch.rand(7, 1) + 0.5, torch.rand(7, 2) + 0.5):
         y, last = both(x, state, scale)
