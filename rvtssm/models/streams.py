@@ -277,6 +277,7 @@ def exact_us(step_us: Tensor) -> Tensor:
     that are even but for rounding are one step scale, for one window at a time and for many.
     """
     step_us = step_us.double()
-    of_rate = 1e6 / (1e6 / step_us).round()
+    second_us = torch.full_like(step_us, 1e6)  # PyTorch multiplies a number by the reciprocal, which rounds twice
+    of_rate = second_us / (second_us / step_us).round()
     is_rounded = ((of_rate - step_us).abs() < 1) & (step_us >= 1e6 / _FASTEST_HZ)
     return torch.where(is_rounded, of_rate, step_us)
