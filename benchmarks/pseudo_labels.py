@@ -84,15 +84,14 @@ def run_stage(folder: Path, share: float, stage: str, words: Sequence[str]) -> d
     own = folder / f"{share:g}"
     tree, row = own / "few", {"share": share, "stage": stage}
     thin_labels(folder / "raw", tree, share)
-    if stage != "annotated":
-        words = [*words, f"training.init_from={best_checkpoint(own / 'annotated')}"]
+    start = [] if stage == "annotated" else [f"training.init_from={best_checkpoint(own / 'annotated')}"]
     if stage == "pseudo":
         labelled = own / "labelled"
         where = f"checkpoint={best_checkpoint(own / 'annotated')}", f"dataset.raw_dir={tree}", f"out={labelled}"
         assert label(compose([*LABEL, *words, *where])) == 0
         tree, row = labelled, row | quality(folder / "raw", labelled)
     out = own / stage
-    weights = train(compose([*words, f"dataset.raw_dir={tree}", f"out={out}", "resume=auto"]))
+    weights = train(compose([*words, *start, f"dataset.raw_dir={tree}", f"out={out}", "resume=auto"]))
     test = f"checkpoint={weights}", f"dataset.raw_dir={folder / 'raw'}", f"out={out / 'evaluation'}"
     (report,) = evaluate(compose([*words, *test]))
     metrics = report.rows[0].metrics

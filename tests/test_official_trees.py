@@ -38,6 +38,6 @@ def test_trained_and_scored_as_they_are(golden_dir, tmp_path, name, folder, hz):
     arguments = (f"checkpoint={weights}", "data.num_workers=0", "split=test", "postprocess.min_score=0")
     assert cli.main(["evaluate", *where, *arguments, f"out={tmp_path / 'scores'}"]) == 0
     found = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
-    assert found["settings"]["windows"].startswith("shrink, counted from prepared data, convention rvt")
+    assert found["settings"]["windows"].startswith("slide, counted from prepared data, convention rvt")  # of one length
     assert set(found["rates"]) == {hz}  # the median step between labels of the gen1 recording is 125 ms
     assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before

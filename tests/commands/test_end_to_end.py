@@ -164,7 +164,7 @@ def test_the_training_of_a_demo_can_be_watched(demo):
     board = EventAccumulator(str(demo / "tensorboard"))
     board.Reload()
     tags = board.Tags()
-    assert {"train/total", "train/iou", "val/AP", "val/AP/car", "lr-AdamW"} <= set(tags["scalars"])
+    assert {"train/total", "train/iou", "val/AP", "val/AP/car", "lr-Muon/pg1"} <= set(tags["scalars"])
     assert "val/detections_0" in tags["images"]
     image = cv2.imdecode(np.frombuffer(board.Images("val/detections_0")[0].encoded_image_string, np.uint8), 1)
     assert image.shape[0] >= 64 and image.shape[1] >= 96 and image.std() > 0

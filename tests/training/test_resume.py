@@ -200,7 +200,7 @@ def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, lo
 class Validated:
     """A trainer after each of some validations; what it saves is the number of the validation."""
 
-    is_global_zero, world_size = True, 1
+    is_global_zero, world_size, global_step = True, 1, 5
 
     def __init__(self, aps: list[float | None]) -> None:
         self.aps, self.count, self.num_saves = aps, 0, 0
@@ -285,8 +285,9 @@ def test_a_complete_run_is_not_repeated(toy_config, whole):
     ],
 )
 def test_other_settings_do_not_resume(toy_config, whole, change):
-    key = {"temporal=lstm": "temporal.name", "seed=1": "seed"}.get(change, change.split("=")[0])
-    with pytest.raises(ValueError, match=rf"{key}=[^;]*, now [^;]*\); resume with the same"):
+    lstm = "temporal.name=s5, now lstm; temporal.discretization"
+    key = {"temporal=lstm": lstm, "seed=1": "seed"}.get(change, change.split("=")[0])
+    with pytest.raises(ValueError, match=rf"settings \({key}=[^;]*, now [^;]*\); resume with the same"):
         train(toy_config(whole, *SETTINGS, change, "resume=auto"))
 
 

@@ -215,7 +215,7 @@ def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
         assert y.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("precision", ["bf16", "16", "bf16-true"])
+@pytest.mark.parametrize("precision", ["16-true", "16", "bf16-true"])
 def test_weights_of_16_bits_are_refused(precision):
     with pytest.raises(ValueError, match=f"training.precision='{precision}'; choose from {', '.join(PRECISIONS)}"):
         TrainingConfig(precision=precision)

@@ -15,7 +15,7 @@ import torch
 
 from rvtssm.commands import train as verb
 from rvtssm.commands.cli import main
-from rvtssm.datasets.chunks import ChunkDataset
+from rvtssm.datasets.chunks import Collate
 from rvtssm.training import fit
 
 
@@ -25,22 +25,19 @@ class Watch(L.Callback):
     def __init__(self, notes: Path, blow: tuple[int, int, int] | None = None) -> None:
         self.notes = notes
         self.blow = blow  # rank, step and number of a signal, in the middle of the step after that one
-        self.read: list = []  # requests since the last batch
+        self.read: list[list] = []  # the requests of training batches that were not used yet; the next is read ahead
         self.requests: list[list] = []
-        read = ChunkDataset.__getitem__
+        put_together = Collate.__call__
 
-        def noted(dataset, request):
-            self.read.append(request)
-            return read(dataset, request)
+        def noted(collate, chunks):
+            if collate.num_steps is not None:  # not for validation
+                self.read.append([chunk.request for chunk in chunks])
+            return put_together(collate, chunks)
 
-        ChunkDataset.__getitem__ = noted
+        Collate.__call__ = noted
 
     def on_train_batch_start(self, *rest) -> None:
-        self.requests.append(self.read[:])
-        self.read.clear()
-
-    def on_validation_batch_start(self, *rest) -> None:
-        self.read.clear()
+        self.requests.append(self.read.pop(0))
 
     def on_after_backward(self, trainer, pl_module) -> None:
         if self.blow is not None and self.blow[:2] == (trainer.global_rank, trainer.global_step):
