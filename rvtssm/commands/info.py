@@ -88,7 +88,9 @@ def _share_masked(described: CheckpointMeta) -> dict[int, float]:
     """
     if not described.temporal_config.bandlimit:
         return {}
-    detector = described.detector if isinstance(described, LoadedCheckpoint) else described.build()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # initial steps are drawn: the same question gets the same answer
+        detector = described.detector if isinstance(described, LoadedCheckpoint) else described.build()
     if not isinstance(detector, Detector):
         return {}
     spectra = {stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()}

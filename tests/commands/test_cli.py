@@ -365,10 +365,12 @@ def test_an_interruption_is_no_mistake(monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("needs_nothing")
-def test_an_error_of_ours_is_not_hidden(monkeypatch):
+def test_an_error_of_ours_is_not_hidden(monkeypatch, capsys):
     monkeypatch.setattr("rvtssm.commands.train.train", lambda config: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["train"])
+    assert cli.main(["train"]) == 1
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("rvtssm train: this is a bug of rvtssm") and "ZeroDivisionError" in lines[-1]
+    assert "Traceback (most recent call last):" in lines
 
 
 @pytest.mark.parametrize(
@@ -391,12 +393,13 @@ def test_info_says_how_many_modes_start_masked(capsys):
     """A mode that is masked gets no gradient, so what starts masked is lost to the training."""
     arguments = ["info", "model=tiny", "dataset=gen1", "temporal=s5"]
     shares = []
-    for limit in ("0.5", "1", "0"):
+    for limit in ("0.5", "1", "0", "1"):
         assert cli.main([*arguments, f"temporal.bandlimit={limit}", "--json"]) == 0
         shares.append(json.loads(capsys.readouterr().out)["share_masked"])
-    half, whole, off = shares
+    half, whole, off, _ = shares
     assert list(half) == ["4", "8", "16", "32"] and off == {}
     assert all(0 < whole[stride] < half[stride] < 1 for stride in half)
+    assert shares[1] == shares[3]  # initial steps are drawn, and always the same ones here
     assert cli.main([*arguments, "temporal.bandlimit=0.5"]) == 0
     assert re.search(r"bandlimit 0\.5 masks \d+% of the modes at stride 4; ", capsys.readouterr().out)
 

@@ -19,6 +19,7 @@ from rvtssm.commands.cli import compose
 from rvtssm.commands.config_keys import keys_of, purpose
 from rvtssm.commands.verbs import VERBS
 from rvtssm.commands.weight_settings import settings_of
+from rvtssm.commands.words import full_words
 from rvtssm.config import Config, EvaluationConfig, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
@@ -130,7 +131,7 @@ def test_a_verb_says_which_sections_and_keys_it_reads(verb):
     found = settings_read_by(f"commands/{cli.FILES.get(verb, verb)}", verb)
     sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
     assert set(VERBS[verb].reads) == found & sections
-    given = {"checkpoint", "resume"} if verb in ("demo", "study") else set()  # by the verb itself
+    given = {"demo": {"checkpoint", "resume"}, "study": {"resume"}}.get(verb, set())  # by the verb itself
     given |= {"precision"} if verb == "export" else set()  # which is the file's there
     given |= {"plugins"}  # of every verb
     assert set(VERBS[verb].keys) == found - sections - given
@@ -152,7 +153,8 @@ def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
 
 def settings_read_by(module: str, function: str) -> set[str]:
     """The attributes of configurations that a function reads, itself or through others of the rooms that know them."""
-    names, found, left, seen = {field.name for field in fields(Config)}, set(), [(module, function)], set()
+    names, found, left = {field.name for field in fields(Config)}, set(), [(module, function)]
+    seen = {("commands/run_files", "overrides")}  # it writes down all settings, whichever verb reads them
     while left:
         module, function = place = left.pop()
         if place in seen:
@@ -244,6 +246,6 @@ def test_values_that_make_no_sense_are_refused(make, message):
 @pytest.mark.parametrize("name", CAMERAS)
 def test_a_sensor_is_the_camera_of_that_name(name):
     """Its name is no key of `synthetic`, so that it can stand behind `generate` as it is."""
-    words = [cli._in_section(word, VERBS["generate"].own) for word in (f"sensor={name}", "num_train=3")]
+    words = full_words("generate", [f"sensor={name}", "num_train=3"])
     assert compose(words).synthetic.camera == CAMERAS[name]
     assert compose([*words, "synthetic.camera.threshold=0.3"]).synthetic.camera.threshold == 0.3

@@ -31,6 +31,7 @@ from rvtssm.reports.study_tables import (
     study_markdown,
     write_study,
 )
+from rvtssm.system.user_error import UserError
 from tests.killed import killed_at_each_call
 
 ROOT = Path(__file__).parents[2]
@@ -345,7 +346,7 @@ def test_rates_of_every_cell_are_planned_before_anything_is_trained(fake, tmp_pa
     def check_rates(config):
         planned.append(config.evaluation.window)
         if config.evaluation.window == "shrink":
-            raise ValueError("33 Hz cannot be reached")
+            raise UserError("33 Hz cannot be reached")
 
     monkeypatch.setattr(verb, "check_rates", check_rates)
     with pytest.raises(ValueError, match=r"window=shrink: 33 Hz cannot be reached"):

@@ -14,6 +14,7 @@ from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.models.checkpoint import save_file
+from rvtssm.system.user_error import UserError
 
 QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")  # or it would keep the streams of this test
 
@@ -28,7 +29,7 @@ def swept(monkeypatch, tmp_path):
     def train(config):
         configs.append((config, sys.argv))
         if config.seed == 13:
-            raise ValueError("seed=13 brings no luck")
+            raise UserError("seed=13 brings no luck")
         return 2 if config.seed == 14 else None
 
     monkeypatch.setattr("rvtssm.commands.train.train", train)

@@ -223,12 +223,12 @@ def test_live_detection_takes_them_and_its_lines_stay_json(shipped, recording, t
 
 
 def test_the_page_carries_the_note(shipped, monkeypatch, capsys):
-    titles = []
-    monkeypatch.setattr("rvtssm.serve.server.build_app", lambda *arguments: titles.append(arguments[-1]))
+    notes = []
+    monkeypatch.setattr("rvtssm.serve.server.build_app", lambda *arguments: notes.append(arguments[-1]))
     monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
     serve(compose(["serve.port=0"]))
-    assert titles[0].endswith(f"; {NOTE}")
+    assert notes == [NOTE]
     assert f"street-tiny: {NOTE}; its model card is docs/weights_street.md" in words(capsys)
 
 
