@@ -82,9 +82,10 @@ async def _arriving(content: AsyncIterator[bytes], name: str) -> AsyncIterator[b
 
 def _remove(folder: Path) -> None:
     """Delete a folder with its files, and the indexes of these files in the cache."""
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            index_path(path).unlink()
+    with contextlib.suppress(FileNotFoundError):  # a page that closes while it sends deletes it twice
+        for path in folder.rglob("*"):
+            with contextlib.suppress(OSError):
+                index_path(path).unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -16,7 +16,8 @@ from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.models.checkpoint import save_file
 from rvtssm.system.user_error import UserError
 
-QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")  # or it would keep the streams of this test
+# or it would keep the streams of this test; `disabled` would switch off every logger for the tests that follow
+QUIET = ("hydra/job_logging=none", "hydra/hydra_logging=none")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
 
@@ -140,7 +141,7 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
 
     def forward_at_one_rate(self, x, state, step_scale=1.0, grid=None):
         if step_scale != 1:
-            raise ValueError("it runs at the rate of training only")
+            raise UserError("it runs at the rate of training only")
         return forward(self, x, state, step_scale, grid)
 
     if refuses:

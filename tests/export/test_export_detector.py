@@ -39,6 +39,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
+from rvtssm.system.user_error import UserError
 
 EXPORTED = ("histogram", "voxel_grid", "event_stack")
 TINY = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=0, layer_scale=1.0)
@@ -289,7 +290,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
 
     def unreadable(path):
         assert path.read_bytes() == b"model"
-        raise ValueError("cannot be read")
+        raise UserError("cannot be read")
 
     monkeypatch.setattr("rvtssm.commands.export.read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import threading
 import time
@@ -509,6 +510,21 @@ def test_an_upload_ends_with_its_page(address):
     with sending:
         until(lambda: not opened_uploads() and not stored())
         assert b" 404 " in sending.recv(100)
+
+
+def test_a_page_and_its_upload_may_delete_the_file_at_once(monkeypatch):
+    files = uploads.Uploads(1000)
+    folder = files.folder / "deleted twice"
+    folder.mkdir()
+    (folder / "upload.raw").touch()
+
+    def index_path(path):
+        shutil.rmtree(folder)  # as the other one may at this moment
+        return path
+
+    monkeypatch.setattr("rvtssm.serve.uploads.index_path", index_path)
+    files.delete(folder.name)
+    assert not folder.exists()
 
 
 def test_an_upload_that_stalls_does_not_block_its_page(monkeypatch):

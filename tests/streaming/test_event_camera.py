@@ -25,6 +25,7 @@ from rvtssm.streaming.live import LiveWindow, StreamDetector
 from rvtssm.streaming.live_run import LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
+from rvtssm.system.user_error import UserError
 
 HEIGHT, WIDTH = 48, 64
 ECF = "evt3_events_ros2_1_wrap24.ecf.hdf5"
@@ -416,7 +417,7 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
 
     def step_or_fail(run):
         if len(lines) == 3:
-            raise ValueError("too many events wait")
+            raise UserError("too many events wait")
         return step(run)
 
     monkeypatch.setattr("rvtssm.commands.live_camera.say", say)
