@@ -17,6 +17,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.prediction.frame_size import usual_downsample
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections, Events
@@ -94,7 +95,10 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
     events, height, width = real[name]
     checkpoint, path = live_checkpoint(), tmp_path / "events.npz"
     np.savez(path, **{name: getattr(events, name) for name in "txyp"}, height=height, width=width)
-    settings = PredictConfig(hz=hz, window=window, formats=[], height=height, width=width, postprocess=CONFIG)
+    reduced = usual_downsample(checkpoint.spec, height, width)  # as live; predict looks what finds something
+    settings = PredictConfig(
+        hz=hz, window=window, formats=[], height=height, width=width, downsample=reduced, postprocess=CONFIG
+    )
     wanted: list[Detections] = []
     predict_recording(
         checkpoint, path, tmp_path / "out", settings, on_frame=lambda found, _: wanted.append(found), progress=False
