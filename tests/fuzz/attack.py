@@ -139,7 +139,7 @@ class _Lane:
         said = self.errors.read()
         self._close()
         name, code = self.now[0], os.waitstatus_to_exitcode(status)
-        if code == watchdog.EXIT_CODE and said.startswith("Timeout ("):
+        if code == watchdog.EXIT_CODE and re.search(r"^Timeout \(", said, re.MULTILINE):
             tally.stopped[name] += 1
             return
         causes = {
