@@ -88,6 +88,7 @@ def test_a_reader_that_the_watchdog_ended_was_stopped_also_if_something_was_prin
                 _compute()
 
     monkeypatch.setattr(attack, "TARGETS", {"slow": Target("a.bin", lambda path: path.write_bytes(b"valid"), read)})
+    monkeypatch.setitem(TARGETS, "slow", attack.TARGETS["slow"])
     monkeypatch.setattr(attack, "_WATCHDOG_S", 0.2)
     tally = attack.attack(tmp_path, 0, [("slow", 0)], num_processes=1)
     assert not tally.failures and tally.stopped["slow"] == 1
