@@ -44,8 +44,7 @@ for room, others in {
     "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "drawing"},
     "reports": {"evaluation", "ssm.spectrum", "prediction.inference_config"},
     "evaluation": {"records", "boxes", "events", "ssm", "datasets", "models", "streaming", "drawing"}
-    | {"prediction", "export", "training.launch", "config"}
-    | {"commands.announcement", "commands.run_files", "commands.weights"},
+    | {"prediction", "export", "training.launch"},
 }.items():
     MAY_IMPORT[room] |= others
 MAY_IMPORT |= {

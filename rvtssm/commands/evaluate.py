@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from rvtssm.commands.announcement import say_replaced
+from rvtssm.commands.announcement import announce, say_replaced, with_labels
 from rvtssm.commands.console import console, say
 from rvtssm.commands.inputs import default_out, folders, weights_label, writable
 from rvtssm.commands.run_files import run_files
 from rvtssm.commands.train import describe
-from rvtssm.commands.weights import read_weights, say_windows, weights_sha256, with_chosen_precision
+from rvtssm.commands.weights import read_weights, say_windows, shared_weights, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
 from rvtssm.evaluation.rates import measure
 from rvtssm.evaluation.result import EvaluationReport, citation
-from rvtssm.evaluation.split_plan import SplitPlan
+from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
@@ -35,7 +36,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     was interrupted and is called again with the same settings, it continues. Of processes that a launcher has started,
     the first one writes and returns the reports, and the others return none.
     """
-    ranks = join_ranks(config)
+    ranks = join_ranks(config.evaluation.processes)
     if ranks is None:
         return _evaluate(config, None)
     with ranks:
@@ -49,7 +50,7 @@ def check_rates(config: Config) -> None:
     """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
     meta = describe(config, SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings))
     checkpoint = meta.with_detector(meta.build())
-    SplitPlan(config, checkpoint, _data_for(config, checkpoint)).plan_rates()
+    SplitPlan(config.evaluation, checkpoint, _data_for(config, checkpoint)).plan_rates()
 
 
 def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
@@ -103,9 +104,22 @@ def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationRepor
     data = _data_for(config, checkpoint)
     if config.evaluation.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
-    with open_workers(config, checkpoint, ranks) as workers:
-        weights = weights_sha256(str(config.checkpoint), config.precision, checkpoint)
-        return measure(SplitRuns(config, checkpoint, data, weights, workers, kept))
+    with open_workers(config.evaluation.processes, checkpoint, ranks) as workers:
+        weights = shared_weights(config, checkpoint)
+        runs = SplitRuns(config.evaluation, checkpoint, data, weights, config.postprocess, workers, kept)
+        return measure(runs, config.seed, partial(_announce, runs))
+
+
+def _announce(runs: SplitRuns, rates: list[PlannedRate]) -> None:
+    announce(
+        "evaluate",
+        weights=runs.weights.path,
+        source=f"{runs.source} {runs.checkpoint.spec.name} {runs.options.split}",
+        stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
+        recordings=with_labels(runs.sequences(rates[0])),
+        device=runs.checkpoint.detector.device,
+        precision=runs.weights.precision,
+    )
 
 
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:

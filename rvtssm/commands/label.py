@@ -14,10 +14,11 @@ import numpy as np
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import recordings_path, writable
-from rvtssm.commands.weights import read_weights, weights_sha256, with_chosen_precision
+from rvtssm.commands.weights import read_weights, shared_weights, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
-from rvtssm.evaluation.batch_workers import detector_processes, num_processes, weights_here
+from rvtssm.evaluation.batch_workers import detector_processes, num_processes
+from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings
@@ -74,7 +75,7 @@ def label(config: Config) -> int:
         write: Callable[..., Boxes | None] = partial(_write, checkpoint)
     else:
         workers = detector_processes(number)
-        write = partial(_write_elsewhere, weights_sha256(str(config.checkpoint), config.precision, checkpoint))
+        write = partial(_write_elsewhere, shared_weights(config, checkpoint))
     tasks = iter([(raw.name, write, (out, raw_dir, split, raw, spec, config)) for split, raw in recordings])
     with locked(out), closing(workers), progress_bar("labelling", len(recordings)) as advance:
         _check_settings(out, config)
@@ -97,10 +98,10 @@ def label(config: Config) -> int:
     return 2 if num_failed else 0
 
 
-def _write_elsewhere(sha256: str, *recording: Any) -> Boxes | None:
+def _write_elsewhere(weights: SharedWeights, *recording: Any) -> Boxes | None:
     """Do what `_write` does in a process that may have no weights yet."""
-    *_, spec, config = recording
-    return _write(replace(weights_here(config, sha256), spec=spec), *recording)
+    *_, spec, _ = recording
+    return _write(replace(weights.read(), spec=spec), *recording)
 
 
 def _write(

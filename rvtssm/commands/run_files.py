@@ -15,7 +15,7 @@ import yaml
 
 from rvtssm.config import Config
 from rvtssm.system.output_folder import result_set
-from rvtssm.system.provenance import written_by
+from rvtssm.system.provenance import processor, written_by
 
 SETTINGS_OF_WEIGHTS = ("model", "temporal", "windows")  # sections
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
@@ -77,18 +77,10 @@ def environment(verb: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _verb_of(path: Path) -> str | None:

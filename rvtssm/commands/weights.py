@@ -1,15 +1,13 @@
 """Reads the weights that `checkpoint=FILE` names, and says what everyone who uses them should know."""
 
-import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path
 from rvtssm.config import Config
-from rvtssm.export.exported import chosen_precision, is_exported, read_weights_file
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint, weights_digest
-from rvtssm.models.hub import local_weights
+from rvtssm.evaluation.shared_weights import SharedWeights, weights_sha256
+from rvtssm.export.exported import chosen_precision, read_weights_file
+from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.named_weights import card_of
 from rvtssm.records import WindowSettings
 
@@ -24,6 +22,13 @@ def with_chosen_precision(config: Config) -> Config:
     return replace(config, precision=chosen_precision(weights_path(config), config.precision))
 
 
+def shared_weights(config: Config, checkpoint: LoadedCheckpoint) -> SharedWeights:
+    """Return what other processes need to read `checkpoint`, which was read as `config` says."""
+    path = str(config.checkpoint)
+    sha256 = weights_sha256(path, config.precision, checkpoint)
+    return SharedWeights(path, config.precision, tuple(config.plugins), sha256)
+
+
 def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:
     """Print the note of weights that were read from `path`, and where their model card is. Most weights have none."""
     if checkpoint.note:
@@ -35,12 +40,3 @@ def say_windows(checkpoint: CheckpointMeta, settings: WindowSettings) -> None:
     """Print one line if the weights have not seen windows of such a length in training."""
     if warning := checkpoint.warn_of_windows(settings):
         say(warning)
-
-
-def weights_sha256(path: str, precision: str, checkpoint: LoadedCheckpoint) -> str:
-    """Return the SHA-256 of the weights of `checkpoint`, which was read from `path` in a precision."""
-    if is_exported(path):
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()  # of the file, which holds more than weights
-    # in bf16 the detector has rounded weights
-    kept = checkpoint if precision == "float32" else read_checkpoint(local_weights(path))
-    return weights_digest(kept.detector.state_dict())

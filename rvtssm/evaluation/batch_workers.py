@@ -4,7 +4,6 @@ What a batch gives does not depend on the process that runs it, if each process 
 (OMP_NUM_THREADS): its recordings are always the same ones.
 """
 
-import functools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +16,15 @@ from typing import Any, Protocol
 import torch
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 
-from rvtssm.commands.weights import weights_sha256
-from rvtssm.config import Config
+from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.kept_outputs import write_outputs
-from rvtssm.export.exported import read_weights_file
+from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.streaming.stream import stream
-from rvtssm.system.plugins import import_plugins
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
@@ -40,16 +39,19 @@ _AGAIN = "the same command continues the work"
 class RecordingBatch:
     """Recordings that are run together. It can be sent to other processes."""
 
-    config: Config
-    weights: str  # SHA-256
+    weights: SharedWeights
     sequences: list[FrameSequence]  # with the steps that are `asked`
-    is_reset: bool  # the state, at every step
     path: Path  # where the outputs are written
+    dataset: DatasetConfig
+    data: DataConfig
+    postprocess: PostprocessConfig
+    memory_chunk: int | None  # steps after which the state is reset; None: it is carried
+    step_scale: float | None  # None: the stride over that of training
 
     @property
     def num_chunks(self) -> int:
         """The longest of the recordings in chunks."""
-        length = self.config.data.eval_chunk_length
+        length = self.data.eval_chunk_length
         return max(-(-len(sequence.windows) // length) for sequence in self.sequences)
 
 
@@ -157,7 +159,7 @@ class Ranks:
         try:
             with progress_bar(progress, sum(batch.num_chunks for batch in own)) as advance:
                 for batch in own:
-                    run_batch(batch, self.checkpoint or weights_here(batch.config, batch.weights), advance)
+                    run_batch(batch, self.checkpoint or batch.weights.read(), advance)
         except (UserError, OSError) as failed:
             error = UserError(f"process {self.rank}: {failed}")
         except Exception:  # of which all have to learn, too
@@ -180,22 +182,25 @@ def _lost_processes() -> Iterator[None]:
         raise _ProcessLost(f"another process of the launcher has ended ({reason}); {_AGAIN}") from error
 
 
-def join_ranks(config: Config) -> Ranks | None:
-    """Join the processes that a launcher has started; None if there is no launcher, or one process only."""
+def join_ranks(processes: int | None) -> Ranks | None:
+    """Join the processes that a launcher has started; None if there is no launcher, or one process only.
+
+    Raise UserError if `processes` asks for others: with a launcher it must be 1.
+    """
     found = launched()
     # a script of sbatch has the variables of a job, but is not started by srun
     is_alone = isinstance(found, SLURMEnvironment) and "SLURM_STEP_ID" not in os.environ
     if found is None or is_alone or found.world_size() == 1:
         return None
-    if config.evaluation.processes != 1:
+    if processes != 1:
         raise UserError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
     return Ranks(found)
 
 
 @contextmanager
-def open_workers(config: Config, checkpoint: LoadedCheckpoint, ranks: Ranks | None) -> Iterator[BatchWorkers]:
-    """Yield those who run the batches of an evaluation."""
-    processes = num_processes(config.evaluation.processes)
+def open_workers(asked: int | None, checkpoint: LoadedCheckpoint, ranks: Ranks | None) -> Iterator[BatchWorkers]:
+    """Yield those who run the batches of an evaluation, in as many processes as are asked for."""
+    processes = num_processes(asked)
     if ranks is not None:
         ranks.checkpoint = checkpoint
         yield ranks
@@ -227,16 +232,14 @@ def _threads_of(number: int) -> int:
 
 def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> None:
     """Run a batch and write its outputs; `advance` is called with the number of chunks that are done."""
-    config = batch.config
-    loader = SequenceDataModule(config.dataset, data=config.data).eval_loader(batch.sequences)
+    loader = SequenceDataModule(batch.dataset, data=batch.data).eval_loader(batch.sequences)
     results = stream(
         checkpoint.detector,
         loader,
         trained_stride_us=checkpoint.windows.stride_us,
-        memory_chunk=None if config.evaluation.memory == "carried" else checkpoint.model_config.memory_chunk,
-        reset_every_step=batch.is_reset,
-        step_scale=config.evaluation.step_scale,
-        config=config.postprocess,
+        memory_chunk=batch.memory_chunk,
+        step_scale=batch.step_scale,
+        config=batch.postprocess,
         advance=advance,
     )
     found = [
@@ -250,21 +253,7 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
 
 def _run_elsewhere(batch: RecordingBatch) -> None:
     """Run a batch in a process that has no weights yet."""
-    run_batch(batch, weights_here(batch.config, batch.weights), lambda steps: None)
-
-
-def weights_here(config: Config, sha256: str) -> LoadedCheckpoint:
-    """Return the weights of `config` in a process that may have read them already; raise UserError if they changed."""
-    import_plugins(config.plugins)
-    return _read_once(str(config.checkpoint), config.precision, sha256)
-
-
-@functools.lru_cache(maxsize=1)
-def _read_once(path: str, precision: str, weights: str) -> LoadedCheckpoint:
-    checkpoint = read_weights_file(path, precision)
-    if weights_sha256(path, precision, checkpoint) != weights:
-        raise UserError(f"{path} was replaced while it was used; run it again, or use a copy")
-    return checkpoint
+    run_batch(batch, batch.weights.read(), lambda steps: None)
 
 
 def _visible_gpu(number: int) -> str:

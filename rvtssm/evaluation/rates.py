@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.commands.announcement import announce, with_labels
-from rvtssm.config import Config
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.drawing.draw import draw_frame, shown_events, to_png
 from rvtssm.evaluation.bootstrap import Resampled, resample
@@ -21,7 +19,6 @@ from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
-from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.parts import head_class
 from rvtssm.prediction.inference_config import SHOWN_SCORE
 from rvtssm.prediction.track_objects import check_installed
@@ -34,29 +31,29 @@ from rvtssm.system.user_error import UserError
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 
 
-def measure(runs: SplitRuns) -> EvaluationReport:
-    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
-    config, checkpoint = runs.config, runs.checkpoint
-    spec, options, trained_hz = checkpoint.spec, config.evaluation, checkpoint.windows.hz
+def measure(
+    runs: SplitRuns, seed: int = 0, tell_plan: Callable[[list[PlannedRate]], None] = lambda rates: None
+) -> EvaluationReport:
+    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames.
+
+    Args:
+        runs: The detector, the split and the rates.
+        seed: Of the recordings that the confidence intervals draw.
+        tell_plan: Called once with the planned rates, before the first is run.
+    """
+    options, checkpoint = runs.options, runs.checkpoint
+    spec, trained_hz = checkpoint.spec, checkpoint.windows.hz
 
     def stands_still(labels: Labels) -> np.ndarray:
         return has_stood_still(labels, round(1000 * options.still_ms))
 
     def resampled_from(matched: list[RecordingMatches]) -> Resampled:
-        return resample(matched, spec, options.bootstrap, config.seed)
+        return resample(matched, spec, options.bootstrap, seed)
 
     if options.track:
         _check_tracks(runs)
     rates, trained = runs.plan_rates()
-    announce(
-        "evaluate",
-        weights=config.checkpoint,
-        source=f"{runs.source} {spec.name} {options.split}",
-        stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
-        recordings=with_labels(runs.sequences(rates[0])),
-        device=checkpoint.detector.device,
-        precision=config.precision,
-    )
+    tell_plan(rates)
     run = [*rates, trained] if trained and trained not in rates else rates
     latencies = _latencies(runs, run) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
@@ -111,7 +108,7 @@ def measure(runs: SplitRuns) -> EvaluationReport:
             **_conditions(runs, rates),
             **gained,
             "intervals": resampled.sentence(),
-            **_made_by(runs.weights),
+            **_made_by(runs.weights.sha256),
         },
         reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
@@ -141,7 +138,7 @@ def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[PlannedRat
 
 
 def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
-    options = runs.config.evaluation
+    options = runs.options
     if options.latency_ms is not None:
         return options.latency_ms
     if options.latency_from is not None:
@@ -154,7 +151,7 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
     longest = max(sequences, key=lambda sequence: len(sequence.windows))
     return runs.kept_latency_ms(
         longest,
-        lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.config.postprocess),
+        lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.postprocess),
     )
 
 
@@ -169,7 +166,7 @@ def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
 
 def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
     """Return AP by shift in milliseconds; empty without shifts."""
-    options, spec = runs.config.evaluation, runs.checkpoint.spec
+    options, spec = runs.options, runs.checkpoint.spec
     shifts = options.time_shifts_ms
     if shifts is None:
         shifts = list(_USUAL_SHIFTS_MS) if options.streaming else []
@@ -188,14 +185,14 @@ def _read_tracks(
     labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
     return {
         raw.name: read(labels[raw.name], raw.read_boxes(spec), spec)
-        for raw in find_recordings(str(runs.data.config.raw_dir), runs.config.evaluation.split, spec)
+        for raw in find_recordings(str(runs.data.config.raw_dir), runs.options.split, spec)
         if raw.name in labels
     }
 
 
 def _check_tracks(runs: SplitRuns) -> None:
     """Raise ValueError, before hours of work, if tracks cannot be scored."""
-    options = runs.config.evaluation
+    options = runs.options
     check_installed(f"evaluation.track={options.track}")
     if runs.source != "raw":
         raise UserError(
@@ -230,16 +227,16 @@ def _worst_pictures(
     return pictures
 
 
-def _foresight(config: Config, checkpoint: LoadedCheckpoint) -> str:
+def _foresight(runs: SplitRuns) -> str:
     """Say which later events weights use that are not causal."""
-    if not checkpoint.temporal_config.bidirectional:
+    if not runs.checkpoint.temporal_config.bidirectional:
         return ""
-    return f", and events after the label, to the end of each chunk of {config.data.eval_chunk_length} steps"
+    return f", and events after the label, to the end of each chunk of {runs.data.data.eval_chunk_length} steps"
 
 
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
     """Describe what decides the numbers of an evaluation."""
-    config, checkpoint, rules = runs.config, runs.checkpoint, runs.config.evaluation
+    checkpoint, rules = runs.checkpoint, runs.options
     run = {rate.asked_hz: rate.hz for rate in rates if rate.hz != rate.asked_hz}
     grid = "every label time ends a window" + "".join(
         f"; {hz:g} Hz was run for {asked:g} Hz" for asked, hz in run.items()
@@ -248,8 +245,8 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
         grid = "free grid: the exact rate from the first event on"
         grid += "" if rules.streaming else ", each label scored at the next window end"
     found = {
-        "weights": f"{config.checkpoint}, trained at {checkpoint.windows.hz:g} Hz",
-        "score": head_class(checkpoint.model_config).describe_scores(config.postprocess),
+        "weights": f"{runs.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
+        "score": head_class(checkpoint.model_config).describe_scores(runs.postprocess),
         "scored": scoring_rules(checkpoint.spec),
         "windows": f"{' and '.join(dict.fromkeys(kind for rate in rates for kind in rate.windows))}, "
         f"counted from {runs.source} data, "
@@ -257,7 +254,7 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",
-        "memory": (rules.memory or checkpoint.model_config.memory) + _foresight(config, checkpoint),
+        "memory": (rules.memory or checkpoint.model_config.memory) + _foresight(runs),
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }
     if rules.label_hz is not None:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.protocol import scored_labels, scoring_rules
 from rvtssm.models.checkpoint import LoadedCheckpoint
@@ -25,16 +25,16 @@ class PlannedRate:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Plans the rates of a detector on a split, with the settings of `config.evaluation`."""
+    """Plans the rates of a detector on a split."""
 
-    config: Config
+    options: EvaluationConfig
     checkpoint: LoadedCheckpoint
     data: SequenceDataModule
 
     @property
     def source(self) -> str:
         """Where the frames come from: raw or prepared."""
-        named = self.config.evaluation.source or self.config.dataset.source
+        named = self.options.source or self.data.config.source
         return named or ("raw" if self.data.config.raw_dir else "prepared")
 
     def plan_rates(self) -> tuple[list[PlannedRate], PlannedRate | None]:
@@ -43,7 +43,7 @@ class SplitPlan:
         With `evaluation.window=both` the rates with the windows that the weights are made for are first, those with the
         other windows follow. Raise ValueError, before hours of work, if a rate cannot be scored.
         """
-        options, trained_hz = self.config.evaluation, self.checkpoint.windows.hz
+        options, trained_hz = self.options, self.checkpoint.windows.hz
         window, *others = self._window_kinds()
         rates = [self._plan(hz, window) for hz in options.hz or [trained_hz]]
         by_hz: dict[float, PlannedRate] = {}
@@ -65,7 +65,7 @@ class SplitPlan:
 
     def _window_kinds(self) -> list[str]:
         """Return how long windows are at other rates than that of the training: slide, shrink, or one after another."""
-        options = self.config.evaluation
+        options = self.options
         if options.window != "both":
             return [options.window]
         if self.source == "prepared":  # and counted with one length
@@ -83,7 +83,7 @@ class SplitPlan:
         sequences, trained = self._sequences(asked_hz, window), self.checkpoint.windows
         if not any(len(scored_labels(sequence.labels, self.checkpoint.spec)) for sequence in sequences):
             raise UserError(
-                f"the {self.config.evaluation.split} split has no box that is scored "
+                f"the {self.options.split} split has no box that is scored "
                 f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
             )
         # labels decide the steps from the first one on
@@ -91,7 +91,7 @@ class SplitPlan:
         if not any(map(len, parts)):
             parts = [sequence.windows.dt_us for sequence in sequences]
         step_us = float(np.median(np.concatenate(parts)))
-        self.checkpoint.detector.prepare(self.config.evaluation.step_scale or step_us / trained.stride_us)
+        self.checkpoint.detector.prepare(self.options.step_scale or step_us / trained.stride_us)
         hz = true_rate(asked_hz, step_us)
         # the rate of training is run as in training, under its true name: prepared recordings have no other
         if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):
@@ -110,7 +110,7 @@ class SplitPlan:
         return self._sequences(rate.asked_hz, rate.windows[0], label_hz)
 
     def _sequences(self, hz: float, window: str, label_hz: float | None = None) -> list[FrameSequence]:
-        settings, options = self.checkpoint.windows, self.config.evaluation
+        settings, options = self.checkpoint.windows, self.options
         if window == "slide" or not is_same_rate(hz, settings.hz):
             settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
         found = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)

@@ -9,31 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from rvtssm.commands.run_files import environment
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
+from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, Labels
 from rvtssm.streaming.latency import newest, taken_steps
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.provenance import processor
 from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True)
 class SplitRuns(SplitPlan):
-    """Runs a detector over a split, with the settings of `config.evaluation`."""
+    """Runs a detector over a split."""
 
-    weights: str  # SHA-256
+    weights: SharedWeights
+    postprocess: PostprocessConfig
     workers: BatchWorkers
     kept: Path  # folder for outputs, until the evaluation is complete
 
     def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
         """Return the kept latency of a recording on this machine, or measure it and keep it."""
-        here = environment("evaluate")
-        machine = [platform.node(), here["processor"], here["gpu"], here["threads"]]
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        machine = [platform.node(), processor(), gpu, torch.get_num_threads()]
         path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
         with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
             return float(json.loads(path.read_text()))
@@ -49,7 +53,7 @@ class SplitRuns(SplitPlan):
 
         With a latency, a label gets the newest output whose computation had finished, otherwise that of its window.
         """
-        sequences = self.sequences(rate, self.config.evaluation.label_hz)
+        sequences = self.sequences(rate, self.options.label_hz)
         if latency_ms is not None:
             sequences = self.streamed(sequences, latency_ms)
         wanted = [sequence.labels.window_index for sequence in sequences]
@@ -64,7 +68,7 @@ class SplitRuns(SplitPlan):
         """
         found = []
         for sequence in sequences:
-            when_late = self.config.evaluation.when_late
+            when_late = self.options.when_late
             steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
             found.append(_with_steps(sequence.taking(steps), newest(sequence.labels.t_us, finished_us)))
         return found
@@ -74,7 +78,7 @@ class SplitRuns(SplitPlan):
 
         A label gets the newest output at its time plus the shift in milliseconds.
         """
-        sequences = self.sequences(rate, self.config.evaluation.label_hz)
+        sequences = self.sequences(rate, self.options.label_hz)
         shifted = [
             {
                 shift: _with_steps(each, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
@@ -117,33 +121,40 @@ class SplitRuns(SplitPlan):
 
     def _dealt(self, numbers: list[int], sequences: Sequence[FrameSequence]) -> list[tuple[int, ...]]:
         """Return the recordings in batches, those of similar length together, the longest first."""
-        size = self.config.data.eval_batch_size
+        size = self.data.data.eval_batch_size
         ordered = sorted(numbers, key=lambda number: -len(sequences[number].windows))
         return [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
 
     def _batch(self, sequences: list[FrameSequence], is_reset: bool) -> RecordingBatch:
         # on a CPU, the number of threads changes the last bits
         threads = self.workers.num_threads if self.checkpoint.detector.device.type == "cpu" else None
-        path = self.kept / f"{self._digest(sequences, is_reset=is_reset, threads=threads)}.npz"
-        config = replace(self.config, dataset=self.data.config)
-        return RecordingBatch(config, self.weights, sequences, is_reset, path)
+        carries = self.options.memory == "carried"
+        memory_chunk = 1 if is_reset else None if carries else self.checkpoint.model_config.memory_chunk
+        return RecordingBatch(
+            self.weights,
+            sequences,
+            self.kept / f"{self._digest(sequences, memory_chunk=memory_chunk, threads=threads)}.npz",
+            self.data.config,
+            self.data.data,
+            self.postprocess,
+            memory_chunk,
+            self.options.step_scale,
+        )
 
     def _digest(self, sequences: list[FrameSequence], **conditions: Any) -> str:
         """Return a digest of everything that the outputs of a batch depend on; conditions are plain values."""
-        config = self.config
         settings = {
             **conditions,
-            "weights": self.weights,
+            "weights": self.weights.sha256,
             "description": self.checkpoint.to_dict() | {"raw_dir": None, "prepared_dir": None},
-            "precision": config.precision,
+            "precision": self.weights.precision,
             "device": self.checkpoint.detector.device.type,
-            "step_scale": config.evaluation.step_scale,
-            "memory": config.evaluation.memory,
-            "postprocess": asdict(config.postprocess),
-            "eval_chunk_length": config.data.eval_chunk_length,
+            "step_scale": self.options.step_scale,
+            "postprocess": asdict(self.postprocess),
+            "eval_chunk_length": self.data.data.eval_chunk_length,
             "spec": asdict(self.data.spec),
         }
-        return outputs_digest(settings, config.plugins, sequences)
+        return outputs_digest(settings, self.weights.plugins, sequences)
 
 
 def _with_steps(sequence: FrameSequence, steps: np.ndarray) -> FrameSequence:

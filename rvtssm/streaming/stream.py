@@ -16,7 +16,6 @@ def stream(
     *,
     trained_stride_us: float,
     memory_chunk: int | None = None,
-    reset_every_step: bool = False,
     step_scale: float | None = None,
     config: PostprocessConfig | None = None,
     advance: Callable[[int], object] = lambda steps: None,
@@ -25,11 +24,11 @@ def stream(
 
     They are by the number of their recording in its split; a recording without such a frame is left out.
 
-    The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. `reset_every_step` starts every step from the
-    zero state: what is lost then is what memory is worth. `advance` is called with 1 after every batch.
+    The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. The state is reset after every
+    `memory_chunk` steps; with 1, what is lost is what memory is worth. `advance` is called with 1 after every batch.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
-    streams = Streams(detector, trained_stride_us, 1 if reset_every_step else memory_chunk, step_scale)
+    streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
     was_training = detector.training
     detector.eval()
     try:

@@ -1,6 +1,7 @@
 """Which program made a file: the version of the package, its commit and the date."""
 
 import functools
+import platform
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,15 @@ def commit() -> str:
     found = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
     has_changes = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
     return found + ("+changes" if found and has_changes else "")
+
+
+def processor() -> str:
+    """Return the name of the processor of this machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -20,8 +20,9 @@ from rvtssm.commands.config_keys import keys_of, purpose
 from rvtssm.commands.verbs import VERBS
 from rvtssm.commands.weight_settings import settings_of
 from rvtssm.commands.words import full_words
-from rvtssm.config import Config, EvaluationConfig, configs_dir
+from rvtssm.config import Config, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS

@@ -19,16 +19,19 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
 from rvtssm.commands import cli
 from rvtssm.commands import evaluate as evaluate_verb
-from rvtssm.config import Config
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.evaluation.batch_workers import OtherProcesses, Ranks, RecordingBatch
 from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
+from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
+from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Done, SameProcess, WorkerDied
 from tests.evaluation.test_evaluate import SPEC
 from tests.killed import killed_at_each_call
@@ -352,7 +355,16 @@ def test_an_error_of_a_process_of_a_launcher(
 
     by_torchrun(1)
     monkeypatch.setattr(RecordingBatch, "num_chunks", 1)
-    batch = RecordingBatch(Config(checkpoint=str(weights)), "", [], False, tmp_path / "a.npz")
+    batch = RecordingBatch(
+        SharedWeights(str(weights), "float32", (), ""),
+        [],
+        tmp_path / "a.npz",
+        DatasetConfig(),
+        DataConfig(),
+        PostprocessConfig(),
+        memory_chunk=None,
+        step_scale=None,
+    )
     with pytest.raises(expected, match=message), Ranks(TorchElasticEnvironment()) as ranks:
         ranks.checkpoint = read_checkpoint(weights)
         monkeypatch.setattr(failing, fail)
@@ -389,11 +401,9 @@ def test_a_process_that_died_is_named_by_its_recordings(weights, whole, tmp_path
     assert any(f" {batch[0]}: {message}" in said for batch in whole[1])
 
 
-def test_processes_refuse_weights_that_were_replaced(weights, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate_verb, "weights_sha256", lambda *_: "of the file that was there before")
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.Processes", Pickled)
-    assert evaluate(weights, tmp_path, "processes=2") == 2
-    assert "was replaced while it was used; run it again, or" in " ".join(capsys.readouterr().err.split())
+def test_processes_refuse_weights_that_were_replaced(weights):
+    with pytest.raises(UserError, match="was replaced while it was used; run it again, or"):
+        SharedWeights(str(weights), "float32", (), sha256="of the file that was there before").read()
 
 
 @pytest.mark.gpu

@@ -17,8 +17,9 @@ from rvtssm.commands import cli
 from rvtssm.commands.cli import compose
 from rvtssm.commands.inputs import with_default_weights
 from rvtssm.commands.serve import serve
-from rvtssm.commands.weights import read_weights, weights_sha256
+from rvtssm.commands.weights import read_weights
 from rvtssm.drawing.draw import draw_frame
+from rvtssm.evaluation.shared_weights import weights_sha256
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models import named_weights as names
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint

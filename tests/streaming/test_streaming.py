@@ -197,21 +197,21 @@ PLAN = [
 LABELLED = {1, 3, 6, 11}
 
 
-@pytest.mark.parametrize("reset_every_step", [False, True])
-def test_stream_gives_every_labelled_frame_of_every_recording(hist, dt_us, reset_every_step):
+@pytest.mark.parametrize("memory_chunk", [None, 1])
+def test_stream_gives_every_labelled_frame_of_every_recording(hist, dt_us, memory_chunk):
     detector, done = Leaky().train(), []
     results = stream(
         detector,
         list(make_batches(hist, PLAN, LABELLED)),
         trained_stride_us=STRIDE_US,
-        reset_every_step=reset_every_step,
+        memory_chunk=memory_chunk,
         advance=done.append,
     )
     assert detector.training and done == [1] * len(PLAN)
     assert [*results] == [0, 1]
     assert [frame.t_us // STRIDE_US for frame in results[0]] == [1, 3]
     assert [frame.t_us // STRIDE_US for frame in results[1]] == [1, 3, 6, 11]
-    expected = push_all(Streams(Leaky(), STRIDE_US, 1 if reset_every_step else None), hist, dt_us, [])
+    expected = push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, [])
     for recording, frames in results.items():
         for frame in frames:
             shown = expected[frame.t_us // STRIDE_US, recording, 0, 0].item()
@@ -220,7 +220,7 @@ def test_stream_gives_every_labelled_frame_of_every_recording(hist, dt_us, reset
 
 def test_resetting_runs_only_the_labelled_frames(hist):
     detector = Leaky()
-    stream(detector, make_batches(hist, PLAN, LABELLED), trained_stride_us=STRIDE_US, reset_every_step=True)
+    stream(detector, make_batches(hist, PLAN, LABELLED), trained_stride_us=STRIDE_US, memory_chunk=1)
     assert [call[:2] for call in detector.calls] == [(1, 2), (1, 2), (1, 1), (1, 1)]
 
 

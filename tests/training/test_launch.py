@@ -18,7 +18,6 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rvtssm.config import Config
 from rvtssm.evaluation.batch_workers import join_ranks
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
@@ -91,7 +90,7 @@ def test_an_evaluation_takes_its_place_from_srun_but_not_from_a_script_of_sbatch
         "rvtssm.evaluation.batch_workers.Ranks", lambda found: (found.world_size(), found.global_rank())
     )
     started_by(**{name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}, **step)
-    assert join_ranks(Config()) == ((4, 1) if step else None)
+    assert join_ranks(1) == ((4, 1) if step else None)
 
 
 def test_an_evaluation_where_srun_is_installed_gives_no_warning(started_by, monkeypatch):
@@ -100,7 +99,7 @@ def test_an_evaluation_where_srun_is_installed_gives_no_warning(started_by, monk
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert join_ranks(Config()) is None
+        assert join_ranks(1) is None
 
 
 def test_statistics_over_all_processes_need_gpus(tmp_path):
