@@ -1,7 +1,7 @@
-"""rvtssm: object detection with event cameras, state-space models that run at any rate.
+"""rvtssm: object detection with event cameras, using state-space models that run at any rate.
 
-`open` a recording, `load` weights, and predict. These names are imported when they are first used, so that
-`import rvtssm` takes no time.
+Call `open` on a recording, `load` the weights, and predict. Each name below is imported when it is first used, so
+`import rvtssm` itself is fast.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m rvtssm`: the command line."""
+"""`python -m rvtssm` runs the command line."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Box formats and overlap for torch tensors and numpy arrays.
+"""Box formats and overlap, for torch tensors and numpy arrays.
 
-Names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh` = left, top, width, height;
-`cxcywh` = centre, width, height. All are pixels, and y points down.
+Function names give the layout of the last axis: `xyxy` = left, top, right, bottom; `ltwh` = left, top, width, height;
+`cxcywh` = centre, width, height. All values are in pixels, and y points down.
 """
 
 from typing import TypeVar
@@ -20,27 +20,55 @@ def _stack(columns: list[Boxes], like: Boxes) -> Boxes:
 
 
 def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
-    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
+    """Convert boxes from centre, width, height to corners.
+
+    Args:
+        boxes: (..., 4), pixels.
+
+    Returns:
+        (..., 4), the same kind of array and the same dtype.
+    """
     cx, cy, w, h = (boxes[..., i] for i in range(4))
     return _stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], boxes)
 
 
 def ltwh_to_xyxy(boxes: Boxes) -> Boxes:
-    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
+    """Convert boxes from left, top, width, height to corners.
+
+    Args:
+        boxes: (..., 4), pixels.
+
+    Returns:
+        (..., 4), the same kind of array and the same dtype.
+    """
     x, y, w, h = (boxes[..., i] for i in range(4))
     return _stack([x, y, x + w, y + h], boxes)
 
 
 def xyxy_to_ltwh(boxes: Boxes) -> Boxes:
-    """Convert (..., 4) to (..., 4) of the same kind and dtype."""
+    """Convert boxes from corners to left, top, width, height.
+
+    Args:
+        boxes: (..., 4), pixels.
+
+    Returns:
+        (..., 4), the same kind of array and the same dtype.
+    """
     x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
     return _stack([x1, y1, x2 - x1, y2 - y1], boxes)
 
 
 def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
-    """Return the intersection over union of every a with every b: (..., N, 4), (..., M, 4) -> (..., N, M).
+    """Return the intersection over union of every box of one set with every box of another.
 
-    Boxes with a negative side count as empty. Two empty boxes have an overlap of 0.
+    A box with a negative side counts as empty. The overlap of two empty boxes is 0.
+
+    Args:
+        xyxy_a: (..., N, 4), pixels.
+        xyxy_b: (..., M, 4), pixels.
+
+    Returns:
+        (..., N, M), values from 0 to 1.
     """
     a, b = xyxy_a[..., :, None, :], xyxy_b[..., None, :, :]
     if isinstance(a, Tensor):
@@ -51,4 +79,4 @@ def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
         side_a, side_b = np.maximum(a[..., 2:] - a[..., :2], 0), np.maximum(b[..., 2:] - b[..., :2], 0)
     overlap = inner[..., 0] * inner[..., 1]
     union = side_a[..., 0] * side_a[..., 1] + side_b[..., 0] * side_b[..., 1] - overlap
-    return overlap / (union + (union <= 0))  # an empty union has an empty overlap: 0 / 1
+    return overlap / (union + (union <= 0))  # if the union is empty, so is the overlap: 0 / 1

@@ -1,4 +1,4 @@
-"""The typed tree of everything a command can be told, and where its YAML files are."""
+"""All settings of all commands as typed dataclasses, and the folder that holds their YAML files."""
 
 import functools
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 @dataclass
 class Config:
-    """Everything; a verb reads the sections that concern it."""
+    """All settings. Each command reads the sections that concern it."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -51,15 +51,15 @@ class Config:
     serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
-    plugins: list[str] = field(default_factory=list)  # Python files that add parts to the tables, imported first
-    seed: int = 0  # of everything that is drawn at random
-    out: str | None = None  # folder to write to, null: outputs/<verb>
-    checkpoint: str | None = None  # weights to use: a file, a name such as street-tiny, or hf://OWNER/NAME
-    # of evaluate, predict, label, live and audit: float32, bf16 (products in 16 bits), or auto: bf16 if the device has
-    # units for it
+    plugins: list[str] = field(default_factory=list)  # Python files to import first; they can register new parts
+    seed: int = 0  # seed of all random numbers
+    out: str | None = None  # folder to write to; null: outputs/<command>
+    checkpoint: str | None = None  # the weights: a file, a name such as street-tiny, or hf://OWNER/NAME
+    # of evaluate, predict, label, live and audit: float32; bf16 (16-bit matrix products); auto: bf16 if the device
+    # supports it in hardware
     precision: str = "float32"
-    recording: str | None = None  # the events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
-    resume: str | None = None  # checkpoint to go on from; auto: the last one in `out`, where there is one
+    recording: str | None = None  # source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
+    resume: str | None = None  # checkpoint to resume from; auto: the last one in `out`, if any
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, (*PRECISIONS, "auto"))
@@ -67,7 +67,7 @@ class Config:
             raise UserError(f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
-# groups whose choices are tables of the code, with the section that a choice fills
+# Config groups whose choices are tables in the code, each with the section that a choice fills.
 CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "model": ("model", MODEL_SIZES),
     "sensor": ("synthetic.camera", CAMERAS),
@@ -76,10 +76,10 @@ CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 @functools.cache
 def register_schema() -> None:
-    """Let Hydra check every key and type against `Config`, and offer the entries of CHOICES."""
+    """Register `Config` with Hydra, so that it checks every key and type, and register the choices of CHOICES."""
     store = ConfigStore.instance()
     schema = OmegaConf.structured(Config)
-    # of the class, because an instance has chosen already what its layer is by default
+    # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
     store.store("schema", schema)
     for group, (section, choices) in CHOICES.items():
@@ -88,7 +88,7 @@ def register_schema() -> None:
 
 
 def _differing(choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the choices of a table as the keys in which they differ: those that a choice names."""
+    """Return each choice of a table, reduced to the keys whose value differs between choices."""
     settings = {name: asdict(choice) for name, choice in choices.items()}
     first = next(iter(settings.values()))
     keys = [key for key in first if any(each[key] != first[key] for each in settings.values())]
@@ -97,7 +97,7 @@ def _differing(choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def configs_dir() -> Path:
-    """The folder of YAML files: at the top of a checkout, inside the package in an installed wheel."""
+    """Return the folder of YAML files: at the top of a checkout, or inside the package of an installed wheel."""
     package = Path(__file__).resolve().parent
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "config.yaml").is_file():

@@ -1,7 +1,7 @@
-"""The records that cross from one room of the package to another; nothing here computes.
+"""The records that pass between the rooms of the package. Nothing here computes.
 
-Units are in the names: `_us` is int64 microseconds, `_px` pixels, intervals of time are half-open.
-The module does not import torch, so that readers and preparation workers stay light.
+Names carry units: `_us` is int64 microseconds and `_px` is pixels. Intervals of time are half-open. This module does
+not import torch, so that readers and the worker processes of the preparation start fast.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rvtssm.system.user_error import UserError
 if TYPE_CHECKING:
     import torch
 
-STILL_US = 300_000  # an object that has not moved for this time emits almost no events
-# of any recording that can be read; of two that fit the longer stands first
-BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # of robots
+STILL_US = 300_000  # an object that has not moved for this long emits almost no events
+BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # ROS 1 and ROS 2
+# The file suffixes of all readable recordings. A longer suffix comes before a shorter one that also fits.
 EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
     *BAG_SUFFIXES,
@@ -42,33 +42,34 @@ def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, .
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """What is fixed about a dataset: its sensor, its classes, its label rules and its files.
+    """The fixed properties of a dataset: its sensor, its classes, its label rules and its files.
 
-    Sizes in pixels are at the resolution of the sensor; frames are `downsample` times smaller.
+    Sizes in pixels refer to the full resolution of the sensor. Frames are `downsample` times smaller.
     """
 
     name: str
-    height: int  # sensor, pixels
-    width: int
+    height: int  # of the sensor, pixels
+    width: int  # of the sensor, pixels
     class_names: tuple[str, ...]
-    label_interval_us: int  # usual distance between labels on disk
+    label_interval_us: int  # usual time between two labels of a file
     min_side_px: float  # boxes with a shorter side are not scored
     min_diagonal_px: float  # boxes with a shorter diagonal are not scored
-    prepare_min_side_px: float  # boxes below these two are not even kept as training labels
-    prepare_min_diagonal_px: float
-    class_ids: tuple[int, ...] = ()  # class id on disk of each class, empty: 0, 1, 2, ...
-    # names, or numbers as text, of classes in label files that are left out: any other that is not in class_names is an
-    # error; None: whatever is not in class_names is left out
+    prepare_min_side_px: float  # boxes with a shorter side are dropped, even from the training labels
+    prepare_min_diagonal_px: float  # the same for the diagonal
+    class_ids: tuple[int, ...] = ()  # the id of each class in label files; empty: 0, 1, 2, ...
+    # Classes to drop from label files, as names or as numbers in text. A class that is neither here nor in class_names
+    # is an error. None: drop every class that is not in class_names.
     ignored_classes: tuple[str, ...] | None = None
-    downsample: int = 1  # frames keep one pixel in downsample x downsample
-    repair: bool = False  # read recordings of which more than 1 % of the events are earlier than one before them
+    downsample: int = 1  # frames keep one pixel of each downsample x downsample square
+    repair: bool = False  # read recordings even if more than 1 % of the events are out of order
     skip_us: int = 500_000  # labels before this time are not scored
-    disk_names: tuple[str, ...] = ()  # other names under which files refer to this dataset
+    disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
     boxes_suffix: str = "_bbox.npy"
-    events_dir: str | None = None  # folder of the tree that holds the splits, where it is not the tree itself
-    boxes_dir: str | None = None
-    split_sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of a split, missing: <split>/*
+    events_dir: str | None = None  # subfolder that holds the splits of event files; None: the dataset's folder itself
+    boxes_dir: str | None = None  # subfolder that holds the splits of label files; None: beside the event files
+    # Glob patterns of the files of each split. A split without an entry has the pattern <split>/*.
+    split_sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int:
@@ -89,7 +90,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """One recording, or a slice of it, as parallel arrays of length N."""
+    """The events of one recording, or of a slice of it, as parallel arrays of length N."""
 
     t: np.ndarray  # (N,) int64, microseconds, non-decreasing
     x: np.ndarray  # (N,) uint16, pixels, 0 at the left
@@ -110,17 +111,17 @@ class Events:
         return f"Events({len(self.t)}{span})"
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us (a view, no copy)."""
+        """Return the events with start_us <= t < end_us as views, without a copy."""
         i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
         return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """T windows of time, half-open [start, end), ends increasing; length and stride are independent."""
+    """T windows of time, half-open [start, end), with increasing ends. Length and stride are independent."""
 
     bounds_us: np.ndarray  # (T, 2) int64
-    dt_us: np.ndarray  # (T,) int64, distance of each end from the one before: the step of the model
+    dt_us: np.ndarray  # (T,) int64, time from the previous window end to this one: the step of the model
 
     def __post_init__(self) -> None:
         _check("Windows.bounds_us", self.bounds_us, np.int64, (None, 2))
@@ -130,7 +131,7 @@ class Windows:
         return len(self.bounds_us)
 
     def __getitem__(self, part: slice) -> Windows:
-        """Return consecutive windows (views, no copy)."""
+        """Return consecutive windows as views, without a copy."""
         return Windows(self.bounds_us[part], self.dt_us[part])
 
     @property
@@ -139,7 +140,7 @@ class Windows:
 
 
 CONVENTIONS = ("exact", "rvt")
-# of a bin, or of a time constant in `surfaces`; see events/representations.py
+# Channels per time bin; for `surfaces`, per time constant. See events/representations.py.
 CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1, "surfaces": 2}
 _DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.int8, "surfaces": np.uint8}
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
@@ -147,18 +148,18 @@ _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """How events become frames: of a prepared sequence, of a training, or of a recording that is counted now."""
+    """How events become frames, both in prepared sequences and in recordings that are counted on the fly."""
 
-    stride_us: float = 50_000  # from window end to window end; for a model, the step with step_scale = 1
-    length_us: int | None = None  # None: from the end of one window to the end of the next
+    stride_us: float = 50_000  # time between window ends; a model uses step_scale = 1 at its training stride
+    length_us: int | None = None  # length of a window; None: each window starts at the end of the previous one
     convention: str = "exact"  # one of CONVENTIONS, see events/representations.py
-    num_bins: int = 10  # parts of a window
+    num_bins: int = 10  # time bins per window
     count_cutoff: int = 10  # counts saturate here
     representation: str = "histogram"  # one of CHANNELS_PER_BIN
-    time_constants_us: tuple[int, ...] = (5_000, 17_100, 58_500, 200_000)  # of `surfaces`
+    time_constants_us: tuple[int, ...] = (5_000, 17_100, 58_500, 200_000)  # only for `surfaces`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "time_constants_us", tuple(self.time_constants_us))  # a file has them as a list
+        object.__setattr__(self, "time_constants_us", tuple(self.time_constants_us))  # files store a list
         check_choice("convention", self.convention, CONVENTIONS)
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         if self.convention == "rvt" and self.representation != "histogram":
@@ -167,34 +168,35 @@ class WindowSettings:
             )
         if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
             raise UserError(
-                f"cannot count with count_cutoff={self.count_cutoff} (1 to 255), num_bins={self.num_bins} (at least 1)"
+                f"count_cutoff={self.count_cutoff} must be 1 to 255, and num_bins={self.num_bins} at least 1"
             )
         if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
             raise UserError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
         shortest, longest = _TIME_CONSTANTS_US
         if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
             raise UserError(
-                f"time constants of {list(self.time_constants_us)} us; give at least one, each between {shortest} and "
-                f"{longest} us"
+                f"the time constants are {list(self.time_constants_us)} us; give at least one, each between "
+                f"{shortest} and {longest} us"
             )
 
     @property
     def num_channels(self) -> int:
-        """Channels of a frame, and so of the input of a model."""
+        """Number of channels of a frame, which is also the number of input channels of a model."""
         num_parts = len(self.time_constants_us) if self.representation == "surfaces" else self.num_bins
         return CHANNELS_PER_BIN[self.representation] * num_parts
 
     @property
     def warmup_us(self) -> int:
-        """How long before a window the events begin that its frame needs; 0 if it needs those of the window only.
+        """How much earlier than a window its frame needs events, in microseconds. Only `surfaces` need earlier events.
 
-        In `surfaces` all earlier events count. Those before five of the longest time constants count less than 1 %.
+        A frame of `surfaces` depends on all earlier events. After five of the longest time constants, an event
+        contributes less than 1 % of its initial weight.
         """
         return 5 * max(self.time_constants_us) if self.representation == "surfaces" else 0
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Type of the values of a frame."""
+        """Data type of a frame."""
         return np.dtype(_DTYPES[self.representation])
 
     @property
@@ -203,30 +205,39 @@ class WindowSettings:
 
     @property
     def nominal_length_us(self) -> int:
-        """Length of a window; without a fixed length, the stride in whole microseconds."""
+        """Length of a window. Without a fixed length, the stride rounded to whole microseconds."""
         return self.length_us or round(self.stride_us)
 
     @property
     def includes_end(self) -> bool:
-        """Whether windows are closed, so that an event at the end of one is in it, as in RVT."""
+        """Whether windows are closed, so that an event exactly at the end of a window belongs to it, as in RVT."""
         return self.convention == "rvt"
 
     def at_rate(self, hz: float, window: str) -> WindowSettings:
-        """Return settings at another rate: windows as long as the stride (`shrink`) or as long as here (`slide`)."""
+        """Return these settings at another rate.
+
+        Args:
+            hz: The new rate, windows per second.
+            window: `shrink` makes windows as long as the new stride; `slide` keeps the window length of these settings.
+        """
         length_us = None if window == "shrink" else self.nominal_length_us
         return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / hz, length_us=length_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """N boxes of one recording, ordered by time; each belongs to the window that ends at its time."""
+    """N boxes of one recording, in order of time. `window_index` says which window each box belongs to.
+
+    On the label grid, this is the window that ends at the time of the box; see `to_labels` for the free grid.
+    """
 
     boxes_ltwh: np.ndarray  # (N, 4) float32, pixels
     class_id: np.ndarray  # (N,) int64, index into DatasetSpec.class_names
     t_us: np.ndarray  # (N,) int64
     window_index: np.ndarray  # (N,) int64
-    still_us: np.ndarray  # (N,) int64, time since the object last moved, -1 where unknown
-    # (N,) float32, 0: annotated; the score of a box that a detector made, negative if it is uncertain; all 0 if None
+    still_us: np.ndarray  # (N,) int64, time since the object last moved; -1 if unknown
+    # (N,) float32. 0: an annotated box. Otherwise a detector made the box and this is its score, negative if the box is
+    # uncertain. None: all boxes are annotated.
     pseudo_score: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -241,32 +252,37 @@ class Labels:
         return len(self.t_us)
 
     def __getitem__(self, index: slice | np.ndarray) -> Labels:
-        """Return the labels at a slice, a boolean mask or an index array."""
+        """Return the labels selected by a slice, a boolean mask or an index array."""
         return Labels(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """L steps of B streams. `frame_index` lists the M labelled (step, stream) pairs, step-major order.
+    """L consecutive steps of B streams. `frame_index` lists the M labelled (step, stream) pairs in order of steps.
 
-    Frames and targets go to the device of a model. All else decides what is computed, so it stays on the CPU, where
-    reading it waits for nothing.
+    Only the frames, the targets and the pseudo-label scores move to the device of the model. The other tensors control
+    what is computed. They stay on the CPU, so that reading them never waits for the device.
     """
 
-    hist: torch.Tensor  # (L, B, C, H, W), of the dtype of the representation, uint8 for histograms
+    hist: torch.Tensor  # (L, B, C, H, W), dtype of the representation; uint8 for histograms
     dt_us: torch.Tensor  # (L, B) int64
-    is_first: torch.Tensor  # (B,) bool, the stream starts a recording here: its state is zero
+    is_first: torch.Tensor  # (B,) bool, the stream starts a recording here, from the zero state
     is_pad: torch.Tensor  # (L, B) bool, steps after the end of a recording
     frame_index: torch.Tensor  # (M, 2) int64
-    targets: torch.Tensor  # (M, N, 5) float32 [class, cx, cy, w, h] pixels of the frame, zero rows are padding
+    targets: torch.Tensor  # (M, N, 5) float32 [class, cx, cy, w, h], frame pixels; zero rows are padding
     num_targets: torch.Tensor  # (M,) int64
-    t_us: torch.Tensor  # (M,) int64, label time
-    slot: torch.Tensor  # (B,) int64, place in the state bank, -1 for a random chunk
+    t_us: torch.Tensor  # (M,) int64, time of the label
+    slot: torch.Tensor  # (B,) int64, index in the state bank; -1 for a random chunk
     recording: torch.Tensor  # (B,) int64, index of the recording in its split
-    pseudo_scores: torch.Tensor | None = None  # (M, N) float32, those of the labels; None: all are annotated
+    pseudo_scores: torch.Tensor | None = None  # (M, N) float32, see Labels.pseudo_score; None: all are annotated
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
-        """Return the batch with frames, targets and their scores on a device."""
+        """Return the batch with its frames, targets and pseudo-label scores on a device.
+
+        Args:
+            device: The device of the model.
+            non_blocking: Copy asynchronously if the source is pinned memory.
+        """
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> SequenceBatch:
@@ -279,13 +295,13 @@ class SequenceBatch:
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """N boxes found in one frame, best score first."""
+    """N boxes found in one frame, in order of decreasing score."""
 
     xyxy: np.ndarray  # (N, 4) float32, pixels of the frame
     score: np.ndarray  # (N,) float32
     class_id: np.ndarray  # (N,) int64
     t_us: int
-    track_id: np.ndarray | None = None  # (N,) int64, 0 for a box without a track; None if objects are not tracked
+    track_id: np.ndarray | None = None  # (N,) int64, 0 for a box without a track; None: not tracked
 
     def __post_init__(self) -> None:
         _check("Detections.xyxy", self.xyxy, np.float32, (None, 4))
@@ -301,6 +317,6 @@ class Detections:
         return f"Detections({len(self.score)} at {self.t_us} us)"
 
     def __getitem__(self, index: np.ndarray) -> Detections:
-        """Return the detections at a boolean mask or an index array."""
+        """Return the detections selected by a boolean mask or an index array."""
         track_id = None if self.track_id is None else self.track_id[index]
         return Detections(self.xyxy[index], self.score[index], self.class_id[index], self.t_us, track_id)

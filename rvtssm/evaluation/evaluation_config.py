@@ -11,29 +11,32 @@ from rvtssm.system.user_error import UserError
 
 @dataclass
 class EvaluationConfig:
-    """One run of `rvtssm evaluate`."""
+    """Settings of `rvtssm evaluate`."""
 
-    hz: list[float] | None = None  # inference rates, null: the rate of training
-    grid: str = "labels"  # a window ends at every label; or free: at the exact rate, labels scored at the next end
-    window: str = "both"  # at other rates: slide, as long as in training; shrink, as long as the stride; or both
-    step_scale: float | None = None  # of the temporal layers, null: the stride over that of training; 1: no rescaling
-    memory: str | None = None  # carried: weights that forget after every chunk carry their state; null: as they do
-    checkpoints: list[str] | None = None  # several weights in one report, instead of `checkpoint`
-    split: str = "test"  # whose recordings are scored: train, val or test
-    source: str | None = None  # raw or prepared; null: raw where the recordings are, which any rate needs
-    label_hz: float | None = None  # interpolate labels along tracks to this rate, with grid=free or streaming=true
-    streaming: bool = False  # score at each label the newest output whose computation had finished
-    latency_ms: float | None = None  # of a step, for streaming; null: measured on this machine
-    latency_from: str | None = None  # file that tells it: prediction.json, or the JSON of benchmarks.streaming
-    when_late: str = "skip"  # windows that end during a step, all but the newest; or queue: every window in order
-    time_shifts_ms: list[float] | None = None  # AP with outputs of other times; null: with streaming -200 to 200
-    track: str | None = None  # number the objects, and score that where labels have tracks; one of TRACKERS
-    track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
-    bootstrap: int = 1000  # replicates of the confidence intervals, 0: none
-    # processes that share the batches of recordings, null: one per GPU, or one per four cores; torchrun starts its own
+    hz: list[float] | None = None  # inference rates in Hz; null: the rate of training
+    # labels: a window ends at every label; free: exact rate, and labels are scored at the next window end
+    grid: str = "labels"
+    # windows at other rates. slide: as long as in training; shrink: as long as the stride; both: score both
+    window: str = "both"
+    step_scale: float | None = None  # of the temporal layers; null: stride / training stride; 1: no rescaling
+    memory: str | None = None  # carried: always carry the state; null: carry or reset it as in training
+    checkpoints: list[str] | None = None  # compare several weights in one report, instead of `checkpoint`
+    split: str = "test"  # the split to score: train, val or test
+    source: str | None = None  # raw or prepared data; null: raw if present, since only raw data runs at any rate
+    label_hz: float | None = None  # interpolate labels along tracks to this rate; needs grid=free or streaming=true
+    streaming: bool = False  # score each label with the newest output that was ready at that moment
+    latency_ms: float | None = None  # duration of one step, for streaming; null: measure it on this machine
+    latency_from: str | None = None  # read the latency from prediction.json or from the JSON of benchmarks.streaming
+    when_late: str = "skip"  # skip: after a long step, continue with the newest window; queue: compute every window
+    # compute AP with outputs shifted by these times; null: -200 to 200 ms if streaming, otherwise none
+    time_shifts_ms: list[float] | None = None
+    track: str | None = None  # track objects, and score the tracks if the labels have some; one of TRACKERS
+    track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
+    bootstrap: int = 1000  # bootstrap replicates for the confidence intervals; 0: none
+    # processes that share the recordings; null: one per GPU, or one per four cores; torchrun starts its own
     processes: int | None = 1
-    ablate_memory: bool = False  # score the training rate once more, the state reset at every step
-    still_ms: float = STILL_US / 1000  # objects that have not moved for so long are scored apart, where labels tell
+    ablate_memory: bool = False  # score the training rate again with the state reset at every step
+    still_ms: float = STILL_US / 1000  # score objects apart that have not moved for this long, if the labels say so
 
     def __post_init__(self) -> None:
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
@@ -51,17 +54,17 @@ class EvaluationConfig:
         for key, value in usual.items():
             if not self.streaming and getattr(self, key) != value:
                 raise UserError(
-                    f"evaluation.{key}={getattr(self, key)} concerns streaming; set evaluation.streaming=true"
+                    f"evaluation.{key}={getattr(self, key)} only applies to streaming; set evaluation.streaming=true"
                 )
         if self.label_hz is not None and self.grid == "labels" and not self.streaming:
             raise UserError(
-                f"evaluation.label_hz={self.label_hz:g} makes labels between window ends; set evaluation.grid=free or "
-                "evaluation.streaming=true"
+                f"evaluation.label_hz={self.label_hz:g} creates labels between window ends; set evaluation.grid=free "
+                "or evaluation.streaming=true"
             )
         if self.label_hz is not None and self.track is not None:
             raise UserError(
-                f"evaluation.track={self.track} compares with annotated labels, not with those of evaluation.label_hz="
-                f"{self.label_hz:g}; leave one of them out"
+                f"evaluation.track={self.track} needs annotated labels, but evaluation.label_hz={self.label_hz:g} "
+                "interpolates them; leave one of them out"
             )
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
@@ -72,4 +75,4 @@ class EvaluationConfig:
         if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
             raise UserError(f"evaluation.hz={rates} names a rate twice; name each once")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
-            raise UserError(f"evaluation.checkpoints={self.checkpoints} names weights twice; name each once")
+            raise UserError(f"evaluation.checkpoints={self.checkpoints} names the same weights twice; name each once")

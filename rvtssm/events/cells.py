@@ -1,7 +1,8 @@
-"""Events reduced to what counting needs: the cell of the frame that each falls into, in the order of their times.
+"""Reduce events to cells: the place in the frame where each event is counted, in the order of time.
 
-A cell is 2 * pixel + polarity. Halving, flips, crops and zooms are tables from sensor to frame, so that they cost
-nothing besides the one pass that makes the cells. Events on pixels that the frame does not show are left out here.
+A cell is 2 * pixel + polarity. Downsampling, flips, crops and zooms are lookup tables from sensor coordinates to frame
+coordinates, so they add no cost to the single pass that makes the cells. Events on pixels that the frame does not show
+are dropped here.
 """
 
 from dataclasses import dataclass
@@ -15,29 +16,30 @@ from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
-_DROPPED = -(1 << 30)  # stays negative whatever is added to it, also twice
+_DROPPED = -(1 << 30)  # so small that a sum with a place, or of two of these, stays negative
 
 
 @dataclass(frozen=True, slots=True)
 class FramePixels:
-    """Where each sensor coordinate is shown: `count` consecutive frame coordinates from `first` on.
+    """Where each sensor coordinate appears in the frame: at `count` consecutive frame coordinates, starting at `first`.
 
-    `row_place` and `column_place` add up to the pixel, or to a negative number where there is none or more than one.
+    `row_place[y] + column_place[x]` is the frame pixel of an event. The sum is negative if the sensor pixel appears
+    nowhere in the frame or more than once.
     """
 
     sensor_height: int
     sensor_width: int
-    height: int  # of the frame
-    width: int
+    height: int  # of the frame, pixels
+    width: int  # of the frame, pixels
     row_first: Int32s  # (sensor_height,)
-    row_count: Int32s
+    row_count: Int32s  # (sensor_height,)
     column_first: Int32s  # (sensor_width,)
-    column_count: Int32s
-    row_place: Int32s
-    column_place: Int32s
+    column_count: Int32s  # (sensor_width,)
+    row_place: Int32s  # (sensor_height,)
+    column_place: Int32s  # (sensor_width,)
 
-    most: int  # frame pixels that one sensor pixel is shown at
-    shows_all: bool  # every sensor pixel is one pixel of the frame, and neighbours stay neighbours
+    most: int  # largest number of frame pixels that show the same sensor pixel
+    shows_all: bool  # every sensor pixel appears exactly once, and steps from one pixel to the next are equal
 
 
 def frame_pixels(
@@ -47,14 +49,24 @@ def frame_pixels(
     row_sources: Ints | None = None,
     column_sources: Ints | None = None,
 ) -> FramePixels:
-    """Return the frame of a sensor: of downsample x downsample pixels the one right below the middle (nearest-exact).
+    """Map sensor coordinates to frame coordinates.
 
-    With `row_sources` (h,), row i shows what row row_sources[i] of that frame would have shown, or nothing if that is
-    negative; `column_sources` (w,) likewise. Flips, crops and nearest zooms are such tables. Raise ValueError for a
-    `downsample` below 1.
+    Downsampling keeps one pixel of each downsample x downsample square, the one at index downsample // 2 in both
+    directions (nearest-exact). Flips, crops and nearest-neighbour zooms are given as source tables.
+
+    Args:
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        downsample: Side of the square of sensor pixels that becomes one frame pixel.
+        row_sources: (h,), row i of the frame shows row `row_sources[i]` of the downsampled sensor; a negative value
+            leaves the row empty. None shows all rows in their order.
+        column_sources: (w,), the same for columns.
+
+    Raises:
+        UserError: `downsample` is below 1.
     """
     if downsample < 1:
-        raise UserError(f"cannot keep one pixel in {downsample=}; use at least 1")
+        raise UserError(f"{downsample=} must be at least 1")
     row_first, row_count = _axis(height, downsample, row_sources)
     column_first, column_count = _axis(width, downsample, column_sources)
     frame_height = height // downsample if row_sources is None else len(row_sources)
@@ -76,7 +88,7 @@ def frame_pixels(
 
 
 def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int32s]:
-    """Return the first frame coordinate and the number of them, for every sensor coordinate."""
+    """Return, for every sensor coordinate, the first frame coordinate that shows it and how many show it."""
     frame_size = size // downsample
     first, count = np.zeros(frame_size, np.int32), np.ones(frame_size, np.int32)
     if sources is None:
@@ -93,15 +105,19 @@ def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int
 
 
 def _is_straight(first: Int32s, count: Int32s) -> bool:
-    """Return whether every coordinate is shown once, and all steps from one to the next are equal."""
+    """Return whether every coordinate is shown once and all steps from one coordinate to the next are equal."""
     return bool((count == 1).all() and (np.diff(first) == first[1:2] - first[0:1]).all())
 
 
 def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> None:
-    """Write the cells of N events, which must lie on the sensor, to `cells` from place before[0] on.
+    """Write the cells of N events to `cells`, from index `before[0]` on.
 
-    before[i + 1] (N + 1,) becomes the place after the cells of event i; where every event has exactly one cell
-    (`shows_all`), only before[0] is read. `cells` needs room for `pixels.most` per event and one more.
+    Args:
+        events: Events that all lie on the sensor; the caller has checked this.
+        pixels: The map from sensor to frame.
+        cells: Output with room for `pixels.most` cells per event and one more.
+        before: (N + 1,). before[i + 1] is set to the index after the cells of event i. If every event has exactly one
+            cell (`pixels.shows_all`), only before[0] is read and nothing is written.
     """
     where = events.x, events.y, events.p
     if pixels.shows_all:
@@ -116,7 +132,7 @@ def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> 
 @jit
 def all_below(x, width, y, height):  # type: ignore[no-untyped-def]
     """Return whether all of x are below the width and all of y below the height."""
-    largest_x = largest_y = np.uint16(0)  # without an early end, so that the loop is vectorised
+    largest_x = largest_y = np.uint16(0)  # no early exit, so that the loop is vectorised
     for i in range(len(x)):
         largest_x = max(largest_x, x[i])
         largest_y = max(largest_y, y[i])
@@ -125,7 +141,7 @@ def all_below(x, width, y, height):  # type: ignore[no-untyped-def]
 
 @jit
 def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
-    # Where all steps are equal, no table is needed, so that the loop is vectorised.
+    # All steps are equal, so the loop needs no tables and is vectorised.
     row_step = rows[min(1, len(rows) - 1)] - rows[0]
     column_step = columns[min(1, len(columns) - 1)] - columns[0]
     first = rows[0] + columns[0]
@@ -135,7 +151,10 @@ def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
 
 @jit
 def _pack_some(x, y, p, rows, columns, cells, before):  # type: ignore[no-untyped-def]
-    """Write every cell, and the next one over it if it does not count: the processor would mispredict a branch."""
+    """Write every cell, and advance only if it counts, so that the next cell overwrites it otherwise.
+
+    A branch would often be mispredicted.
+    """
     n = np.uint64(before[0])
     for i in range(np.uint64(len(x))):
         pixel = rows[y[i]] + columns[x[i]]

@@ -1,4 +1,4 @@
-"""What is checked of events that another program made, before they are counted (a wrong one writes out of bounds)."""
+"""Check events that another program made before they are counted: an invalid coordinate would write out of bounds."""
 
 from pathlib import Path
 
@@ -13,7 +13,16 @@ _LARGEST_SIDE = 1 << 16  # what fits in Events.x and Events.y
 
 
 def check_events(events: Events, height: int, width: int) -> None:
-    """Raise ValueError for events that cannot be counted: out of order, outside the sensor (pixels), of no polarity."""
+    """Raise UserError for events that cannot be counted.
+
+    Args:
+        events: The events to check.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+
+    Raises:
+        UserError: The events are not in order of time, lie outside the sensor, or have a polarity other than 0 and 1.
+    """
     if not len(events):
         return
     if np.any(events.t[1:] < events.t[:-1]):
@@ -24,14 +33,19 @@ def check_events(events: Events, height: int, width: int) -> None:
             "give the right height and width"
         )
     if events.p.max() > 1:
-        raise UserError(f"polarity is {events.p.max()}, and has to be 0 or 1; make -1 a 0")
+        raise UserError(f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
 
 
 def to_events(given: object) -> Events:
-    """Return Events as they are, and a structured array with the fields t, x, y and p as Events.
+    """Return events from `Events` or from a structured array.
 
-    Times are integers in microseconds, or have a unit in their name (`t_s`). Polarities are 0 or -1, and 1. Raise
-    ValueError for anything else, without printing the array.
+    Args:
+        given: `Events`, which are returned unchanged, or a structured array (N,) with the fields t, x, y and p. Integer
+            times are microseconds unless the name of the field gives a unit (`t_s`). Polarities are 1 for brighter, and
+            0 or -1 for darker.
+
+    Raises:
+        UserError: The argument is anything else, or its values are not valid. The message does not print the array.
     """
     if isinstance(given, Events):
         return given
@@ -53,7 +67,7 @@ def to_events(given: object) -> Events:
 
 
 def _kind_of(given: object) -> str:
-    """Return what an argument is in a few words: its type, and of an array also its type of numbers and its shape."""
+    """Describe an argument briefly: its type and, for an array, its dtype and shape."""
     if isinstance(given, np.ndarray):
         return f"an array of {given.dtype} with the shape {given.shape}"
     return f"a {type(given).__name__}"

@@ -1,6 +1,6 @@
-"""Events to frames: push events as they come, take the windows that have closed. Every frame is counted here.
+"""Turn events into frames: push events as they arrive, take the frames of windows that have closed.
 
-A recording that is prepared, loaded, predicted or live goes through the same counter, so that all give the same frames.
+Preparation, training, prediction and live detection all count with this class, so they all get the same frames.
 """
 
 import math
@@ -29,17 +29,24 @@ from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
-_FIRST_ROOM = 1 << 16  # events a new counter has room for
+_FIRST_ROOM = 1 << 16  # events that a new counter has room for
 _NEVER_US = np.iinfo(np.int64).min
 
 
 class FrameCounter:
-    """Use this to count the events of one recording or camera: `push` what arrives, `take` the frames of windows.
+    """Use this to count the events of one recording or camera: `push` events, then `take` the frames of windows.
 
-    Events are kept until `forget_before` says that no window needs them any more, or `count_ahead` counts them. If
-    bins of windows coincide, as those of 50 ms windows with 10 bins do every 5 ms, each is counted once and kept in a
-    ring. The frames are the same. `surfaces` have no window: all events pushed before the end of a window count in its
-    frame, also those that were forgotten.
+    The counter keeps events until `forget_before` says that no window needs them any more, or until `count_ahead` has
+    counted them. If the bins of overlapping windows coincide (50 ms windows with 10 bins do so every 5 ms), each bin is
+    counted once and kept in a ring; the frames are the same. `surfaces` have no windows: a frame depends on all events
+    pushed before its time, including those that were forgotten.
+
+    Args:
+        settings: How events become frames.
+        pixels: The map from sensor to frame.
+
+    Raises:
+        UserError: A frame of this size would not fit in memory.
     """
 
     def __init__(self, settings: WindowSettings, pixels: FramePixels) -> None:
@@ -53,30 +60,35 @@ class FrameCounter:
             self._surfaces = Surfaces(settings.time_constants_us, pixels.height * pixels.width)
         self._t = self._own_t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
-        self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # place of the first cell of each event
-        self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not kept
-        self._before[0] = self._begin = self._end = 0  # of the events that are kept
-        self._num_forgotten = 0  # cells that were in front of the arrays before
+        self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # index of the first cell of each event
+        self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not filled
+        self._before[0] = self._begin = self._end = 0  # kept events are [_begin, _end)
+        self._num_forgotten = 0  # cells dropped from the front of the arrays so far
         self._latest_us: int = _NEVER_US
         self._ring: SliceRing | None = None
-        self._last_end_us: int | None = None  # of the window taken last
-        self._ahead: Frames | None = None  # the frame of the next window, of events that are forgotten
+        self._last_end_us: int | None = None  # end of the window taken last
+        self._ahead: Frames | None = None  # partial frame of the next window, from events that are forgotten
 
     @property
     def times_us(self) -> Ints:
-        """Of the events that are kept, in order: a view that holds until the next call."""
+        """Times of the kept events, in order, as a view that is valid until the next call."""
         return self._t[self._begin : self._end]
 
     @property
     def is_ahead(self) -> bool:
-        """Whether events were counted ahead, so that the next window is taken alone."""
+        """Whether events of the next window were counted ahead, so that this window must be taken alone."""
         return self._ahead is not None
 
     def push(self, events: Events, is_lent: bool = False) -> None:
-        """Append events, whose arrays may be reused. Raise ValueError outside the sensor, or before earlier ones.
+        """Append events. Their arrays may be reused afterwards.
 
-        With `is_lent` the times are not copied: all earlier events must be forgotten, and the caller must forget these
-        events before their array changes.
+        Args:
+            events: Events on the sensor, none earlier than the events pushed before.
+            is_lent: Do not copy the times. All earlier events must be forgotten, and the caller must forget these
+                events before their array changes.
+
+        Raises:
+            UserError: Events lie outside the sensor, or are earlier than events pushed before.
         """
         if not len(events):
             return
@@ -99,9 +111,15 @@ class FrameCounter:
         self._latest_us = int(events.t[-1])
 
     def take(self, bounds_us: Ints, out: Frames | None = None) -> Frames:
-        """Return the frames (n, C, h, w) of n windows [start, end) (`rvt`: with their ends) from the events so far.
+        """Return the frames of windows, counted from the events pushed so far.
 
-        `bounds_us` (n, 2), ends increasing from call to call. A contiguous `out` is written instead of a new array.
+        Args:
+            bounds_us: (n, 2), windows [start, end), closed windows under convention `rvt`. Ends increase from call to
+                call.
+            out: A contiguous array (n, C, h, w) to write instead of a new one.
+
+        Returns:
+            (n, C, h, w) of the dtype of the representation.
         """
         shape = len(bounds_us), *self.frame_shape
         if self._surfaces is not None:
@@ -122,9 +140,12 @@ class FrameCounter:
         return out
 
     def count_ahead(self, bounds_us: Ints) -> None:
-        """Count the events pushed so far into the window (1, 2) that is taken next and alone, and forget them.
+        """Count the events pushed so far into the next window, and forget them.
 
-        This bounds the memory for windows that share no event. The settings must satisfy `adds_up`.
+        This bounds the memory of windows that share no events. The settings must satisfy `adds_up`.
+
+        Args:
+            bounds_us: (1, 2), the next window. It must be taken alone.
         """
         if self._ahead is None:
             self._ahead = np.zeros((1, *self.frame_shape), self.settings.dtype)
@@ -132,9 +153,13 @@ class FrameCounter:
         self.forget_before(int(bounds_us[0, 1]))
 
     def pack(self, bounds_us: Ints) -> Binned:
-        """Return the events of windows (n, 2), not counted yet, as views that are valid until the next call.
+        """Return the events of windows without counting them, small enough to send to another process.
 
-        They are small enough to be sent to another process.
+        Args:
+            bounds_us: (n, 2), the windows.
+
+        Returns:
+            Views that are valid until the next call.
         """
         assert self._surfaces is None, "frames of surfaces need more than the events of their windows"
         ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
@@ -147,15 +172,18 @@ class FrameCounter:
         return Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
 
     def forget_before(self, time_us: int) -> None:
-        """Forget the events before a time, which no later window needs."""
+        """Forget the events before `time_us`, which no later window needs."""
         if self._surfaces is not None:
             self._add_until(time_us)
         self._begin += int(np.searchsorted(self.times_us, time_us))
 
     def state(self) -> tuple[npt.NDArray[Any], ...]:
-        """Return the kept events: times, cells, and the place of the first cell of each event and after the last.
+        """Return copies of what the counter keeps, for `load_state`.
 
-        The state of `surfaces` follows.
+        Returns:
+            Times and cells of the kept events, and the index of the first cell of each event followed by the total
+            number of
+            cells (empty if every event has exactly one cell). For `surfaces`, the state of the sums follows.
         """
         first, last = self._place(self._begin), self._place(self._end)
         before = self._before[:0] if self._is_whole else self._before[self._begin : self._end + 1] - first
@@ -175,7 +203,7 @@ class FrameCounter:
         self._ring = self._last_end_us = self._ahead = None
 
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
-        """Return the bins that were counted last, if the next windows at this stride will need them."""
+        """Return the ring of recently counted bins if later windows at this stride will need them again."""
         ends_us = bounds_us[:, 1].tolist()
         before_us = ends_us[-2] if len(ends_us) > 1 else self._last_end_us
         self._last_end_us = ends_us[-1] if ends_us else before_us
@@ -187,7 +215,7 @@ class FrameCounter:
         return self._ring if num_slices else None
 
     def _add_until(self, end_us: int) -> None:
-        """Add the events before a time to the surfaces, except those that were added before."""
+        """Add the events before a time to the surfaces, unless they were added already."""
         assert self._surfaces is not None
         if end_us <= self._surfaces.until_us:
             return
@@ -196,7 +224,7 @@ class FrameCounter:
         self._surfaces.add(cells, self._times_of_cells(first, last), end_us)
 
     def _cell_ranges(self, bounds_us: Ints) -> Ints:
-        """Return the places (n, R, 2) of the cells in each bin of windows (n, 2)."""
+        """Return the index ranges (n, R, 2) of the cells in each bin of windows (n, 2)."""
         ranges = bin_ranges(self.times_us, bounds_us, self.settings)
         ranges += self._begin
         return ranges if self._is_whole else self._before[ranges].astype(np.int64)
@@ -207,13 +235,13 @@ class FrameCounter:
         return times if self._is_whole else np.repeat(times, np.diff(self._before[first : last + 1]))
 
     def _place(self, event: int) -> int:
-        """Return where the cells of a kept event begin."""
+        """Return the index of the first cell of an event."""
         return event if self._is_whole else int(self._before[event])
 
     def _make_room(self, num_events: int, num_cells: int) -> None:
         """Make room for new events: move the kept ones to the front of the arrays, or into longer arrays.
 
-        If no event is kept, the front of the arrays is used again at once, because it is still in the cache.
+        If no events are kept, start at the front of the arrays again at once, because it is still in the cache.
         """
         begin, end = self._begin, self._end
         assert begin == end or self._t is self._own_t, "events that were lent are still kept"
@@ -225,7 +253,7 @@ class FrameCounter:
             return
         if begin < end and end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
             return
-        # twice as long as needed: what is moved was at most once pushed since it last moved
+        # Twice as long as needed, so that each event is moved a bounded number of times on average.
         room, cell_room = 2 * (end - begin + num_events), 2 * (last - first + num_cells)
         self._t = self._own_t = _moved(self._t, begin, end, room)
         self._cells = _moved(self._cells, first, last, cell_room)
@@ -239,11 +267,17 @@ class FrameCounter:
 def count_as_they_close(
     blocks: Iterable[Events], windows: Windows | None, counter: FrameCounter, max_windows: int
 ) -> Iterator[tuple[Windows, Frames]]:
-    """Yield the windows of a recording in order with their frames, at most `max_windows` at a time, when they close.
+    """Yield the windows of a recording with their frames, in order, as soon as they close.
 
-    `windows` is None for the free grid of the counter's settings from the first event on. A window closes with the
-    first event that cannot be in it; the rest close when the blocks end. Memory holds one block, the events of its open
-    windows (only their counts if windows share no event) and `max_windows` frames. Blocks may reuse their arrays.
+    A window closes with the first event that cannot belong to it. The remaining windows close when the blocks end.
+    Memory holds one block, the events of the open windows (only their counts if windows share no events) and
+    `max_windows` frames.
+
+    Args:
+        blocks: Events of the recording in order. Blocks may reuse their arrays.
+        windows: The windows to count. None: the free grid of the counter's settings, starting at the first event.
+        counter: A new counter.
+        max_windows: The most windows to yield at a time.
     """
     grid: FreeGrid | None = None
     done, last_us, settings = 0, 0, counter.settings
@@ -272,7 +306,7 @@ def count_as_they_close(
         counter.push(block, is_lent=is_ahead)
         grid = grid or FreeGrid(int(block.t[0]), settings)
         last_us = int(block.t[-1])
-        closed_us = last_us - settings.includes_end  # windows that end until then are closed
+        closed_us = last_us - settings.includes_end  # windows that end at or before this time are closed
         num_closed = (
             grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
         )
@@ -298,10 +332,23 @@ def count_windows(
     settings: WindowSettings | None = None,
     downsample: int = 1,
 ) -> Frames:
-    """Return the frames (T, C, height // downsample, width // downsample) of T windows of a recording in memory.
+    """Return the frames of windows of a recording in memory.
 
-    Sizes are sensor pixels; in histograms channel = polarity * num_bins + bin. `frame_pixels` explains `downsample`.
-    Events outside all windows are ignored. Raise ValueError for events outside the sensor.
+    Events outside all windows are ignored.
+
+    Args:
+        events: The events of the recording.
+        windows: T windows.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        settings: How events become frames; by default histograms with the usual settings.
+        downsample: Side of the square of sensor pixels that becomes one frame pixel, see `frame_pixels`.
+
+    Returns:
+        (T, C, height // downsample, width // downsample). In histograms, channel = polarity * num_bins + bin.
+
+    Raises:
+        UserError: Events lie outside the sensor.
     """
     counter = FrameCounter(settings or WindowSettings(), frame_pixels(height, width, downsample))
     counter.push(events)
@@ -309,7 +356,9 @@ def count_windows(
 
 
 def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
-    """Return an array of at least `room` that begins with array[begin:end]: the same one if it is long enough."""
+    """Return an array with at least `room` elements that begins with array[begin:end]; reuse `array` if it is long
+    enough.
+    """
     moved = array if len(array) >= room else np.empty(room, array.dtype)
     moved[: end - begin] = array[begin:end]
     return moved

@@ -1,4 +1,4 @@
-"""How the package compiles loops: with numba, cached on disk, without the interpreter lock."""
+"""Compile loops with numba: cached on disk, and running without the interpreter lock."""
 
 import atexit
 import logging
@@ -13,7 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class Compilations(event.Listener):  # type: ignore[misc]
-    """Logs that numba compiles, which it does once per installation, and at the end of the process how long it took."""
+    """Logs when numba starts to compile, and at the end of the process how long it took.
+
+    Thanks to the cache on disk, this happens once per installation.
+    """
 
     def __init__(self) -> None:
         self.num_functions = self._depth = 0
@@ -23,7 +26,7 @@ class Compilations(event.Listener):  # type: ignore[misc]
         if self._depth == 0:
             self._began = time.perf_counter()
         if self.num_functions == self._depth == 0:
-            _log.info("compiling loops for this machine, once")
+            _log.info("compiling loops for this machine; this happens once")
             atexit.register(self.log_total)
         self._depth += 1
 
@@ -34,16 +37,16 @@ class Compilations(event.Listener):  # type: ignore[misc]
             self.seconds += time.perf_counter() - self._began
 
     def log_total(self) -> None:
-        _log.info(f"compiled {self.num_functions} loops in {self.seconds:.1f} s; the next run finds them on the disk")
+        _log.info(f"compiled {self.num_functions} loops in {self.seconds:.1f} s; later runs load them from the cache")
 
 
 event.register("numba:compile", Compilations())
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call.
+    """Compile a function when it is first called.
 
-    The cache is beside the source, or in the user's cache if that folder is read-only.
+    The cache lies beside the source file, or in the user's cache folder if the source folder is read-only.
     """
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     return compiled

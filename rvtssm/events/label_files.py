@@ -1,7 +1,7 @@
-"""Boxes from the label files of common tools: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
+"""Read boxes from the label files of common tools: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
 
-All become boxes of BOX_DTYPE with the class ids of the dataset, so that cleaning is the same for all. YOLO text has one
-box per line, `class cx cy w h` as fractions of the sensor, optionally after a time.
+All of them become arrays of BOX_DTYPE with the class ids of the dataset, so that they are all cleaned by the same
+rules. YOLO text has one box per line, `class cx cy w h`, in fractions of the sensor size, optionally after a time.
 """
 
 import json
@@ -20,34 +20,43 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time in a line that was cut
+_MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
 _LARGEST_TIME_US = 1 << 61
-_ENCODING = "utf-8-sig"  # on every machine; some editors write a byte order mark first
+_ENCODING = "utf-8-sig"  # independent of the locale; some editors write a byte order mark first
 _ROUNDING = 1e-3  # tolerance for numbers written with few digits
 
 Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
 
 
 def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
-    """Return all boxes of a file as (N,) of BOX_DTYPE ordered by time. The suffix of the file decides its format.
+    """Return all boxes of a file in order of time. The suffix of the file decides its format.
 
-    `end_us` is the time of labels without a time. Raise ValueError if the content does not fit the suffix.
+    Args:
+        path: A file with a suffix in LABEL_READERS.
+        spec: The dataset, which gives the classes and the size of the sensor.
+        end_us: The time for labels that have none.
+
+    Returns:
+        (N,) of BOX_DTYPE.
+
+    Raises:
+        UserError: The suffix is unknown, the content does not fit the suffix, or a class is unknown.
     """
     path = Path(path)
     if path.suffix not in LABEL_READERS:
-        raise UserError(f"{path} is not a label file that can be read; choose from {', '.join(LABEL_READERS)}")
+        raise UserError(f"{path} is not a supported label file; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
-        raise UserError(f"{path} is a folder; label files are needed, put one in its place")
+        raise UserError(f"{path} is a folder; put a label file in its place")
     with whole(path), file_errors(path):
         boxes = LABEL_READERS[path.suffix](path, spec, end_us)
-    if path.suffix in (".npy", ".txt"):  # others have names, and say those that they leave out
+    if path.suffix in (".npy", ".txt"):  # the other formats have class names and were checked by their readers
         is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
         _check_classes(path, spec, Counter(map(str, boxes["class_id"][~is_known].tolist())), len(boxes))
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
 def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read COCO JSON of one recording, in which every image has the time of its labels as `t_us`."""
+    """Read COCO JSON of one recording. Every image gives the time of its labels as `t_us`."""
     try:
         content = json.loads(path.read_text(_ENCODING))
         times = {image["id"]: _whole(image["t_us"]) for image in content["images"]}
@@ -69,14 +78,14 @@ def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         _check_sensor(path, image.get("width"), image.get("height"), spec)
     if content["annotations"] and not set(names.values()) & set(spec.class_names):
         raise UserError(
-            f"{path} has the categories {', '.join(names.values())}, of which {spec.name} has none "
+            f"{path} has the categories {', '.join(names.values())}, none of which is a class of {spec.name} "
             f"({', '.join(spec.class_names)}); use the names of the labels as class names"
         )
     return boxes
 
 
 def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read text with `[t_us] class cx cy w h` in every line, coordinates as fractions of the sensor."""
+    """Read text with `[t_us] class cx cy w h` on every line, coordinates as fractions of the sensor size."""
     rows: list[Row] = []
     try:
         lines = path.read_text(_ENCODING).splitlines()
@@ -90,7 +99,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         try:
             has_time = len(words) == 6
             if has_time != (num_columns == 6):
-                raise UserError("lines with a time and lines without")
+                raise UserError("some lines have a time and some do not")
             t_us = int(words.pop(0)) if has_time else _known(end_us)
             class_id = int(words[0])
             if not 0 <= class_id <= _MOST_CLASSES:
@@ -104,7 +113,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
         if not (min(cx, cy, w, h) >= -_ROUNDING and max(cx, cy, w, h) <= 1 + _ROUNDING):
             raise UserError(
                 f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, outside 0 to 1; "
-                "YOLO text has fractions of the sensor, divide by its width and height"
+                "YOLO text has fractions of the sensor size; divide by its width and height"
             )
         left, top = (cx - w / 2) * spec.width, (cy - h / 2) * spec.height
         rows.append((t_us, left, top, w * spec.width, h * spec.height, class_id))
@@ -112,7 +121,7 @@ def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
 
 
 def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read XML of one labelled frame, the end of its recording; edges are pixels counted from 0."""
+    """Read XML with the labels of one frame at the end of its recording. Edges are pixels counted from 0."""
     rows: list[Row] = []
     counts: Counter[str] = Counter()
     try:
@@ -141,7 +150,7 @@ LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
 
 
 def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[str], num_boxes: int) -> None:
-    """Raise UserError if some boxes are of classes that the dataset neither has nor ignores, by name or number."""
+    """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores."""
     if spec.ignored_classes is None:
         return
     unknown = {name: count for name, count in counts.items() if name not in (*spec.class_names, *spec.ignored_classes)}
@@ -154,14 +163,14 @@ def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[str], num_boxe
 
 
 def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> None:
-    """Raise ValueError if the labels give a size of their pictures that is not the sensor's; 0 means no size."""
+    """Raise UserError if the labels give a picture size other than the sensor's. A size of 0 counts as not given."""
     try:
         size = float(width), float(height)
     except (TypeError, ValueError):
         return
     if 0 not in size and size != (spec.width, spec.height):
         raise UserError(
-            f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, the sensor of "
+            f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, but the sensor of "
             f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
         )
 

@@ -1,4 +1,4 @@
-"""Boxes: read and written as Prophesee's `_bbox.npy`, cleaned by fixed rules, tied to windows.
+"""Read and write boxes as Prophesee's `_bbox.npy`, clean them by fixed rules, and assign them to windows.
 
 Sources: prophesee-automotive-dataset-toolbox (the files), RVT scripts/genx/preprocess_dataset.py (the rules).
 """
@@ -24,7 +24,7 @@ BOX_DTYPE = np.dtype(
         ("class_id", "<u4"),
         ("track_id", "<u4"),
         ("class_confidence", "<f4"),
-        # 0: annotated; the score of a box that a detector made, negative if it is uncertain
+        # 0: an annotated box; otherwise the score of a detector's box, negative if the box is uncertain
         ("pseudo_score", "<f4"),
         ("still_us", "<i8"),
     ],
@@ -33,33 +33,50 @@ BOX_DTYPE = np.dtype(
 _OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
 _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "pseudo_score": 0.0, "still_us": -1}
 
-LONGEST_TRACK_GAP_US = 1_000_000  # between two boxes of a track that belong to one motion
-FASTEST_LABELS_US = 45_000  # 20 Hz, a little early: faster ones would force windows shorter than training uses
-_JITTER_US = 2_000  # labels follow the frames of another camera
+LONGEST_TRACK_GAP_US = 1_000_000  # boxes of a track that are further apart are not joined by interpolation
+FASTEST_LABELS_US = 45_000  # 20 Hz with some tolerance; faster labels would force shorter windows than training uses
+_JITTER_US = 2_000  # label times jitter, because they come from the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
-_BEYOND_ANY = 2.0**62  # times and classes of damaged files: infinite, or not numbers
+_BEYOND_ANY = 2.0**62  # larger times only occur in damaged files
 
 Boxes = npt.NDArray[np.void]
 
 
 def read_boxes(path: Path | str) -> Boxes:
-    """Return all boxes of a file as (N,) of BOX_DTYPE ordered by time: us, sensor pixels, class ids as on disk.
+    """Return all boxes of a `_bbox.npy` in order of time.
 
-    Fields are found by name, old names included; a missing `still_us` is -1. Raise ValueError for any other file.
+    Fields are found by their names, including the names of older files. A missing `still_us` becomes -1.
+
+    Args:
+        path: The file.
+
+    Returns:
+        (N,) of BOX_DTYPE: microseconds, sensor pixels, class ids as on disk.
+
+    Raises:
+        UserError: The file is not an array of boxes.
     """
     with file_errors(path, " is not a file of boxes"):
         try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is found, not allocated
+            found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is not allocated
         except ValueError as error:
-            if "pickle" in str(error) or "objects" in str(error):  # numpy would advise to run its code
-                raise UserError("no numpy array of numbers") from None
+            if "pickle" in str(error) or "objects" in str(error):  # numpy suggests to unpickle, which would run code
+                raise UserError("it is not a numpy array of numbers") from None
             raise
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
 def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
-    """Return a structured array from `path` as BOX_DTYPE. Raise ValueError if a field is missing or not a number."""
+    """Convert a structured array to BOX_DTYPE.
+
+    Args:
+        found: (N,), a structured array.
+        path: The file of the array, for messages.
+
+    Raises:
+        UserError: A field is missing or is not a number.
+    """
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
@@ -78,22 +95,29 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
 
 
 def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
-    """Raise UserError for a value that an integer of this kind cannot hold: casting would make it another one."""
+    """Raise UserError for a value that an integer of this dtype cannot hold, because a cast would change it."""
     limits = np.iinfo(dtype)
     if dtype.kind == "i":
         is_wrong = ~(np.abs(values) < _BEYOND_ANY)
-        wanted = "it has to be finite microseconds"
+        wanted = "it must be a finite number of microseconds"
     else:
         is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
-        wanted = f"it has to be a whole number from {limits.min} to {limits.max}"
+        wanted = f"it must be a whole number from {limits.min} to {limits.max}"
     if is_wrong.any():
         raise UserError(f"{what} is {values[is_wrong][0]}; {wanted}")
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:
-    """Write boxes of BOX_DTYPE as a `_bbox.npy`; the file appears when it is complete.
+    """Write boxes as a `_bbox.npy`. The file only appears when it is complete.
 
-    The file has the field `pseudo_score` only if a detector made one of the boxes.
+    The file contains the field `pseudo_score` only if at least one box came from a detector.
+
+    Args:
+        path: The file to write.
+        boxes: (N,) of BOX_DTYPE.
+
+    Raises:
+        UserError: The boxes have another dtype.
     """
     if boxes.dtype != BOX_DTYPE:
         raise UserError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
@@ -104,21 +128,34 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
 
 
 def annotated(boxes: Boxes) -> Boxes:
-    """Return the boxes that no detector made."""
+    """Return the boxes that were annotated, without those that a detector made."""
     kept: Boxes = boxes[boxes["pseudo_score"] == 0]
     return kept
 
 
 def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
-    """Return the boxes to keep, in sensor pixels, with `class_id` the index into `spec.class_names`.
+    """Return the boxes that are kept for training and scoring.
 
     Boxes are cropped to [0, width - 1] x [0, height - 1]. Dropped are classes that the spec does not name, boxes
-    without area or below the spec's `prepare_` limits, and in training boxes wider than nine tenths of the sensor
-    (faults of the published labels). `rvt` keeps label times from 100 ms on, at multiples of a base interval: the one
-    in the spec, or the multiple of the interval in the file that comes nearest. `exact` keeps all label times and drops
-    repeated boxes, but thins labels faster than 20 Hz in the same way. The stride does not matter, so every rate is
-    scored on the same boxes. Labels of a detector do not change which annotated ones are kept, and are
-    dropped within 45 ms of these.
+    without area or below the `prepare_` limits of the spec and, in training only, boxes wider than nine tenths of the
+    sensor (errors in the published labels).
+
+    Convention `rvt` keeps label times from 100 ms on that are multiples of a base interval apart. The base interval is
+    the one in the spec or, if the file has faster labels, the nearest multiple of the interval in the file. Convention
+    `exact` keeps all label times and removes duplicate boxes; it thins only labels faster than 20 Hz, in the same way.
+    The stride plays no role, so every rate is scored on the same boxes.
+
+    Boxes that a detector made never change which annotated boxes are kept. They are dropped within 45 ms of a label
+    time that was kept.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE in sensor pixels, class ids as on disk.
+        spec: The dataset.
+        convention: `exact` or `rvt`.
+        is_train: Whether the boxes are used for training.
+
+    Returns:
+        (M,) of BOX_DTYPE; `class_id` is now the index into `spec.class_names`.
     """
     boxes = with_class_indices(boxes, spec)
     for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
@@ -145,7 +182,16 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 
 
 def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
-    """Say how many boxes of the spec's classes `clean_boxes` drops as faults, by reason; empty if there is none."""
+    """Describe how many boxes of the spec's classes `clean_boxes` drops as faulty, by reason.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE, class ids as on disk.
+        spec: The dataset.
+        is_train: Whether the boxes are used for training.
+
+    Returns:
+        Counts and reasons as text, empty if no box is faulty.
+    """
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)]
     is_box, is_visible = find_usable(boxes, spec)
     x, w = (boxes[name].astype(np.float64) for name in "xw")
@@ -158,7 +204,15 @@ def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
 
 
 def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return which boxes have finite sides that are not negative, and which of these the sensor sees in part, (N,)."""
+    """Return which boxes are valid, and which of these the sensor sees at least in part.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE.
+        spec: The dataset.
+
+    Returns:
+        Two masks (N,): the sides are finite and not negative; the box also overlaps the sensor.
+    """
     x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
     with np.errstate(invalid="ignore"):
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
@@ -167,7 +221,7 @@ def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_],
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
-    """Return the boxes of classes that the spec names, with indices into `spec.class_names` as class ids."""
+    """Return the boxes whose class the spec names, with `class_id` as the index into `spec.class_names`."""
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)].copy()
     order = np.argsort(spec.disk_class_ids)
     boxes["class_id"] = order[np.searchsorted(spec.disk_class_ids, boxes["class_id"], sorter=order)]
@@ -175,9 +229,16 @@ def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
 
 
 def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
-    """Return cleaned boxes as labels of the windows that end at their times, or unless `is_exact` at the next end.
+    """Convert cleaned boxes to labels.
 
-    Raise ValueError without such a window.
+    Args:
+        boxes: (N,) of BOX_DTYPE, cleaned.
+        windows: The windows of the recording.
+        is_exact: A window must end at the time of every box. Otherwise a box belongs to the first window that does not
+            end before it, or to the last window.
+
+    Raises:
+        UserError: `is_exact`, and no window ends at the time of a box.
     """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
@@ -193,11 +254,19 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
 
 
 def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
-    """Return boxes at a fixed rate from the first label time on, interpolated linearly along tracks.
+    """Interpolate boxes linearly along their tracks, at a fixed rate from the first label time on.
 
-    Between two boxes of a track that are more than LONGEST_TRACK_GAP_US apart, and outside of tracks, there are none.
-    The track 0 is none if it has two boxes at one time: that is what files without tracks have. Where a box was
-    interpolated, `still_us` is unknown. Raise ValueError if the recording `name` has no tracks.
+    There are no boxes outside of tracks, or between two boxes of a track that are more than LONGEST_TRACK_GAP_US apart.
+    Boxes with track id 0 do not count as a track if two of them have the same time, because files without tracks use 0
+    for every box. `still_us` of an interpolated box is unknown.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE, in order of time.
+        hz: The rate of the interpolated labels.
+        name: The recording, for messages.
+
+    Raises:
+        UserError: The recording has no tracks.
     """
     first_us, last_us = int(boxes["t"][0]), int(boxes["t"][-1])
     is_zero = boxes["track_id"] == 0
@@ -205,8 +274,7 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
         boxes = boxes[~is_zero]
     if not len(boxes):
         raise UserError(
-            f"the labels of {name} have no track_id, without which nothing can be interpolated; set "
-            "evaluation.label_hz=null"
+            f"the labels of {name} have no track_id, so they cannot be interpolated; set evaluation.label_hz=null"
         )
     times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
     parts = []
@@ -230,7 +298,9 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
 
 
 def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:
-    """Return the first of increasing label times, and those at a multiple of the base interval after the last kept."""
+    """Return the label times to keep: the first one, and every later one at a multiple of the base interval from the
+    last.
+    """
     first_us = _RVT_FIRST_LABEL_US if convention == "rvt" else 0
     candidates: list[int] = times_us[times_us >= first_us].tolist()
     if len(times_us) < 2:

@@ -1,14 +1,15 @@
-"""What a window of events becomes: named representations with one contract, behind the table REPRESENTATIONS.
+"""What the events of a window become: named representations with one interface, listed in REPRESENTATIONS.
 
 Convention `exact`: windows are half-open, bins are equal parts of the window, counts saturate.
-Convention `rvt` equals the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
-the first and the last event of a window in float32, and counts wrap at 256 before they are cut off.
+Convention `rvt` reproduces the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
+the first and the last event of a window, computed in float32, and counts wrap at 256 before they are clipped.
 Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
 
-`histogram`: uint8, 2 channels per bin: events per polarity, bin and pixel, saturating (Gehrig and Scaramuzza, 2023).
-`voxel_grid`: float16, 1 channel per bin: polarities, each shared by the two bins next to its time (Zhu et al., 2019).
-`event_stack`: int8, 1 channel per bin: the polarity of the latest event at a pixel, among all events of the window,
-the later half of them, the later quarter ...: mixed density (Nam et al., 2022).
+`histogram`: uint8, 2 channels per bin. Counts events per polarity, bin and pixel (Gehrig and Scaramuzza, 2023).
+`voxel_grid`: float16, 1 channel per bin. Sums polarities; each event is shared between the two bins nearest to its time
+(Zhu et al., 2019).
+`event_stack`: int8, 1 channel per bin. Polarity of the latest event at a pixel, among all events of the window, the
+later half of them, the later quarter and so on (mixed-density event stacking, Nam et al., 2022).
 """
 
 import math
@@ -27,14 +28,14 @@ Frames = npt.NDArray[np.generic]
 
 
 class SliceRing:
-    """The latest S bins that were counted, so that windows which share a bin count it once.
+    """The S bins that were counted most recently, so that a bin that several windows share is counted once.
 
-    A bin is identified by its events, because the same events give the same counts in any window.
+    A bin is identified by the range of its events, because the same events give the same counts in any window.
     """
 
     def __init__(self, num_slices: int, num_pixels: int) -> None:
-        self.keys = np.full((num_slices, 2), -1, np.int64)  # first event and the one after the last, -1 while unused
-        self.used = np.zeros(num_slices + 1, np.int64)  # when each was used last; the clock
+        self.keys = np.full((num_slices, 2), -1, np.int64)  # the range of its cells, -1 while unused
+        self.used = np.zeros(num_slices + 1, np.int64)  # when each was last used; the last element is the clock
         self.planes = np.empty((num_slices, 2, num_pixels), np.uint8)
 
 
@@ -42,27 +43,33 @@ _NO_RING = SliceRing(0, 0)
 
 
 def adds_up(settings: WindowSettings) -> bool:
-    """Return whether events can be counted before the later events of their window are known."""
+    """Return whether a window can be counted piece by piece, before its later events are known."""
     return settings.representation == "histogram" and settings.convention == "exact"
 
 
 def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) -> int:
-    """Return how many bins later windows at this stride may need again, 0 if no bins coincide."""
+    """Return the number of recent bins that later windows may need again, 0 if no bins coincide.
+
+    Args:
+        length_us: Length of the windows.
+        stride_us: Time between the ends of the last two windows.
+        settings: How events become frames.
+    """
     if not adds_up(settings) or not 0 < stride_us < length_us or length_us % settings.num_bins:
         return 0
     bin_us = length_us // settings.num_bins
-    # after that many strides bins lie on bins again
+    # after this many strides, bins coincide with earlier bins
     num_strides = bin_us // math.gcd(bin_us, stride_us)
     return 0 if num_strides * stride_us >= length_us else num_strides * (settings.num_bins + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The events of T windows, ready to be counted. Times and bounds may start at any common zero."""
+    """The events of T windows, ready to be counted. Times and bounds may be relative to any common origin."""
 
     cells: Cells  # (K,) 2 * pixel + polarity
-    times: npt.NDArray[np.integer]  # (K,) where the representation needs them, otherwise empty
-    ranges: Ints  # (T, R, 2) into cells
+    times: npt.NDArray[np.integer]  # (K,) if the representation needs them, otherwise empty
+    ranges: Ints  # (T, R, 2), the cells [start, stop) of each bin
     bounds_us: Ints  # (T, 2)
     first: int = 0  # number of the first cell since the ring began
 
@@ -72,7 +79,16 @@ class Binned:
 
 
 def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
-    """Return the events of each bin as index ranges (T, R, 2) into t (N,), for windows (T, 2)."""
+    """Return which events belong to each bin.
+
+    Args:
+        t: (N,), times of the events in order.
+        bounds_us: (T, 2), the windows.
+        settings: How events become frames.
+
+    Returns:
+        (T, R, 2), index ranges [start, stop) into `t`.
+    """
     if settings.convention == "rvt":
         ranges: Ints = _closed_bins(t, bounds_us, settings.num_bins)
         return ranges
@@ -82,16 +98,28 @@ def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
 def fill_frames(
     binned: Binned, settings: WindowSettings, frames: Frames, places: Ints, ring: SliceRing | None = None
 ) -> None:
-    """Count window w into frames[places[w]] of the contiguous (F, C, h, w); other frames stay as they are."""
+    """Count window w into frames[places[w]]. Other frames stay as they are.
+
+    Args:
+        binned: The events of W windows.
+        settings: How events become frames.
+        frames: (F, C, h, w), contiguous.
+        places: (W,), indices into `frames`.
+        ring: Bins that were counted recently; only histograms use it.
+    """
     num_frames, num_channels, height, width = frames.shape
     flat = frames.reshape(num_frames, num_channels, height * width)
     REPRESENTATIONS[settings.representation].fill(binned, settings, flat, places, ring)
 
 
 def add_events(cells: Cells, ranges: Ints, settings: WindowSettings, frames: Frames) -> None:
-    """Count the cells of the bins `ranges` (T, R, 2) into frames (T, C, h, w), zeros or earlier counts; see `adds_up`.
+    """Add the counts of cells to histograms that may already hold counts; `adds_up` must be true for the settings.
 
-    Bin r of window w counts cells[ranges[w, r, 0] : ranges[w, r, 1]] into frames[w].
+    Args:
+        cells: (K,), 2 * pixel + polarity.
+        ranges: (T, R, 2), the cells [start, stop) of each bin.
+        settings: How events become frames.
+        frames: (T, C, h, w), contiguous: zeros or earlier counts.
     """
     _add(cells, ranges, np.uint8(settings.count_cutoff), frames.reshape(len(frames), -1))
 
@@ -112,7 +140,7 @@ def _equal_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
 
 @jit
 def _first_from(t, low, time):  # type: ignore[no-untyped-def]
-    """Return the first event from `low` on that is not before `time`."""
+    """Return the index of the first event at or after `time`, searching from index `low` on."""
     high = len(t)
     while low < high:
         middle = (low + high) // 2
@@ -125,7 +153,7 @@ def _first_from(t, low, time):  # type: ignore[no-untyped-def]
 
 @jit
 def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
-    """Return the events of the bins of RVT: equal parts from the first to the last event of closed windows, float32."""
+    """Return the events of RVT's bins: equal parts from the first to the last event of a closed window, in float32."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         low = _first_from(t, 0, bounds[w, 0])
@@ -149,7 +177,7 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
 
 
 def _steps_between_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    """Return the events between each two bin centres, which lie from the start of a window to its end."""
+    """Return the events between each pair of neighbouring bin centres. The centres span the whole window."""
     ranges: Ints = _equal_bins(t, bounds_us, max(num_bins - 1, 1))
     return ranges
 
@@ -172,7 +200,7 @@ def _fill_histogram(
 
 @jit
 def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell, out):  # type: ignore[no-untyped-def]
-    """Count events. Counts saturate, or in `rvt` wrap at 256 before they are cut off."""
+    """Count events. Counts saturate, or under `rvt` wrap at 256 before they are clipped."""
     num_bins, num_pixels = ranges.shape[1], out.shape[2]
     for w in range(len(ranges)):
         frame = out[places[w]]
@@ -195,7 +223,7 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
             _clear(brighter)
             here, jump = np.uint64(b * num_pixels), np.uint64(num_bins * num_pixels)
             if wraps:
-                is_over = False  # rare, and looking for it costs less than cutting every frame
+                is_over = False  # rare; checking for it costs less than clipping every frame
                 for i in range(np.uint64(start), np.uint64(stop)):
                     cell = np.uint64(cells[i])
                     place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
@@ -226,7 +254,7 @@ def _add(cells, ranges, cutoff, frames):  # type: ignore[no-untyped-def]
 
 @jit
 def _saturate(cells, start, stop, cutoff, flat, here, jump):  # type: ignore[no-untyped-def]
-    """Count the cells [start, stop) into the planes that begin at `here`, those of brighter events `jump` later."""
+    """Count the cells [start, stop) into the plane at index `here`, or `jump` later if the event is brighter."""
     for i in range(np.uint64(start), np.uint64(stop)):
         cell = np.uint64(cells[i])
         place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
@@ -293,7 +321,7 @@ def _stack(cells, ranges, places, out):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """Whether cells need their times; which events make which bin; bins to frames."""
+    """One representation: whether it needs the time of each event, which events make each bin, and bins to frames."""
 
     needs_time: bool
     ranges: Callable[[Ints, Ints, int], Ints]

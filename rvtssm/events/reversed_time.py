@@ -1,4 +1,4 @@
-"""A recording that runs backwards: what was last comes first, and brighter becomes darker."""
+"""A recording played backwards: the last event comes first, and brighter becomes darker."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy as np
 from rvtssm.events.readers import Recording
 from rvtssm.records import Events
 
-_SPAN_US = 400_000  # of the events that are decoded at once
+_SPAN_US = 400_000  # length of the block of events that is decoded at once
 
 
 @dataclass(frozen=True)
 class ReversedRecording:
-    """The events of a recording in reversed order, between the same two times. A window [s, e) becomes
-    [`at(e)`, `at(s)`)."""
+    """The events of a recording in reversed order, between the same first and last time.
+
+    A window [s, e) of the recording becomes [`at(e)`, `at(s)`).
+    """
 
     recording: Recording
 
     def at(self, time_us: int) -> int:
-        """Return the place of an edge of windows in the reversed recording; applied twice, it changes nothing."""
+        """Return where the edge of a window lies in the reversed recording. Applied twice, it returns the same time."""
         first_us, last_us = self.recording.time_range_us
         return first_us + last_us + 1 - time_us
 

@@ -1,4 +1,4 @@
-"""The windows and labels of a recording, known before its events are counted, whether it is prepared or used raw."""
+"""Plan the windows and labels of a recording before its events are counted, for prepared and for raw data."""
 
 from __future__ import annotations
 
@@ -14,45 +14,63 @@ from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 
-_LATE_LABEL_US = 1_000_000  # labels may outlast the events by this much: objects can stand still at the end
+_LATE_LABEL_US = 1_000_000  # labels may end this much later than the events, since objects can stand still at the end
 
 
 @dataclass(frozen=True)
 class SequencePlan:
-    """A recording, its windows and labels, and how its events are counted. It can be sent to other processes."""
+    """The windows and labels of a recording and the way its events are counted. It can be sent to other processes."""
 
     recording: Recording
     windows: Windows
-    labels: Labels  # sensor px; none where the recording is planned without boxes
+    labels: Labels  # in sensor pixels; empty if the recording is planned without boxes
     settings: WindowSettings
     spec: DatasetSpec
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """(C, h, w)."""
+        """Shape (C, h, w) of a frame."""
         return self.settings.num_channels, self.spec.frame_height, self.spec.frame_width
 
     def counter(self, rows: Ints | None = None, columns: Ints | None = None) -> FrameCounter:
-        """Return a new counter of its frames, which `rows` and `columns` may move; see `frame_pixels`."""
+        """Return a new counter for the frames of this plan.
+
+        Args:
+            rows: Which row of the downsampled sensor each row of the frame shows, see `frame_pixels`. None: all in
+                order.
+            columns: The same for columns.
+        """
         size = self.recording.height, self.recording.width
         return FrameCounter(self.settings, frame_pixels(*size, self.spec.downsample, rows, columns))
 
     @property
     def span_us(self) -> tuple[int, int]:
-        """The half-open interval of the events that its windows need, with those of `WindowSettings.warmup_us`.
+        """The half-open interval of the events that the windows need, including `WindowSettings.warmup_us`.
 
-        It has one microsecond more, since the windows of `rvt` are closed.
+        It is one microsecond longer than the windows, because those of convention `rvt` are closed.
         """
         first_us = int(self.windows.bounds_us[:, 0].min()) - self.settings.warmup_us
         return first_us, int(self.windows.ends_us[-1]) + 1
 
     def section(self, start: int, stop: int) -> SequencePlan:
-        """Return the plan of the windows [start, stop), whose size does not depend on the length of the recording."""
+        """Return the plan of the windows [start, stop), without labels.
+
+        Its size does not depend on the length of the recording.
+        """
         part = replace(self, windows=self.windows[start:stop], labels=self.labels[:0])
         return replace(part, recording=self.recording.part(*part.span_us))
 
     def check_read(self, num_events: int, first_us: int, last_us: int) -> None:
-        """Raise ValueError for faults that show when all events have been read, and for labels at other times."""
+        """Raise UserError for problems that are only known after all events have been read.
+
+        Args:
+            num_events: Number of events in the recording.
+            first_us: Time of its first event.
+            last_us: Time of its last event.
+
+        Raises:
+            UserError: The recording has faults that cannot be repaired, or labels that do not fit its times.
+        """
         check_faults(self.recording, num_events)
         if len(self.labels):
             check_label_times(self.recording, int(self.labels.t_us[-1]), first_us, last_us)
@@ -67,12 +85,20 @@ def plan_sequence(
     is_read_later: bool = False,
     grid: str = "labels",
 ) -> SequencePlan | None:
-    """Return the plan of a recording, None if no box is left.
+    """Return the plan of a recording, or None if `boxes` are given and none of them is kept.
 
-    With boxes it is on the label grid, unless `grid` is "free"; then a label belongs to the first window that does not
-    end before it. Without boxes it is on the free grid.
-    With `is_read_later` only the first events are read now, and the caller reads all and then calls `check_read`.
-    Raise ValueError for a recording that cannot be used.
+    Args:
+        recording: The recording.
+        boxes: (N,) of BOX_DTYPE, class ids as on disk. None plans the free grid without labels.
+        spec: The dataset.
+        settings: How events become frames.
+        is_train: Whether the boxes are used for training, see `clean_boxes`.
+        is_read_later: Read only the first events now. The caller reads all events and then calls `check_read`.
+        grid: `labels`: a window ends at every label. `free`: windows at the exact stride; a label belongs to the first
+            window that does not end before it.
+
+    Raises:
+        UserError: The recording cannot be used.
     """
     if boxes is not None:
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
@@ -94,23 +120,28 @@ def plan_sequence(
     elif grid == "free":
         windows = free_grid(first_us, max(last_us, int(boxes["t"][-1])), settings)
     else:
-        # RVT's first window may not start at 0, whenever the first event comes.
+        # RVT never starts the first window at 0, no matter when the first event comes.
         start_us = 1 if settings.convention == "rvt" else first_us
         try:
             windows = label_grid(boxes["t"], start_us, settings)
         except UserError as error:
             raise UserError(
                 f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
-                "they count from another moment"
+                "the two count time from different moments"
             ) from None
     return SequencePlan(recording, windows, to_labels(boxes, windows, is_exact=grid == "labels"), settings, spec)
 
 
 def check_faults(recording: Recording, num_events: int) -> None:
-    """Raise ValueError for faults that cannot be repaired in a recording of which `num_events` events were read."""
+    """Raise UserError for faults of a recording that cannot be repaired.
+
+    Args:
+        recording: The recording.
+        num_events: Number of its events that were read so far.
+    """
     if recording.format == "dat" and recording.faults.truncated_bytes:
         raise UserError(
-            f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last whole event; "
+            f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last complete event; "
             "copy it again"
         )
     if outside := recording.faults.out_of_frame:
@@ -121,14 +152,21 @@ def check_faults(recording: Recording, num_events: int) -> None:
 
 
 def check_label_times(recording: Recording, last_label_us: int, first_us: int, last_us: int) -> None:
-    """Raise ValueError if all boxes lie before the events of their recording, or some long after them."""
+    """Raise UserError if all labels lie before the events of their recording, or some long after them.
+
+    Args:
+        recording: The recording, for messages.
+        last_label_us: Time of the last label.
+        first_us: Time of the first event.
+        last_us: Time of the last event.
+    """
     if last_label_us < first_us:
         raise UserError(
             f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "
-            "they do not belong together, copy both again"
+            "they do not belong together; copy both again"
         )
     if last_label_us > last_us + _LATE_LABEL_US:
         raise UserError(
             f"{recording.path} has events until {last_us} us but labels until {last_label_us} us; "
-            "events are missing, copy it again"
+            "events are missing; copy it again"
         )

@@ -1,9 +1,9 @@
-"""Exponential sums of events per pixel and polarity: frames that depend on the events before a time, not on a window.
+"""Exponential sums of events per pixel and polarity: frames that depend on all events before a time, not on a window.
 
-With time constants tau[k], the sum of a pixel and polarity at time t is s[k](t) = sum of exp(-(t - t[i]) / tau[k]) over
-its events with t[i] < t (leaky integration, as in the time surfaces of Lagorce et al., 2017, where only the latest
-event counts). A frame stores 16 log2(1 + s) as uint8, straight between powers of two: 0 below s = 1/32, 16 for one
-event that is just over.
+With time constant tau[k], the sum of a pixel and polarity at time t is s[k](t) = sum of exp(-(t - t[i]) / tau[k]) over
+its events with t[i] < t. This is leaky integration; the time surfaces of Lagorce et al. (2017) use only the latest
+event. A frame stores 16 log2(1 + s) as uint8, interpolated linearly between powers of two: 0 for s below 1/32, and 16
+for a single event at its own time.
 """
 
 import math
@@ -16,40 +16,56 @@ from rvtssm.events.jit import jit
 
 LEVELS_PER_OCTAVE = 16
 _LONG_AGO_US = -(1 << 62)
-_LEAST = 1e-6  # sums below this become 0; a frame shows them as 0 from 1/32 on
-_FINE_BITS = 10  # of a time within an epoch: weights are products from two tables, which are small
+_LEAST = 1e-6  # smaller sums are set to 0; a frame shows 0 for all sums below 1/32 anyway
+_FINE_BITS = 10  # lower bits of a time within an epoch; a weight is the product of entries of two small tables
 
 Ints = npt.NDArray[np.int64]
 
 
 class Surfaces:
-    """Use this to keep the sums of a stream: `add` its events in order of time, `write` the frame of a later time.
+    """Use this to keep the sums of a stream: `add` its events in order of time, `write` a frame at a later time.
 
-    Time is cut into epochs of a fixed length per constant, from time 0 on. A sum is stored as it would be at the start
-    of the epoch of the latest event: then an event only adds its weight to one number, and the stored sums do not
-    depend on when frames are written or how the events are cut into calls, to the last bit.
+    For each time constant, time is divided into epochs of a fixed length, starting at time 0. A sum is stored with the
+    value it would have at the start of the epoch of the latest event. An event then only adds its weight to one number,
+    and the stored sums are identical to the last bit no matter when frames are written or how the events are split into
+    calls.
+
+    Args:
+        time_constants_us: K time constants.
+        num_pixels: Number of pixels of a frame.
     """
 
     def __init__(self, time_constants_us: tuple[int, ...], num_pixels: int) -> None:
         self._weights = _epoch_weights(time_constants_us)
         self._constants_us = np.array(time_constants_us, np.float64)
         self._sums = np.zeros((2 * len(time_constants_us), num_pixels), np.float32)  # channel = polarity * K + k
-        self._epochs = np.int64(_LONG_AGO_US) >> self._weights[0]  # each times its length is before all events
+        self._epochs = np.int64(_LONG_AGO_US) >> self._weights[0]  # before all events
         self.until_us: int = _LONG_AGO_US  # all events before this time have been added
 
     def add(self, cells: npt.NDArray[np.int32], times_us: Ints, until_us: int) -> None:
-        """Add events, cell = 2 * pixel + polarity, none before `until_us` of the last call; then set `until_us`."""
+        """Add events.
+
+        Args:
+            cells: (N,), 2 * pixel + polarity.
+            times_us: (N,), in order, none before the `until_us` of the last call.
+            until_us: All events before this time have been added after this call.
+        """
         _add(cells, times_us, self._constants_us, *self._weights, self._epochs, self._sums)
         self.until_us = until_us
 
     def write(self, time_us: int, frame: npt.NDArray[np.uint8]) -> None:
-        """Write the contiguous frame (2K, h, w) at a time that is not before the events added so far."""
+        """Write a frame.
+
+        Args:
+            time_us: The time of the frame, not before any event added so far.
+            frame: (2K, h, w), contiguous output.
+        """
         shifts, _, _ = self._weights
         factors = np.exp(((self._epochs << shifts) - time_us) / self._constants_us).astype(np.float32)
         _write_levels(self._sums, factors, frame.reshape(self._sums.shape))
 
     def state(self) -> tuple[npt.NDArray[np.float32], Ints]:
-        """Return copies of the stored sums, and of the epochs and `until_us`."""
+        """Return copies of the stored sums and of the times: the epochs, followed by `until_us`."""
         return self._sums.copy(), np.append(self._epochs, self.until_us)
 
     def load_state(self, sums: npt.NDArray[np.float32], times: Ints) -> None:
@@ -57,7 +73,7 @@ class Surfaces:
 
 
 def to_sums(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """Return the sums that the levels of a frame stand for."""
+    """Return the sums that the levels of a frame represent."""
     octaves = np.arange(256 // LEVELS_PER_OCTAVE + 1)
     sums: npt.NDArray[np.float64] = np.interp(frame, LEVELS_PER_OCTAVE * octaves, 2.0**octaves - 1)
     return sums
@@ -67,7 +83,7 @@ def to_sums(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 def _epoch_weights(
     time_constants_us: tuple[int, ...],
 ) -> tuple[Ints, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the binary logarithms of the epochs (K,), each 4 to 8 time constants long, and the two tables of weights.
+    """Return log2 of the epoch lengths (K,) and the two tables of weights. An epoch is 4 to 8 time constants long.
 
     An event `offset` us after the start of its epoch weighs coarse[k, offset >> 10] * fine[k, offset & 1023].
     """
@@ -98,7 +114,7 @@ def _add(cells, times, constants, shifts, coarse, fine, epochs, sums):  # type: 
 
 @jit
 def _add_within(cells, times, start, coarse, fine, k, sums):  # type: ignore[no-untyped-def]
-    """Add the events of one epoch that begins at `start` to the sums of constant k."""
+    """Add the events of the epoch that begins at `start` to the sums of time constant k."""
     num_pixels, flat = sums.shape[1], sums.reshape(-1)
     here, jump = np.uint64(k * num_pixels), np.uint64(sums.shape[0] // 2 * num_pixels)
     for i in range(np.uint64(len(times))):
@@ -116,10 +132,10 @@ def _decay(plane, factor):  # type: ignore[no-untyped-def]
 
 @jit
 def _write_levels(sums, factors, frame):  # type: ignore[no-untyped-def]
-    """Write levels: the exponent and the first 4 bits of the fraction of 1 + s, rounded, as one number."""
+    """Write levels: the exponent and the first 4 bits of the fraction of 1 + s, rounded, read as one integer."""
     for channel in range(len(sums)):
         factor = factors[channel % len(factors)]
         plane, levels = sums[channel], frame[channel]
         for i in range(len(plane)):
-            bits = np.float32(plane[i] * factor + np.float32(1)).view(np.int32) - np.int32(0x3F800000)  # of 1.0
+            bits = np.float32(plane[i] * factor + np.float32(1)).view(np.int32) - np.int32(0x3F800000)  # bits of 1.0
             levels[i] = np.uint8(min((bits + np.int32(1 << 18)) >> np.int32(19), np.int32(255)))

@@ -1,6 +1,6 @@
-"""Where raw recordings and prepared sequences lie: one folder per split, one name per recording.
+"""Find raw recordings and prepared sequences: one folder per split, one name per recording.
 
-A folder of an object store is given by its URL; the paths that are returned are those of its mirror on this machine.
+A folder of an object store is given by its URL. The returned paths then point to its mirror on this machine.
 """
 
 from collections.abc import Iterator
@@ -15,44 +15,62 @@ from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.remote.mirror import local_path
 from rvtssm.system.user_error import UserError
 
-# Files of cameras without a dataset's naming, besides the suffixes of the spec.
+# Suffixes of camera files that do not follow the dataset's naming, in addition to the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 RVT_FOLDER = "event_representations_v2"
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecording:
-    """One recording before preparation; `boxes_path` is None where there are no labels."""
+    """One recording before preparation. `boxes_path` is None if it has no labels."""
 
     name: str
     events_path: Path
     boxes_path: Path | None
 
     def read_boxes(self, spec: DatasetSpec) -> Boxes:
-        """Return its boxes as BOX_DTYPE ordered by time, from a file of any kind. Raise ValueError if there is none.
+        """Return the boxes of the recording in order of time, from a label file of any format.
 
-        Labels without a time get the time after the last event.
+        Labels without a time get the time just after the last event.
+
+        Args:
+            spec: The dataset.
+
+        Returns:
+            (N,) of BOX_DTYPE.
+
+        Raises:
+            UserError: The recording has no label file, or the file cannot be read.
         """
         if self.boxes_path is None:
             raise UserError(
                 f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); copy them, or prepare the "
-                "recording without, by labels=none"
+                "recording without labels (labels=none)"
             )
         end_us = None
         if self.boxes_path.suffix in (".txt", ".xml"):
             with closing(open_recording(self.events_path, spec.height, spec.width, spec.repair)) as recording:
-                end_us = recording.time_range_us[1] + 1  # windows are half-open: one that ends here holds all events
+                end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
         return read_label_file(self.boxes_path, spec, end_us)
 
 
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
-    """Return the recordings of a split, by name. Of several event files of one name the spec's first suffix wins.
+    """Return the recordings of a split, sorted by name.
 
-    A name is what stands before the suffix, from the folder of the split on. Raise ValueError without such a folder.
+    The name of a recording is its path inside the folder of the split, without the suffix. If several event files have
+    the same name, the suffix that comes first in the spec wins.
+
+    Args:
+        raw_dir: Folder or URL of the dataset.
+        split: train, val or test.
+        spec: The dataset.
+
+    Raises:
+        UserError: The folder of the split does not exist.
     """
     raw_dir = local_path(raw_dir)
     found: dict[str, RawRecording] = {}
-    claimed: set[Path] = set()  # `a_td.raw` ends in two suffixes, of which the longer stands first
+    claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
         for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
             if path in claimed or (path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None):
@@ -65,13 +83,19 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
 
 
 def find_event_files(folder: Path | str) -> list[Path]:
-    """Return the files in a folder, by name, whose suffix is that of a recording."""
+    """Return the files in a folder that have the suffix of a recording, sorted by name."""
     paths = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
     return sorted(path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy"))
 
 
 def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[Path]:
-    """Return the files of boxes of a split that belong to no recording, by name."""
+    """Return the label files of a split that belong to no recording, sorted by name.
+
+    Args:
+        raw_dir: Folder or URL of the dataset.
+        split: train, val or test.
+        spec: The dataset.
+    """
     raw_dir = local_path(raw_dir)
     names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
@@ -79,7 +103,12 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
-    """Return the prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT."""
+    """Return the prepared sequences in `prepared_dir/split`, sorted by name: our `.h5` files and folders prepared by
+    RVT.
+
+    Raises:
+        UserError: The folder does not exist.
+    """
     folder = local_path(prepared_dir) / split
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
@@ -90,7 +119,7 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
 def _matches(
     raw_dir: Path | str, sub_dir: str | None, split: str, spec: DatasetSpec, suffix: str
 ) -> Iterator[tuple[Path, str, str]]:
-    """Yield path, folder of its split, and name of every file of the split with this suffix."""
+    """Yield the path, the folder of the split and the name of every file of the split with this suffix."""
     root = Path(raw_dir) / (sub_dir or "")
     patterns = spec.split_sources.get(split, (f"{split}/*",))
     folders = {pattern.partition("/")[0] for pattern in patterns}

@@ -1,4 +1,4 @@
-"""The size of a sensor that a file does not say: that of the smallest usual sensor that contains all its events."""
+"""Guess the size of a sensor that a file does not state: the smallest common sensor that contains all its events."""
 
 from contextlib import closing
 from pathlib import Path
@@ -13,14 +13,20 @@ USUAL_SENSORS_HW = {
     "GenX320": (320, 320),
     "VGA": (480, 640),
     "720p": (720, 1280),
-}  # by their number of pixels
+}  # in order of their number of pixels
 
 
 def usual_sensor(path: Path | str) -> tuple[str, tuple[int, int]] | None:
-    """Return name, height and width of the sensor whose size is the likely one; None if the file says its own.
+    """Return the most likely sensor of a file.
 
-    The file is read to its end. Raise UnknownSensorSize if no usual sensor is large enough or there are no events, and
-    ValueError if the file cannot be read.
+    The whole file is read.
+
+    Returns:
+        Name, and height and width in pixels. None if the file states its size.
+
+    Raises:
+        UnknownSensorSize: No common sensor is large enough, or the file has no events.
+        UserError: The file cannot be read.
     """
     try:
         open_recording(path).close()

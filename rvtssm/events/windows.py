@@ -1,7 +1,7 @@
 """The time grid: where windows begin and end. Length and stride are independent.
 
-With a length of None (shrink) every window begins at the end of the one before, so that each event is in exactly one.
-With a number (slide) windows have that length at any stride.
+With length None (shrink), every window begins at the end of the previous one, so each event is in exactly one window.
+With a fixed length (slide), windows have that length at any stride.
 """
 
 import math
@@ -15,9 +15,9 @@ from rvtssm.records import Windows, WindowSettings
 from rvtssm.system.limits import check_at_least
 from rvtssm.system.user_error import UserError
 
-LATE_US = 10_000  # of a live stream; events that are later than this behind others mean that the clock has jumped
-LONGEST_SILENCE_US = 600_000_000  # of a live stream; each empty window is computed, so a longer gap takes very long
-_MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a grid that is longer comes from a damaged time
+LATE_US = 10_000  # in a live stream, a larger step back in time means that the clock has jumped
+LONGEST_SILENCE_US = 600_000_000  # longest gap in a live stream; every empty window in it is computed
+_MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a longer grid comes from a damaged time
 _USUAL = WindowSettings()
 
 
@@ -25,18 +25,18 @@ _USUAL = WindowSettings()
 class WindowsConfig:
     """How events become frames: the section `windows` of the configuration."""
 
-    stride_ms: float = _USUAL.stride_us / 1000  # distance of window ends
-    window_ms: float | None = None  # null: as long as the distance (shrink); a number: always that long (slide)
+    stride_ms: float = _USUAL.stride_us / 1000  # time between window ends
+    window_ms: float | None = None  # length of a window; null: as long as the stride (shrink); a number: fixed (slide)
     num_bins: int = _USUAL.num_bins  # time bins of a window, for each polarity
-    count_cutoff: int = _USUAL.count_cutoff  # the highest count of a cell; more events leave it there
-    convention: str = _USUAL.convention  # or rvt, which reproduces the files of RVT
-    representation: str = _USUAL.representation  # what a window becomes; or another of events/representations.py
-    time_constants_ms: list[float] = field(  # of representation=surfaces, which uses no bins
+    count_cutoff: int = _USUAL.count_cutoff  # counts per pixel, bin and polarity saturate here
+    convention: str = _USUAL.convention  # exact, or rvt to reproduce the files of RVT
+    representation: str = _USUAL.representation  # histogram, voxel_grid, event_stack or surfaces
+    time_constants_ms: list[float] = field(  # only for representation=surfaces, which has no bins
         default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us]
     )
 
     def __post_init__(self) -> None:
-        check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # a microsecond
+        check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond
         if not all(map(math.isfinite, self.time_constants_ms)):
             raise UserError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
         try:
@@ -46,7 +46,9 @@ class WindowsConfig:
 
     @property
     def settings(self) -> WindowSettings:
-        """The same in microseconds. RVT's windows always have a length, by default that of the stride."""
+        """The same settings in microseconds. Under convention `rvt` a window always has a fixed length, by default the
+        stride.
+        """
         stride_us = round(self.stride_ms * 1000)
         length_us = None if self.window_ms is None else round(self.window_ms * 1000)
         if length_us is None and self.convention == "rvt":
@@ -64,15 +66,16 @@ class WindowsConfig:
 
 @dataclass(frozen=True, slots=True)
 class FreeGrid:
-    """Windows at the stride of `settings` from the first event on, edges rounded to the microsecond, without an end."""
+    """Windows at a fixed stride from the first event on, without an end. Edges are rounded to the microsecond."""
 
-    first_us: int
+    first_us: int  # time of the first event
     settings: WindowSettings
 
     def ends_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the ends of the windows [start, stop), counted from 0; window -1 ends at the first event.
+        """Return the ends of the windows [start, stop), counted from 0. Window -1 ends at the first event.
 
-        Raise ValueError for more than a recording can have.
+        Raises:
+            UserError: There are more windows than a recording can have.
         """
         stride_us = self.settings.stride_us
         _check_span(round(self.first_us + start * stride_us), round(self.first_us + stop * stride_us), stride_us)
@@ -95,26 +98,41 @@ class FreeGrid:
         return count + int(self.ends_us(count, count + 1)[0] <= time_us)  # its end may have been rounded down
 
     def num_until(self, last_us: int) -> int:
-        """Return how many windows a recording with this last event has; the last one may end after it.
+        """Return how many windows a recording has whose last event is at `last_us`. The last window may end later.
 
-        Raise ValueError for more than a recording can have.
+        Raises:
+            UserError: There are more windows than a recording can have.
         """
         _check_span(self.first_us, last_us, self.settings.stride_us)
         return self.num_ended(last_us) + 1
 
 
 def free_grid(first_us: int, last_us: int, settings: WindowSettings) -> Windows:
-    """Return the windows of a `FreeGrid` from the first to the last event of a recording."""
+    """Return the windows of a recording on the free grid.
+
+    Args:
+        first_us: Time of the first event.
+        last_us: Time of the last event.
+        settings: Stride and length of the windows.
+    """
     grid = FreeGrid(first_us, settings)
     return grid.windows(0, grid.num_until(last_us))
 
 
 def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: WindowSettings) -> Windows:
-    """Return windows of which one ends at every label time.
+    """Return a grid on which a window ends at every label time.
 
-    Between two label times the ends are spread evenly, in the number that comes nearest the stride. Before the first
-    they go back by the stride as long as a window begins at or after `start_us`. The last label ends the grid. Raise
-    ValueError without label times, and for more windows than a recording can have.
+    The interval between two label times is divided into equal steps, as close to the stride as possible. Before the
+    first label, windows go back at the stride as long as they begin at or after `start_us`. The grid ends at the last
+    label.
+
+    Args:
+        label_times_us: (N,), in any order.
+        start_us: The earliest start of a window.
+        settings: Stride and length of the windows.
+
+    Raises:
+        UserError: There are no label times, or more windows than a recording can have.
     """
     times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):
@@ -125,7 +143,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     parts = [np.rint(times[0] - stride_us * np.arange(num_before, -1, -1)).astype(np.int64)]
     for left, right in pairwise(times):
         num_steps = max(1, round((right - left) / stride_us))
-        # Rounded down as RVT does, so that its files can be reproduced.
+        # Rounded down as in RVT, so that its files can be reproduced.
         parts.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
     ends = np.concatenate(parts)
     ends = np.insert(ends, 0, ends[0] - round(stride_us))
@@ -135,13 +153,15 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
 def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
     if (last_us - first_us) / stride_us > _MOST_WINDOWS:
         raise UserError(
-            f"times reach from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
+            f"times range from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
             f"{stride_us:g} us; a time in the file is damaged, or the stride is too short"
         )
 
 
 def _bounds_us(ends_us: npt.NDArray[np.int64], length_us: int | None) -> npt.NDArray[np.int64]:
-    """Return the bounds (N, 2) of windows whose ends follow ends_us[0]; without a length they begin at the last end."""
+    """Return the bounds (N, 2) of the windows that end at ends_us[1:]; without a length, each begins at the previous
+    end.
+    """
     starts_us = ends_us[:-1] if length_us is None else ends_us[1:] - length_us
     return np.stack([starts_us, ends_us[1:]], axis=1)
 
@@ -149,7 +169,9 @@ def _bounds_us(ends_us: npt.NDArray[np.int64], length_us: int | None) -> npt.NDA
 def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | None:
     """Return the index of the first time that is more than LONGEST_SILENCE_US after the time before it, or None.
 
-    `times_us` (N,) is sorted. `before_us` is the time before the first of them, None if there was none.
+    Args:
+        before_us: The time before the first one; None if there was none.
+        times_us: (N,), sorted.
     """
     if not len(times_us):
         return None

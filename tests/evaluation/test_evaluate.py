@@ -443,8 +443,8 @@ def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["latency_ms=5"], "concerns streaming; set evaluation.streaming=true"),
-        (["label_hz=100"], "makes labels between window ends"),
+        (["latency_ms=5"], "only applies to streaming; set evaluation.streaming=true"),
+        (["label_hz=100"], "creates labels between window ends"),
         (["label_hz=100", "grid=free"], "the labels of the test split have no track_id"),
         (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
         (["streaming=true", "latency_from=nothing.json"], "tells no latency of custom s5"),

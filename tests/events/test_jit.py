@@ -29,6 +29,6 @@ def test_compiling_is_logged_once_and_counted(compilations, caplog, monkeypatch)
         (say_total,) = (function for function in at_exit if function == compilations.log_total)
         say_total()
     ours = [record.getMessage() for record in caplog.records]
-    assert ours[0] == "compiling loops for this machine, once"
+    assert ours[0] == "compiling loops for this machine; this happens once"
     assert ours[-1].startswith(f"compiled {compilations.num_functions} loops in ")
     assert compilations.num_functions == 4 and compilations.seconds > 0

@@ -111,7 +111,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
         ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
         ({"count_cutoff": 0}, "count_cutoff=0"),
         ({"num_bins": 0}, "num_bins=0"),
-        ({"time_constants_ms": []}, "windows: time constants of"),
+        ({"time_constants_ms": []}, "windows: the time constants are"),
         ({"time_constants_ms": [0.1]}, "each between 200 and 10000000 us"),
         ({"time_constants_ms": [float("nan")]}, "windows.time_constants_ms"),
     ],

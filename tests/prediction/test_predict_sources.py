@@ -539,7 +539,7 @@ def cut(path, num_bytes):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("truncated", lambda path: cut(path, -3), "is truncated: 5 bytes follow the last whole event"),
+        ("truncated", lambda path: cut(path, -3), "is truncated: 5 bytes follow the last complete event"),
         ("cut header", lambda path: cut(path, 20), "header"),
         ("empty", lambda path: cut(path, 0), "is empty"),
         ("another format", lambda path: path.write_bytes(b"\x00\x01 hello" * 9), "no reader knows"),

@@ -237,7 +237,7 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda events: {"p": events.p - np.uint8(1)}, "polarity is 255, and has to be 0 or 1; make -1 a 0"),
+        (lambda events: {"p": events.p - np.uint8(1)}, "polarity is 255, but must be 0 or 1; replace -1 with 0"),
         (lambda events: {"t": events.t[::-1].copy()}, "events must come in order of time; sort them"),
         (lambda events: {"x": events.x + np.uint16(64)}, "outside 64x48"),
     ],
