@@ -1,12 +1,12 @@
-"""The recurrence: temporal layers over sequences (L, N, D) with explicit state, at any rate.
+"""Temporal layers: recurrences over sequences (L, N, D) with explicit state, at any rate.
 
     from rvtssm.ssm import S5
 
     layer = S5(dim=32)
-    y, state = layer(x)  # x (L, N, 32): steps, sequences, features; the state is zero before the first step
-    y, state = layer(more, state, 0.1)  # goes on from there with steps a tenth as long
+    y, state = layer(x)  # x (L, N, 32): steps, sequences, features; without a state the layer starts from zeros
+    y, state = layer(more, state, 0.1)  # continues from there, with steps a tenth as long
 
-Names are imported when they are first used, because the settings must not need torch.
+A layer is imported when its name is first used, so that reading the settings does not import torch.
 """
 
 from importlib import import_module

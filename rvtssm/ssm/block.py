@@ -1,4 +1,4 @@
-"""The blocks around a state-space layer: input norm, feature mixing, residual path."""
+"""The blocks that surround a state-space layer with input norm, feature mixing and a residual path."""
 
 import copy
 from abc import abstractmethod
@@ -18,7 +18,7 @@ from rvtssm.system.user_error import UserError
 class _Block(TemporalLayer):
     """A temporal layer, `ssm`, with pointwise operations around it.
 
-    State, spectrum, kernel and norm are those of `ssm`.
+    The block adds no state: its state, spectrum, kernel and H2 norm are the ones of `ssm`.
     """
 
     norm: nn.LayerNorm
@@ -35,7 +35,7 @@ class _Block(TemporalLayer):
         return self.ssm.prepare(step_scale)
 
     def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """Run L steps: x (L, N, D), state -> y (L, N, D), the state after step L. See `TemporalLayer.forward`."""
+        """Run L steps. See `TemporalLayer.forward`."""
         entering = self._enter(x)
         y, after = self.ssm(entering, state, step_scale)
         return self._leave(x, entering, y), after
@@ -64,14 +64,18 @@ class _Block(TemporalLayer):
 
     @abstractmethod
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
-        """Return the output of the block, from its input `x` and the input and output of `ssm`."""
+        """Return the output of the block, given its input `x` and the input and the output of `ssm`."""
 
 
 class SSMBlock(_Block):
     """The block of the released S5-ViT: norm, layer, GELU, residual, norm, gated feed-forward, residual.
 
-    Both residuals start after their norm, not before it, and the feed-forward part has no bias: this is how the
-    released weights were trained.
+    Both residual paths branch off after the norm, not before it, and the feed-forward part has no bias, because the
+    released weights were trained this way.
+
+    Args:
+        ssm: The state-space layer inside the block.
+        dim: Number of features D.
     """
 
     def __init__(self, ssm: TemporalLayer, dim: int) -> None:
@@ -94,7 +98,11 @@ class SSMBlock(_Block):
 class GLUBlock(_Block):
     """The block around S4 and S4D: norm, layer, GELU, a linear layer with a gated linear unit, residual.
 
-    The norm has no weights, because with them the detector would not have the published number of parameters.
+    The norm has no weights; with weights, the detector would not have the published number of parameters.
+
+    Args:
+        ssm: The state-space layer inside the block.
+        dim: Number of features D.
     """
 
     def __init__(self, ssm: TemporalLayer, dim: int) -> None:
@@ -107,7 +115,12 @@ class GLUBlock(_Block):
 
 
 class GatedBlock(_Block):
-    """The block of S7: norm, layer, y * sigmoid(W gelu(y)), residual."""
+    """The block of the S7 paper: norm, layer, y * sigmoid(W gelu(y)), residual.
+
+    Args:
+        ssm: The state-space layer inside the block.
+        dim: Number of features D.
+    """
 
     def __init__(self, ssm: TemporalLayer, dim: int) -> None:
         super().__init__(ssm)
@@ -128,7 +141,16 @@ _BLOCKS: dict[str, type[SSMBlock] | type[GatedBlock]] = {"feed_forward": SSMBloc
 
 
 def in_block(ssm: TemporalLayer, dim: int, config: TemporalConfig) -> SSMBlock | GatedBlock:
-    """Return the layer as the detector uses it: inside the block `temporal.block`."""
+    """Wrap a state-space layer in the block that `temporal.block` names, which is how the detector uses it.
+
+    Args:
+        ssm: The state-space layer.
+        dim: Number of features D.
+        config: Settings of the layer.
+
+    Raises:
+        UserError: If the settings were made for a layer without a choice of block.
+    """
     if config.block is None:
         raise UserError(
             f"{type(ssm).__name__} got the settings of {config.name}; give it TemporalConfig(name={ssm.name!r})"

@@ -1,7 +1,12 @@
-"""From continuous modes to one step of a recurrence, x[l] = decay * x[l-1] + gain * (B u)[l], for diagonal A.
+"""Discretisation: from continuous modes to x[l] = decay * x[l-1] + gain * (B u)[l], for a diagonal state matrix.
 
-Every method takes lambda (P,) complex, the training step dt (P,) and the step scale r (a number, or a tensor that
-broadcasts against (P,) from the left). It returns decay and gain, complex, of the broadcast shape or (P,).
+The four rules in `DISCRETIZATIONS` share their arguments:
+
+- `lambda_` (P,) complex: the continuous modes.
+- `dt` (P,): the training step of each mode.
+- `step_scale`: the step relative to training, a number or a tensor that broadcasts against (P,) from the left.
+
+Each returns decay and gain, both complex. They have the broadcast shape, or (P,) where they do not depend on the scale.
 """
 
 from collections.abc import Callable
@@ -22,9 +27,9 @@ def expm1(z: Tensor) -> Tensor:
 
 
 def phi1(z: Tensor) -> Tensor:
-    """Return expm1(z) / z for complex z, 1 at 0. Value and gradient are exact to rounding everywhere."""
+    """Return expm1(z) / z for complex z, and 1 at z = 0. Value and gradient are accurate to rounding everywhere."""
     is_small = z.abs() < _SERIES_RADIUS
-    # Each branch gets only arguments that it can handle, because torch.where passes NaN through in the backward.
+    # Each branch gets only arguments that it can handle, because torch.where propagates NaN in the backward pass.
     small = torch.where(is_small, z, torch.zeros_like(z))
     large = torch.where(is_small, torch.ones_like(z), z)
     series = torch.ones_like(small)
@@ -34,14 +39,14 @@ def phi1(z: Tensor) -> Tensor:
 
 
 def zoh(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Zero-order hold: exact for an input that is constant during a step."""
+    """Zero-order hold, which is exact for an input that is constant during each step."""
     step = dt * step_scale
     z = lambda_ * step
     return torch.exp(z), step * phi1(z)
 
 
 class _Held(torch.autograd.Function):
-    """(lambda, step) -> exp(lambda step) and expm1(lambda step) / lambda, with few passes over memory."""
+    """Compute exp(lambda step) and expm1(lambda step) / lambda from (lambda, step), in few passes over memory."""
 
     @staticmethod
     def forward(ctx: Any, lambda_: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,22 +68,23 @@ class _Held(torch.autograd.Function):
 
 
 def zoh_of_many_steps(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """`zoh` in a tenth of the time, for steps that follow the input; lambda must not be 0.
+    """Do the same as `zoh` in about a tenth of the time, for steps that depend on the input. No lambda may be 0.
 
-    The share of the gain in the gradient of lambda loses digits where |lambda step| is small, and is small there.
+    Where |lambda step| is small, the gradient of lambda loses digits in the part that comes from the gain; that part is
+    itself small there.
     """
     decay, gain = cast(tuple[Tensor, Tensor], _Held.apply(lambda_, dt * step_scale))
     return decay, gain
 
 
 def bilinear(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Tustin's rule, the choice of the released weights: stable, but it warps fast modes, most at long steps.
+    """Tustin's rule, which the released weights use. It is stable, but it warps fast modes, most of all at long steps.
 
     A finer step therefore gives a different state. For a lightly damped mode (Re = -0.05 Im) and an input held for 21
     steps, one step and ten steps of a tenth differ by up to 0.1 % of the largest state at 0.1 rad per step, 2 % at 0.3,
     29 % at 1 and 54 % at half the Nyquist rate; `zoh` has no such error. In new layers of 64 features, with an input
-    drawn anew at every training step, the states differ by 0.8 (s5), 1.1 (s4d) and 1.3 (s4) of their norm, and the
-    outputs without D by 0.7 (s5) and 1.0 (s4d), or 0.3 and 0.6 with the bandlimit of 0.5.
+    drawn anew at every training step, the states differ by 0.8 (s5), 1.1 (s4d) and 1.3 (s4) times their norm. The
+    outputs without D differ by 0.7 (s5) and 1.0 (s4d), or by 0.3 and 0.6 with a bandlimit of 0.5.
     """
     step = dt * step_scale
     half = lambda_ * (step / 2)
@@ -87,12 +93,15 @@ def bilinear(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[T
 
 
 def dirac(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The input is an impulse at the end of the step (Schoene et al. 2024): it enters at full weight."""
+    """Treat the input as an impulse at the end of the step (Schoene et al. 2024), which enters at full weight."""
     return torch.exp(lambda_ * (dt * step_scale)), torch.ones_like(lambda_)
 
 
 def asynchronous(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The input is an impulse that weighs as much as one held training step, for any step length (ibid.)."""
+    """Treat the input as an impulse that weighs as much as one held training step, however long the step is.
+
+    Source: Schoene et al. 2024.
+    """
     return torch.exp(lambda_ * (dt * step_scale)), dt * phi1(lambda_ * dt)
 
 

@@ -1,8 +1,9 @@
-"""Steps that follow the input, held and scanned in one operator: its CPU kernels make one pass over memory each.
+"""Zero-order hold and scan in one CPU operator, for steps that depend on the input.
 
-It computes what `discretize.zoh` and `scan` compute one after the other, for modes that differ at every step of every
-sequence. Then the discretisation, not the recurrence, moves most of the memory: with four complex arrays forward and
-eight backward in place of two, it took a third of a training step.
+The result is what `discretize.zoh` followed by `scan` computes, for modes that differ at every step of every sequence.
+In that case the discretisation moves more memory than the recurrence: as separate operators it needs four complex
+arrays in the forward pass and eight in the backward pass instead of two, and it took a third of a training step. Here
+each kernel makes a single pass over memory.
 """
 
 from typing import Any
@@ -20,18 +21,21 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     """Run x[l] = exp(lambda step[l]) x[l-1] + (exp(lambda step[l]) - 1) / lambda drive[l] on the CPU.
 
     Args:
-        lambda_: (P,) complex, not 0.
-        step: (L, N, P) real, the step of every mode at every time.
-        drive: (L, N, P) complex, B u.
-        state: (N, P) complex.
+        lambda_: Continuous modes (P,), complex and not 0.
+        step: Length of every step, for each sequence and mode, (L, N, P) real.
+        drive: The projected input B u, (L, N, P) complex.
+        state: State before the first step, (N, P) complex.
 
     Returns:
-        All states (L, N, P) and the last one (N, P). Raises a ValueError if the shapes do not fit.
+        All states (L, N, P) and the last one (N, P).
+
+    Raises:
+        UserError: If the shapes do not fit together or an array is empty.
     """
     if drive.ndim != 3 or drive.numel() == 0 or step.shape != drive.shape or lambda_.ndim != 1:
         raise UserError(
-            f"lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; needed are (P,) "
-            "and twice (L, N, P), none of them empty: time comes first"
+            f"got lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; lambda must "
+            "be (P,), step and drive (L, N, P): time comes first, and none of them may be empty"
         )
     check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     before = torch.view_as_real(state)
@@ -41,7 +45,10 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
 
 @torch.library.custom_op("rvtssm::held_scan", mutates_args=())
 def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return states, the last one, and decay and gain (L, N, 2, P) for the gradient; pairs of numbers come last."""
+    """Return all states, the last state, and decay and gain (L, N, 2, P) for the gradient.
+
+    `lambda_`, `drive` and `state` hold pairs of real and imaginary part in a last axis of size 2.
+    """
     half = lambda_[:, 1] * (step / 2)
     size, sine, cosine = torch.expm1(lambda_[:, 0] * step), half.sin(), half.cos()
     plain = torch.contiguous_format
@@ -141,7 +148,7 @@ def _backward(
     of_drive: Any,
     carried: Any,
 ) -> None:
-    """Write all gradients; `carried` is the gradient of the last state and becomes that of the state before."""
+    """Write all gradients. `carried`, the gradient of the last state, is overwritten by the gradient of `before`."""
     num_steps, num_sequences, num_modes = dt.shape
     l_real, l_imag = lambda_[:, 0].copy(), lambda_[:, 1].copy()
     squared = l_real * l_real + l_imag * l_imag
@@ -150,7 +157,7 @@ def _backward(
         previous = states[step - 1] if step > 0 else before
         for n in range(num_sequences):
             for p in range(num_modes):
-                # v is the gradient of this state, a its decay and g the gain of its drive u
+                # v: gradient of this state; x: previous state; a: decay; g: gain; u: drive
                 v_real = of_states[step, n, p, 0] + carried[n, p, 0]
                 v_imag = of_states[step, n, p, 1] + carried[n, p, 1]
                 x_real, x_imag = previous[n, p, 0], previous[n, p, 1]

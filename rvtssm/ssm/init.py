@@ -1,7 +1,7 @@
 """Initial values of the state-space layers: HiPPO-LegS, two simpler sets of modes, matrices and steps.
 
-The normal part of HiPPO-LegS is that of Gu et al. 2022 (S4) and Smith et al. 2023 (S5); `inv` and `lin` are the
-closed forms of Gu et al. 2022 (S4D). Everything is computed in float64.
+HiPPO-LegS is split into a normal and a low-rank part as in Gu et al. 2022 (S4) and Smith et al. 2023 (S5). The closed
+forms `inv` and `lin` are from Gu et al. 2022 (S4D). Modes are computed in float64.
 """
 
 import math
@@ -18,17 +18,23 @@ Modes = tuple[np.ndarray, np.ndarray]
 
 
 def hippo_legs(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return HiPPO-LegS of that size as normal plus low rank, in the basis that makes the normal part diagonal.
+    """Return HiPPO-LegS as a normal plus a low-rank matrix, in the basis that diagonalises the normal part.
 
-    The state matrix is V (diag(lambda) - P P^H) V^H and the input vector V B. The result is lambda (N,), P (N,), B (N,)
-    and V (N, N), complex128, in the order of Im(lambda). The phase of an eigenvector is arbitrary.
+    The state matrix is V (diag(lambda) - P P^H) V^H and the input vector is V B.
+
+    Args:
+        size: Number of modes N.
+
+    Returns:
+        lambda (N,), P (N,), B (N,) and V (N, N), all complex128, sorted by Im(lambda). The phase of an eigenvector is
+            arbitrary.
     """
     n = np.arange(size)
     low_rank = np.sqrt(n + 0.5)
     root = np.sqrt(2 * n + 1.0)
     state_matrix = -(np.tril(np.outer(root, root)) - np.diag(n))
     normal = state_matrix + np.outer(low_rank, low_rank)
-    # The normal part is -1/2 plus a skew-symmetric matrix, so a Hermitian solver finds an orthonormal V.
+    # The normal part is -1/2 times the identity plus a skew-symmetric matrix, so `eigh` gives an orthonormal V.
     imag, v = np.linalg.eigh(-1j * (normal - np.diag(np.diag(normal))))
     return -0.5 + 1j * imag, v.conj().T @ low_rank, v.conj().T @ root, v
 
@@ -39,7 +45,7 @@ def _legs(size: int) -> Modes:
 
 
 def _paired(positive: np.ndarray, size: int) -> Modes:
-    """Complete modes with Im > 0 by their conjugates; V turns such pairs into real coordinates."""
+    """Add the conjugates to modes with Im > 0. V maps each conjugate pair to two real coordinates."""
     half = size // 2
     lambda_ = np.concatenate([positive[::-1].conj(), positive])
     v = np.zeros((size, size), np.complex128)
@@ -62,25 +68,39 @@ INITIAL_MODES: dict[str, Callable[[int], Modes]] = {"legs": _legs, "inv": _inv, 
 
 
 def wants_shapes_only() -> bool:
-    """Return whether a layer is built on the meta device, where modes, which take long to compute, would be lost.
+    """Return whether layers are being built on the meta device, which keeps shapes but no values.
 
-    Random numbers and products are left out as well, since PyTorch loads its compiler to give their shapes.
+    Layers then skip their initial modes, which take long to compute, and also random numbers and products, because
+    PyTorch would load its compiler to find the shapes of these.
     """
     return torch.get_default_device().type == "meta"
 
 
 def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the modes of `num_blocks` equal blocks: lambda (P,) and V (size, P), complex128, V V^H = 1 if P = size.
+    """Return the modes of `num_blocks` equal blocks on the diagonal of a state matrix.
 
-    With `half`, only the mode with Im >= 0 of each conjugate pair is kept, P = size / 2.
+    Args:
+        name: A key of `INITIAL_MODES`.
+        size: Number of modes S in all blocks together.
+        num_blocks: Number of equal blocks.
+        half: Keep only the mode with Im >= 0 of each conjugate pair, so that P = S / 2; otherwise P = S.
+
+    Returns:
+        lambda (P,) and V (S, P), both complex128; V V^H is the identity if P = S.
+
+    Raises:
+        UserError: If the name is unknown, if `size` cannot be divided into `num_blocks`, or if the modes of a block
+            cannot be paired.
     """
     check_choice("temporal.init", name, INITIAL_MODES)
     if size < 1 or num_blocks < 1 or size % num_blocks:
-        raise UserError(f"temporal.state_size={size} cannot be cut into temporal.num_blocks={num_blocks} equal blocks")
+        raise UserError(
+            f"temporal.state_size={size} cannot be divided into temporal.num_blocks={num_blocks} equal blocks"
+        )
     block = size // num_blocks
     if block % 2 and (half or name != "legs"):
         raise UserError(
-            f"a HiPPO block of {block} modes has no conjugate for each; "
+            f"a HiPPO block of {block} modes cannot be split into conjugate pairs; "
             f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks"
         )
     if wants_shapes_only():
@@ -94,14 +114,31 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
 
 
 def initial_b(v: Tensor, dim: int) -> Tensor:
-    """Return V^H B for a real random B with entries of variance 1 / dim: v (S, P) -> (P, dim), complex."""
+    """Return V^H B for a random real B whose entries have variance 1 / dim.
+
+    Args:
+        v: The basis of the modes, (S, P) complex.
+        dim: Number of features D.
+
+    Returns:
+        The input matrix, (P, D) complex.
+    """
     if wants_shapes_only():
         return torch.empty(v.shape[1], dim, dtype=v.dtype)
     return v.mH @ truncated_normal(len(v), dim, std=dim**-0.5).to(v.dtype)
 
 
 def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
-    """Return C V for a random C with entries of variance 1 / S, real or in both parts: v (S, P) -> (dim, P)."""
+    """Return C V for a random C whose real parts, and imaginary parts if it is complex, have variance 1 / S.
+
+    Args:
+        v: The basis of the modes, (S, P) complex.
+        dim: Number of features D.
+        is_real: Whether C is real.
+
+    Returns:
+        The output matrix, (D, P) complex.
+    """
     if wants_shapes_only():
         return torch.empty(dim, v.shape[1], dtype=v.dtype)
     real, imag = truncated_normal(2, dim, len(v), std=len(v) ** -0.5)
@@ -109,16 +146,28 @@ def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
 
 
 def to_pairs(values: Tensor) -> Tensor:
-    """Write complex128 (...) as float32 (..., 2), the form in which parameters are stored."""
+    """Convert complex128 (...) to float32 pairs (..., 2), the form in which parameters are stored.
+
+    Args:
+        values: Complex numbers of any shape.
+    """
     return torch.view_as_real(values.resolve_conj()).float()
 
 
 def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
-    """Return V^H B of HiPPO-LegS blocks, with magnitudes cut at `largest`: v (S, P) -> (P,) complex.
+    """Return the input vector V^H B of HiPPO-LegS blocks, with magnitudes clipped.
 
-    The largest of 32 entries is 3 times the next, 30 times the median and 70 times the smallest. Without the low-rank
-    part that balances it, it would dominate the output. The reference cuts the imaginary part, which is almost all of
-    the entry.
+    For 32 modes, the largest entry is 3 times the next, 30 times the median and 70 times the smallest. In HiPPO-LegS
+    the low-rank part balances it; without that part it would dominate the output. The reference code clips the
+    imaginary part only, which is almost all of the entry.
+
+    Args:
+        v: The basis of the modes, (S, P) complex.
+        num_blocks: Number of equal blocks in V.
+        largest: Magnitude at which entries are clipped.
+
+    Returns:
+        The vector, (P,) complex.
     """
     root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
     b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v)
@@ -126,23 +175,40 @@ def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
 
 
 def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
-    """Draw logarithms of steps (P,), float64, uniformly between log dt_min and log dt_max."""
+    """Draw logarithms of training steps, uniform between log dt_min and log dt_max.
+
+    Args:
+        num_modes: Number of steps P.
+        dt_min: Smallest step.
+        dt_max: Largest step.
+
+    Returns:
+        The logarithms, (P,) float64.
+    """
     return torch.empty(num_modes, dtype=torch.float64).uniform_(math.log(dt_min), math.log(dt_max))
 
 
 def normal(size: int) -> Tensor:
-    """Draw standard normal numbers (size,), float32."""
+    """Draw `size` standard normal numbers, (size,) float32."""
     return torch.empty(size) if wants_shapes_only() else torch.randn(size)
 
 
 def truncated_normal(*shape: int, std: float) -> Tensor:
-    """Draw normal numbers cut at two of their standard deviations, scaled so that their own is `std`; float64."""
-    raw = std / 0.87962566103423978  # the standard deviation of a unit normal cut at -2 and 2
+    """Draw normal numbers truncated at two standard deviations, rescaled so that their standard deviation is `std`.
+
+    Args:
+        *shape: Shape of the result.
+        std: Standard deviation of the result.
+
+    Returns:
+        The numbers, float64.
+    """
+    raw = std / 0.87962566103423978  # the standard deviation of a unit normal truncated at -2 and 2
     return torch.nn.init.trunc_normal_(torch.empty(*shape, dtype=torch.float64), std=raw, a=-2 * raw, b=2 * raw)
 
 
 def linear_from(weight: Tensor, bias: Tensor) -> torch.nn.Linear:
-    """Return a linear layer with these initial values."""
+    """Return a linear layer with the given initial weight (out, in) and bias (out,)."""
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():
         layer.weight.copy_(weight)

@@ -1,4 +1,4 @@
-"""The contract that every temporal layer keeps, its configuration, and the meaning of a step scale."""
+"""The contract of temporal layers, and the meaning of a step scale."""
 
 from __future__ import annotations
 
@@ -23,41 +23,63 @@ OMEGA_MAX = 10 * math.pi  # the Nyquist rate of a step ten times shorter
 class TemporalLayer(nn.Module, ABC):
     """The contract of all temporal layers. A new layer defines `init_state` and `forward`; the rest has defaults.
 
-    Time is the first axis. State goes in and comes out; a layer stores none.
+    Time is the first axis. A layer holds no state: the caller passes the state in and gets the next one back.
     """
 
-    name: ClassVar[str] = ""  # in TEMPORAL_LAYERS, of the layer itself, not of the block around it
-    is_causal: bool = True  # False: an output depends on later inputs of its chunk, so there is no single step
+    name: ClassVar[str] = ""  # key in TEMPORAL_LAYERS; set on the layer itself, not on the block around it
+    is_causal: bool = True  # False: an output depends on later inputs of its chunk, so the layer has no single step
     takes_grid: bool = False  # True: `forward` needs grid=(H, W), and the sequences are the pixels of frames
 
     @abstractmethod
     def init_state(self, num_sequences: int) -> State:
-        """Return the state before any input: zeros (N, *state_shape), with device and precision of the parameters."""
+        """Return the zero state for `num_sequences` sequences.
+
+        Args:
+            num_sequences: Number of sequences N.
+
+        Returns:
+            Zeros (N, *state_shape) or a tuple of them, with the device and precision of the parameters.
+        """
 
     def prepare(self, step_scale: StepScale = 1.0) -> Any:
         """Compute everything that depends only on the parameters and the step scale.
 
-        A stream calls this once, without gradient, and passes the result in place of the step scale for as long as
-        both stay the same. With one step per call this is most of the work.
+        A stream calls this once, without gradients, and passes the result to `forward` in place of the step scale until
+        the parameters or the step scale change. With one step per call, this is most of the work.
+
+        Args:
+            step_scale: As in `forward`.
         """
         return step_scale
 
     @abstractmethod
     def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """Run L steps: x (L, N, D), state (N, *state_shape) -> y (L, N, D) and the state after step L.
+        """Run L steps.
 
-        `state` is what `init_state` or an earlier call returned; None is the zero state. Layers raise a UserError if x
-        or the state has other sizes, or is of another type or on another device than the layer.
+        Args:
+            x: Inputs (L, N, D): steps, sequences, features.
+            state: A result of `init_state` or of an earlier call, (N, *state_shape); None means the zero state.
+            step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz. It is a number; a
+                tensor (G,) with one value per group of N / G consecutive sequences (for the pixels of B streams, G =
+                B); a tensor (L, G) with one value per step and group; or a result of `prepare`.
 
-        `step_scale` is the step relative to training: 0.1 for 200 Hz after training at 20 Hz. It is a number; or a
-        tensor (G,), one value per group of N / G consecutive sequences (G = B for the pixels of B streams); or a
-        tensor (L, G), one value per step and group; or the result of `prepare`.
+        Returns:
+            The outputs (L, N, D) and the state after step L.
+
+        Raises:
+            UserError: If x or the state has the wrong size or dtype, or is on another device than the layer.
         """
 
     def forward_without_memory(self, x: Tensor, step_scale: Any = 1.0, **where: Any) -> Tensor:
-        """Run every step from the zero state: x (L, N, D) -> y (L, N, D).
+        """Run every step from the zero state, as L * N sequences of one step.
 
-        `step_scale` is as in `forward`, or was prepared for a number. This runs L * N sequences of one step.
+        Args:
+            x: Inputs (L, N, D).
+            step_scale: As in `forward`. A result of `prepare` must have been prepared for a number.
+            **where: Passed on to `forward`, such as `grid`.
+
+        Returns:
+            The outputs (L, N, D).
         """
         check_input(x, x.shape[-1], x)
         num_steps, num_sequences = x.shape[:2]
@@ -68,54 +90,83 @@ class TemporalLayer(nn.Module, ABC):
         return cast(Tensor, y).reshape(x.shape)
 
     def real_step(self) -> TemporalLayer:
-        """Return a layer for export: the same step in real numbers only, with the step scale as an input.
+        """Return a layer for export, which takes the same step in real numbers only, with the step scale as an input.
 
         Its `forward` takes L = 1 and a step scale (G,). A complex state (N, *shape) becomes two tensors (N, *shape),
-        its real and its imaginary part. Raises a ValueError if the layer has no such step.
+        the real and the imaginary part.
+
+        Raises:
+            UserError: If the layer has no such step.
         """
         raise UserError(
-            f"{type(self).__name__} cannot be exported: it has no step in real numbers whose length is an input; "
+            f"{type(self).__name__} cannot be exported: it has no step in real numbers that takes the step scale; "
             "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm"
         )
 
     def spectrum(self) -> Spectrum | str:
         """Return the modes of the layer at its training step, or a sentence that says why it has none."""
-        return f"{type(self).__name__} has no eigenvalues: its factors follow the input"
+        return f"{type(self).__name__} has no eigenvalues: its factors depend on the input"
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
-        """Return the impulse response: what the outputs are in the steps 0 ... L - 1 if an input is 1 in step 0 only.
+        """Return the impulse response: the outputs in steps 0 ... L - 1 if an input is 1 in step 0 and 0 afterwards.
 
-        (L, D, D) = (step, output, input) for a layer whose features share one state (s5), (L, D) for a layer with a
-        system per feature (s4, s4d), whose inputs reach their own output only. The share of D is in step 0. In a block
-        it is the response of the state-space layer, without norm, mixing and residual path. Raises a ValueError if the
-        layer has no such response.
+        Step 0 includes the direct path D. In a block, this is the response of the state-space layer, without norm,
+        mixing and residual path.
+
+        Args:
+            num_steps: Number of steps L.
+            step_scale: As in `forward`, but the same for all sequences.
+
+        Returns:
+            The response (L, D, D) = (step, output, input) of a layer whose features share one state (s5), or (L, D) of
+                a layer with one system per feature (s4, s4d), where an input reaches only its own output.
+
+        Raises:
+            UserError: If the layer has no such response.
         """
         raise UserError(
-            f"{type(self).__name__} has no impulse response: what it does to an input depends on the input; "
+            f"{type(self).__name__} has no impulse response, because its response depends on the input; "
             "use one of the layers s4, s4d, s5"
         )
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
-        """Return the H2 norm of the layer between two angular frequencies in radians per training step, as ().
+        """Return the H2 norm of the layer within a band of frequencies, as a tensor (). See `rvtssm.ssm.spectrum`.
 
-        See `rvtssm.ssm.spectrum`. Raises a ValueError if the layer has no transfer function.
+        Args:
+            omega_min: Lower edge of the band in radians per training step.
+            omega_max: Upper edge of the band in radians per training step.
+
+        Raises:
+            UserError: If the layer has no transfer function.
         """
         energy = self.band_energy(omega_min, omega_max)
         total = energy.sum().clamp_min(torch.finfo(energy.dtype).tiny)  # so that the gradient at zero energy is 0
         return total.sqrt().to(next(self.parameters()).dtype)
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
-        """Return the squares of `h2_norm`, one for each independent system of the layer."""
+        """Return the squared H2 norm within a band, one value for each independent system of the layer.
+
+        Args:
+            omega_min: Lower edge of the band in radians per training step.
+            omega_max: Upper edge of the band in radians per training step.
+
+        Raises:
+            UserError: If the layer has no transfer function.
+        """
         raise UserError(
-            f"temporal.name={self.name} has no H2 norm: what it does to a frequency depends on the input; "
+            f"temporal.name={self.name} has no H2 norm, because its frequency response depends on the input; "
             "use one of the layers s4, s4d, s5"
         )
 
 
 def to_constant(step_scale: StepScale) -> StepScale:
-    """Return a number if all values of a step scale without gradient are equal, else the step scale unchanged.
+    """Return a number if all values of a step scale are equal, otherwise the step scale unchanged.
 
-    A tensor that is not on the CPU stays as it is, because reading it would wait for its device.
+    A tensor stays as it is if it needs a gradient, or if it is not on the CPU, because reading it would wait for the
+    device.
+
+    Args:
+        step_scale: A number, or a tensor of any shape.
     """
     if isinstance(step_scale, Tensor):
         is_unread = step_scale.device.type != "cpu" or torch.compiler.is_compiling()
@@ -127,7 +178,17 @@ def to_constant(step_scale: StepScale) -> StepScale:
 
 
 def to_rows(step_scale: StepScale) -> StepScale:
-    """Shape a step scale for (T, G, P): (G,) -> (1, G, 1), (L, G) -> (L, G, 1); a number or () stays as it is."""
+    """Reshape a step scale so that it broadcasts against (T, G, P).
+
+    Args:
+        step_scale: A number, or a tensor (), (G,) or (L, G).
+
+    Returns:
+        (1, G, 1) for (G,), (L, G, 1) for (L, G); a number or a tensor () is returned unchanged.
+
+    Raises:
+        UserError: If the tensor has more than two axes.
+    """
     if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
     if step_scale.ndim > 2:

@@ -16,12 +16,19 @@ Filters = tuple[Tensor, Tensor]  # weight (D, 1, K, K), bias (D,)
 
 
 class LSTM(TemporalLayer):
-    """An LSTM over D features whose state is the pair (hidden, cell), each (N, D). It has no step size.
+    """An LSTM over D features. Its state is the pair (hidden, cell), each (N, D). It has no step to rescale.
 
-    With `dws_conv` the gates get a depthwise convolution of the hidden state over the pixels of a frame, zero-padded,
-    in place of the hidden state itself; without `dws_conv_only_hidden` the input is convolved as well. Sequences are
-    then the pixels of frames, row by row, and `forward` needs the size of the frames. RVT's dropout of the cell input
-    is left out.
+    With `dws_conv`, the gates see a zero-padded depthwise convolution of the hidden state over the pixels of a frame
+    instead of the hidden state itself; with `dws_conv_only_hidden=False` the input is convolved as well. The sequences
+    are then the pixels of frames, row by row, and `forward` needs the size of the frames. We leave out RVT's dropout of
+    the cell input.
+
+    Args:
+        dim: Number of features D.
+        config: Settings of the layer; None means the defaults.
+
+    Raises:
+        UserError: If a bandlimit is set.
     """
 
     name: ClassVar[str] = "lstm"
@@ -31,7 +38,7 @@ class LSTM(TemporalLayer):
         config = config or TemporalConfig(name=self.name)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
-        # Rows: forget, input and output gate, cell input; columns: features of the input, then of the hidden state.
+        # Rows: forget gate, input gate, output gate, cell input. Columns: the input, then the hidden state.
         self.gates = nn.Linear(2 * dim, 4 * dim)
         self.takes_grid = config.dws_conv
         self.conv: nn.Conv2d | None = None
@@ -41,16 +48,26 @@ class LSTM(TemporalLayer):
             self.conv = nn.Conv2d(width, width, size, padding=size // 2, groups=width)
 
     def init_state(self, num_sequences: int) -> tuple[Tensor, Tensor]:
-        """Return zeros (N, D), twice."""
+        """Return zeros for the hidden state and the cell, each (N, D)."""
         zeros = self.gates.weight.new_zeros(num_sequences, self.dim)
         return zeros, zeros.clone()
 
     def forward(
         self, x: Tensor, state: State | None = None, step_scale: StepScale = 1.0, grid: Grid | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run L steps: x (L, N, D) -> the hidden states (L, N, D) and the last (hidden, cell); ignores `step_scale`.
+        """Run L steps. See `TemporalLayer.forward`.
 
-        With `dws_conv`, `grid` is (H, W) with N = B * H * W. Raises a ValueError if it does not fit.
+        Args:
+            x: Inputs (L, N, D).
+            state: The pair (hidden, cell), each (N, D); None means zeros.
+            step_scale: Ignored.
+            grid: With `dws_conv`, the size (H, W) of the frames, so that N = B * H * W.
+
+        Returns:
+            The hidden states (L, N, D) and the last (hidden, cell).
+
+        Raises:
+            UserError: If an argument has the wrong size.
         """
         hidden, cell = fitting_state(x, state, self.init_state, self.dim, self.gates.weight, (self.dim,), (self.dim,))
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
@@ -68,16 +85,16 @@ class LSTM(TemporalLayer):
         return self
 
     def spectrum(self) -> str:
-        return "an LSTM has no eigenvalues: its gates follow the input"
+        return "an LSTM has no eigenvalues: its gates depend on the input"
 
     def _filters(self, grid: Grid | None, num_sequences: int) -> tuple[Filters | None, Filters | None]:
-        """Return the filters of the input and of the hidden state, None for what is not convolved."""
+        """Return the filters of the input and of the hidden state; None for each one that is not convolved."""
         if self.conv is None:
             return None, None
         if grid is None or num_sequences % (grid[0] * grid[1]):
             raise UserError(
                 f"temporal.dws_conv=true got {num_sequences} sequences and grid={grid}; the sequences must be the "
-                "pixels of whole frames, and grid their height and width"
+                "pixels of whole frames, and grid must be the height and width of a frame"
             )
         assert self.conv.bias is not None
         pairs = list(zip(self.conv.weight.split(self.dim), self.conv.bias.split(self.dim), strict=True))

@@ -1,9 +1,9 @@
-"""Layers with one small system per feature (SISO: single input, single output), as S4 and S4D; many steps at once.
+"""Layers with one small system per feature (SISO: single input, single output), such as S4 and S4D, run in chunks.
 
-Each of H features has its own A, b and c: x[l] = A[l] x[l-1] + b[l] u[l], y[l] = c[l] x[l]. A chunk of L steps is four
-matrices per feature, y = T u + O x and x' = A^L x + R u (T direct, O readout, R reach, A^L carry). So only the first
-and the last state are ever held, and any number of sequences shares the matrices. The other kind of layer, with one
-state that all features share, is in `rvtssm.ssm.shared_state`.
+Each of H features has its own A, b and c: x[l] = A[l] x[l-1] + b[l] u[l], y[l] = c[l] x[l]. A chunk of L steps reduces
+to four matrices per feature, y = T u + O x and x' = A^L x + R u (T: direct, O: readout, R: reach, A^L: carry). Only the
+first and the last state of a chunk are ever in memory, and all sequences share the matrices. Layers whose features
+share one state are in `rvtssm.ssm.shared_state`.
 """
 
 from abc import ABC, abstractmethod
@@ -17,26 +17,34 @@ from torch.nn import functional as F
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
 from rvtssm.ssm.shapes import check_fit, check_input, fitting_state
 
-STATE_SIZE = 64  # per feature, conjugates included, unless the configuration says another
-_LONGEST = 32  # steps of a chunk: with more, the cost per step grows, but the number of products falls
+STATE_SIZE = 64  # default number of modes per feature, conjugates included
+_LONGEST = 32  # steps of a chunk; a longer chunk costs more per step but takes fewer products
 
 
 @dataclass(frozen=True, slots=True)
 class SteppedChunk:
-    """What L steps do, for G groups of consecutive sequences. The state of a feature is S = 2n real numbers.
+    """The matrices of L steps, for G groups of consecutive sequences. The state of a feature is S = 2n real numbers.
 
-    Matrices are multiplied to the right of row vectors. The carry of a diagonal system is one factor per mode.
+    Row vectors are multiplied by the matrices from the right. The carry of a diagonal system is one factor per mode.
     """
 
-    direct: Tensor  # (G, H, L, L): row of the input step, column of the output step
+    direct: Tensor  # (G, H, L, L): rows are input steps, columns are output steps
     readout: Tensor  # (G, H, S, L)
     reach: Tensor  # (G, H, L, S)
     carry: Tensor  # (G, H, S, S), or (G, H, n) complex
 
     def run(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run L steps: u (L, N, H), state (N, H, n) complex -> y (L, N, H) and the state afterwards."""
+        """Run the L steps.
+
+        Args:
+            u: Inputs (L, N, H).
+            state: State before the first step, (N, H, n) complex.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+        """
         groups = len(self.direct)
-        # One batch of products for all groups and features; with one group, the state is not copied.
+        # All groups and features form one batch of products. With a single group, the state is not copied.
         inputs = u.unflatten(1, (groups, -1)).permute(1, 3, 2, 0).flatten(0, 1).contiguous()  # (G H, N / G, L)
         modes = state.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (G H, N / G, n)
         before = torch.view_as_real(modes).flatten(-2)  # (G H, N / G, S)
@@ -53,30 +61,44 @@ class SteppedChunk:
 
 
 class PerFeatureSystem(ABC):
-    """A discrete system at one step scale: T = 1 or L different steps, G groups of sequences that differ in step."""
+    """Discrete systems at one step scale.
+
+    The scale covers T = 1 step, if all steps are alike, or T = L different steps, for G groups of sequences.
+    """
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def scale_shape(self) -> tuple[int, int]:
-        """(T, G)."""
+        """The shape (T, G) of the step scale."""
 
     @property
     @abstractmethod
     def response(self) -> Tensor:
-        """The output that an input of 1 gives in the same step: (T, G, H), or broadcasting to it."""
+        """The output of a step whose input is 1, from the zero state: (T, G, H) or a shape that broadcasts to it."""
 
     @abstractmethod
     def longest_chunk(self, per_group: int) -> int:
-        """Return how many steps are best taken at once, if a group has so many sequences."""
+        """Return how many steps to take at once if a group has `per_group` sequences."""
 
     @abstractmethod
     def chunk(self, start: int, stop: int) -> SteppedChunk:
         """Return the matrices of the steps [start, stop)."""
 
     def run(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run L steps: u (L, N, H), state (N, H, n) complex -> y (L, N, H) and the state after step L."""
+        """Run L steps.
+
+        Args:
+            u: Inputs (L, N, H).
+            state: State before the first step, (N, H, n) complex.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+
+        Raises:
+            UserError: If the step scale does not fit the number of steps or sequences.
+        """
         num_steps, num_sequences, _ = u.shape
         scale_steps, groups = self.scale_shape
         check_fit(scale_steps, groups, num_steps, num_sequences)
@@ -92,7 +114,17 @@ class PerFeatureSystem(ABC):
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
 
     def run_without_memory(self, u: Tensor) -> Tensor:
-        """Run every step from the zero state, without making a state: u (L, N, H) -> y (L, N, H)."""
+        """Run every step from the zero state, without allocating a state.
+
+        Args:
+            u: Inputs (L, N, H).
+
+        Returns:
+            The outputs (L, N, H).
+
+        Raises:
+            UserError: If the step scale does not fit the number of steps or sequences.
+        """
         scale_steps, groups = self.scale_shape
         check_fit(scale_steps, groups, u.shape[0], u.shape[1])
         y: Tensor = self.response[:, :, None] * u.unflatten(1, (groups, -1))
@@ -100,7 +132,7 @@ class PerFeatureSystem(ABC):
 
 
 class PerFeatureLayer(TemporalLayer):
-    """A layer of such systems, with a direct path D: y = C x + D u. The state is (N, H, n), complex."""
+    """A layer of one such system per feature with a direct path D: y = C x + D u. The state is (N, H, n) complex."""
 
     log_real: nn.Parameter  # (H, n)
     D: nn.Parameter  # (H,)
@@ -116,7 +148,16 @@ class PerFeatureLayer(TemporalLayer):
     def forward(
         self, x: Tensor, state: State | None = None, step_scale: StepScale | PerFeatureSystem = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Run L steps: x (L, N, H), state (N, H, n) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        """Run L steps. See `TemporalLayer.forward`.
+
+        Args:
+            x: Inputs (L, N, H).
+            state: State before the first step, (N, H, n) complex; None means zeros.
+            step_scale: A step scale, or a result of `prepare`.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+        """
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.log_real.shape, is_complex=True
         )
@@ -126,13 +167,16 @@ class PerFeatureLayer(TemporalLayer):
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
-        """See `TemporalLayer.kernel`: (L, H)."""
+        """Return the impulse response (L, H). See `TemporalLayer.kernel`."""
         impulses = F.pad(torch.ones_like(self.D)[None, None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, 1, H)
         response: Tensor = self(impulses, None, step_scale)[0]
         return response[:, 0]
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | PerFeatureSystem = 1.0, **where: Any) -> Tensor:
-        """See `TemporalLayer.forward_without_memory`. No state is made, because one is as large as many features."""
+        """Run every step from the zero state. See `TemporalLayer.forward_without_memory`.
+
+        No state is allocated, because a state is n times as large as the input of a step.
+        """
         check_input(x, len(self.D), self.D)
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
@@ -142,9 +186,13 @@ class PerFeatureLayer(TemporalLayer):
 
 @dataclass(frozen=True, slots=True)
 class DiagonalSystem(PerFeatureSystem):
-    """n modes per feature that stand for themselves and their conjugates: y = 2 Re(c x).
+    """Diagonal systems with n modes per feature, each of which also represents its conjugate: y = 2 Re(c x).
 
-    All are (T, G, H, n), or broadcast to it.
+    Args:
+        decay: Factor by which a mode decays in a step, (T, G, H, n) complex. This and the others may also have a shape
+            that broadcasts to it.
+        gain: Factor with which the input enters a mode, (T, G, H, n) complex.
+        c: Factor with which a mode enters the output, (T, G, H, n) complex.
     """
 
     decay: Tensor
@@ -163,7 +211,7 @@ class DiagonalSystem(PerFeatureSystem):
         return _LONGEST
 
     def chunk(self, start: int, stop: int) -> SteppedChunk:
-        """See `PerFeatureSystem.chunk`. If the steps differ, T takes L / 2 times the work."""
+        """Return the matrices of the steps [start, stop). If the steps differ, T takes L / 2 times the work."""
         if len(self.decay) == 1:
             return self._even_chunk(stop - start)
         steps = slice(start, stop)
@@ -172,7 +220,7 @@ class DiagonalSystem(PerFeatureSystem):
         readout, direct = [], []
         for decay_l, gain_l, c_l in zip(self.decay[steps], gain, c, strict=True):
             carried = decay_l * carried
-            reached = torch.cat([decay_l * reached, gain_l[None]])  # what is left of the inputs so far
+            reached = torch.cat([decay_l * reached, gain_l[None]])  # (steps so far, G, H, n): inputs, decayed to now
             readout.append(c_l * carried)
             direct.append(F.pad((c_l * reached).real.sum(-1), (0, 0, 0, 0, 0, stop - start - len(reached))))
         return SteppedChunk(
@@ -200,9 +248,9 @@ class DiagonalSystem(PerFeatureSystem):
 
 @dataclass(frozen=True, slots=True)
 class DenseSystem(PerFeatureSystem):
-    """A full matrix per feature over S real numbers: the n modes, real and imaginary part of each in turn."""
+    """One full matrix per feature over S real numbers: the n modes, each as its real and imaginary part."""
 
-    a: Tensor  # (T, G, H, S, S), multiplied to the left of column vectors
+    a: Tensor  # (T, G, H, S, S), multiplies column vectors from the left
     b: Tensor  # (T, G, H, S)
     c: Tensor  # (H, S)
 
@@ -215,14 +263,18 @@ class DenseSystem(PerFeatureSystem):
         return (self.c * self.b).sum(-1)
 
     def longest_chunk(self, per_group: int) -> int:
-        """See `PerFeatureSystem.longest_chunk`. The answer is 1, the plain recurrence, if the steps differ and a group
-        has fewer sequences than the state has numbers: making the matrices would cost more than using them saves.
+        """Return how many steps to take at once.
+
+        This is 1, the plain recurrence, if the steps differ and a group has fewer sequences than the state has numbers:
+        computing the matrices of a chunk would then cost more than it saves.
         """
         return _LONGEST if len(self.a) == 1 or per_group >= self.a.shape[-1] else 1
 
     def chunk(self, start: int, stop: int) -> SteppedChunk:
-        """See `PerFeatureSystem.chunk`. T, O and R are Krylov sequences: products of a matrix and a vector. If the
-        steps differ, O needs products of two matrices.
+        """Return the matrices of the steps [start, stop).
+
+        T, O and R are built by repeated products of a matrix and a vector (Krylov sequences). If the steps differ, O
+        needs products of two matrices.
         """
         if len(self.a) == 1 or stop - start == 1:
             index = start if len(self.a) > 1 else 0
@@ -232,7 +284,7 @@ class DenseSystem(PerFeatureSystem):
         readout, direct = [], []
         for a, b in zip(self.a[start:stop], self.b[start:stop, ..., None], strict=True):
             carried = a if carried is None else a @ carried
-            reached = b if reached is None else torch.cat([a @ reached, b], -1)  # what is left of the inputs so far
+            reached = b if reached is None else torch.cat([a @ reached, b], -1)  # inputs so far, decayed to now
             readout.append(c @ carried)
             direct.append(F.pad(c @ reached, (0, stop - start - reached.shape[-1])))
         assert carried is not None and reached is not None
@@ -254,7 +306,14 @@ class DenseSystem(PerFeatureSystem):
 
 
 def toeplitz(kernel: Tensor) -> Tensor:
-    """Return T[k, l] = kernel[l - k], 0 below the diagonal: (..., L) -> (..., L, L)."""
+    """Return the matrix T[k, l] = kernel[l - k], with 0 below the diagonal.
+
+    Args:
+        kernel: Numbers (..., L).
+
+    Returns:
+        The matrix (..., L, L).
+    """
     length = kernel.shape[-1]
     lag = torch.arange(length, device=kernel.device)
     lag = lag - lag[:, None]
@@ -262,5 +321,5 @@ def toeplitz(kernel: Tensor) -> Tensor:
 
 
 def _real_rows(values: Tensor) -> Tensor:
-    """Return Re(values x) as a row over the real and imaginary parts of x in turn: (..., n) complex -> (..., 2n)."""
+    """Return Re(values x) as a row over interleaved real and imaginary parts of x: (..., n) complex -> (..., 2n)."""
     return torch.view_as_real(values.conj().resolve_conj()).flatten(-2)

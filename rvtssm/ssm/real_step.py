@@ -1,6 +1,6 @@
-"""What the layers share that write their step in real numbers, for export to formats without complex numbers.
+"""Single steps in real numbers, for export to formats without complex numbers: the parts that the layers share.
 
-Each layer keeps its own step beside it (`TemporalLayer.real_step`). A complex state is a `Pair` here.
+The real step of each layer is in the file of that layer (`TemporalLayer.real_step`). Here, a complex state is a `Pair`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from rvtssm.system.user_error import UserError
 
 
 class Pair(NamedTuple):
-    """A complex tensor as its real and its imaginary part."""
+    """A complex tensor, stored as its real and its imaginary part."""
 
     re: Tensor
     im: Tensor
 
     def times(self, other: Pair) -> Pair:
+        """Return the product."""
         return Pair(self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re)
 
     def inverse(self) -> Pair:
+        """Return 1 / self."""
         size = self.re.square() + self.im.square()
         return Pair(self.re / size, -self.im / size)
 
     def scaled(self, factor: Tensor) -> Pair:
+        """Return the product with a real factor."""
         return Pair(self.re * factor, self.im * factor)
 
     def plus(self, other: Pair) -> Pair:
+        """Return the sum."""
         return Pair(self.re + other.re, self.im + other.im)
 
     def of(self, function: Callable[[Tensor], Tensor]) -> Pair:
@@ -42,24 +46,37 @@ class Pair(NamedTuple):
 
 
 class RealStep(TemporalLayer):
-    """A layer that takes single steps in real numbers. Its tensors are constants: an exported model is not trained."""
+    """A layer that takes single steps in real numbers. Its tensors are constants: an exported model is not trained.
 
-    lambda_re: Tensor  # of the shape of one state
+    Args:
+        discretization: A key of `rvtssm.ssm.discretize.DISCRETIZATIONS`.
+        bandlimit: Bandlimit of a mask at the current step; 0 means off. A mask at the training step is part of C.
+    """
+
+    lambda_re: Tensor  # has the shape of the state of one sequence
     lambda_im: Tensor
     d: Tensor
 
     def __init__(self, discretization: str, bandlimit: float = 0.0) -> None:
-        """`bandlimit` is that of a mask at the current step; a mask at the training step is part of C."""
         super().__init__()
         self.discretization, self.bandlimit = discretization, bandlimit
 
     def init_state(self, num_sequences: int) -> Pair:
-        """Return zeros (N, *shape), twice."""
+        """Return zeros (N, *shape) for the real and for the imaginary part."""
         zeros = self.lambda_re.new_zeros(num_sequences, *self.lambda_re.shape)
         return Pair(zeros, zeros.clone())
 
     def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, Pair]:
-        """Take one step: x (1, N, H), state twice (N, *shape), step_scale (G,) -> y (1, N, H), the next state."""
+        """Take one step.
+
+        Args:
+            x: Inputs (1, N, H).
+            state: Real and imaginary part of the state, each (N, *shape).
+            step_scale: The step relative to training, (G,), one value per group of N / G consecutive sequences.
+
+        Returns:
+            The outputs (1, N, H) and the next state.
+        """
         assert isinstance(state, tuple)
         before = Pair(*state).of(lambda part: part.unflatten(0, (step_scale.shape[0], -1)))
         u = x.flatten(0, 1)
@@ -68,27 +85,47 @@ class RealStep(TemporalLayer):
 
     @abstractmethod
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
-        """x (N, H), states (G, N / G, *shape), step_scale (G,) -> y (N, H) without D u, and the next states."""
+        """Take one step without the direct path D u.
+
+        Args:
+            x: Inputs (N, H).
+            before: The state, (G, N / G, *shape).
+            step_scale: The step relative to training, (G,).
+
+        Returns:
+            The outputs (N, H) and the next state.
+        """
 
     def keep(self, **tensors: Tensor) -> None:
-        """Store constants; a complex one as its two parts, which `pair` returns."""
+        """Store constants under their names, a complex one as the two parts that `pair` returns."""
         for name, tensor in tensors.items():
             parts = {f"{name}_re": tensor.real, f"{name}_im": tensor.imag} if tensor.is_complex() else {name: tensor}
             for key, part in parts.items():
                 self.register_buffer(key, part.detach().clone())
 
     def pair(self, name: str) -> Pair:
+        """Return a complex constant that `keep` has stored."""
         return Pair(getattr(self, f"{name}_re"), getattr(self, f"{name}_im"))
 
     def visible(self, states: Pair, step: Tensor) -> Pair:
-        """Set modes above the bandlimit to 0; see `rvtssm.ssm.spectrum.bandlimit_mask`."""
+        """Set the modes above the bandlimit to 0. See `rvtssm.ssm.spectrum.bandlimit_mask`.
+
+        Args:
+            states: The states, of a shape that broadcasts against (G, N / G, *shape).
+            step: The current steps, of a shape that broadcasts against the states.
+        """
         if not self.bandlimit:
             return states
         cycles = step * self.lambda_im.abs() / (2 * torch.pi)
         return states.scaled((cycles < self.bandlimit / 2).to(step.dtype))
 
     def discretize(self, dt: Tensor, step: Tensor) -> tuple[Pair, Pair]:
-        """Return decay and gain for the training step `dt` and the scaled step; see `rvtssm.ssm.discretize`."""
+        """Return decay and gain. See `rvtssm.ssm.discretize`.
+
+        Args:
+            dt: The training steps.
+            step: The current steps, of a shape that broadcasts against `dt`.
+        """
         lambda_ = self.pair("lambda")
         if self.discretization == "bilinear":
             half = step / 2
@@ -101,20 +138,30 @@ class RealStep(TemporalLayer):
 
 
 class RealSharedStep(RealStep):
-    """The step of modes that all features share, as in S5: x' = decay x + gain B u, y = Re(C x) + D u."""
+    """The step of a layer whose features share their modes, as in S5: x' = decay x + gain B u, y = Re(C x) + D u."""
 
     @abstractmethod
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
-        """x (N, H), step_scale (G, 1, 1) -> training steps and scaled steps, that broadcast to (G, N / G, P)."""
+        """Return the training steps and the current steps, both of a shape that broadcasts to (G, N / G, P).
+
+        Args:
+            x: Inputs (N, H).
+            step_scale: The step relative to training, (G, 1, 1).
+        """
 
     def keep_matrices(self, b: Tensor, c: Tensor) -> None:
-        """Store B (P, H, 2) and C (H, P, 2), given as pairs; C comes with its signs."""
+        """Store the input and the output matrix.
+
+        Args:
+            b: B (P, H, 2), pairs of real and imaginary part.
+            c: C (H, P, 2), pairs of the real and the negated imaginary part, since Re(C x) = Re C Re x - Im C Im x.
+        """
         self.keep(b=torch.view_as_complex(b), c=torch.view_as_complex(c))
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
         dt, step = self.steps(x, step_scale[:, None, None])
         decay, gain = self.discretize(dt, step)
-        # One product for each part, since parts that lie side by side in memory would have to be copied.
+        # Each part takes its own product, because interleaved parts would have to be copied.
         driven = self.pair("b").of(lambda matrix: F.linear(x, matrix).unflatten(0, (step_scale.shape[0], -1)))
         after = decay.times(before).plus(gain.times(driven))
         seen, c = self.visible(after, step).of(lambda part: part.flatten(0, 1)), self.pair("c")
@@ -122,15 +169,15 @@ class RealSharedStep(RealStep):
 
 
 def check_modes(lambda_: Tensor) -> None:
-    """Raise a ValueError if a mode is 0, because the step in real numbers divides by it."""
+    """Raise a UserError if a mode is 0, because the real step divides by the modes."""
     if bool((lambda_.abs() == 0).any()):
         raise UserError("a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true")
 
 
 def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:
-    """Return exp(lambda step) and (exp(lambda step) - 1) / lambda, by few functions of each step.
+    """Return exp(lambda step) and (exp(lambda step) - 1) / lambda, from few transcendental functions.
 
-    Without cancellation: expm1(a) = 2 sinh(a / 2) exp(a / 2), and cos(b) - 1 = -2 sin(b / 2)^2.
+    There is no cancellation: expm1(a) = 2 sinh(a / 2) exp(a / 2), and cos(b) - 1 = -2 sin(b / 2)^2.
     """
     root, turn = lambda_.re * step / 2, lambda_.im * step / 2
     grown = 2 * torch.sinh(root) * torch.exp(root)

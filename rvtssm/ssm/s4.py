@@ -15,25 +15,33 @@ from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
-_NUM_POINTS = 128  # of the quadrature of the energy
+_NUM_POINTS = 128  # frequencies at which the energy is sampled
 
 
 class S4SSM(PerFeatureLayer):
-    """x' = (diag(lambda) - P P^H) x + B u, y = C x + D u, all learned and different for every feature.
+    """x' = (diag(lambda) - P P^H) x + B u, y = C x + D u, all learned, and different for every feature.
 
-    It starts as HiPPO-LegS. n = state_size / 2 of the modes of the normal part are kept, the others are their
-    conjugates: the state of a feature is 2n real numbers, and y = 2 Re(C x) over the modes kept. Re(lambda) =
-    -exp(log_real), and the low-rank part can only damp, so no weights are unstable.
+    The layer starts as HiPPO-LegS. Of the modes of its normal part, it keeps n = state_size / 2; the others are their
+    conjugates. The state of a feature is thus 2n real numbers, and y = 2 Re(C x) over the modes kept. The layer is
+    stable for all weights, because Re(lambda) = -exp(log_real) and the low-rank part can only damp.
 
-    Chunks run in parallel: the discrete state matrix is written out (through Woodbury's identity for `bilinear`, the
-    rule of the paper; through a matrix exponential for the others, which costs more), and its Krylov sequences give the
-    matrices of a chunk (`DenseSystem`). No length enters the parameters, so any rate works, unlike in the reference,
-    whose kernel is exact at its own length only.
+    Chunks run in parallel. The layer writes out the discrete state matrix and builds the matrices of a chunk from it
+    (`DenseSystem`). For `bilinear`, the rule of the paper, it uses Woodbury's identity; for the other rules it uses a
+    matrix exponential, which costs more. No parameter depends on the length of a sequence, so any rate works. In the
+    reference code, the kernel is exact only at the length that it was made for.
 
-    If the steps of a chunk differ, there is one such matrix per step, group of sequences and feature, and groups
-    smaller than the state fall back to the recurrence. The exponentials are one per feature and size of step, about a
-    millisecond each for a state of 64. A few sizes cost little; but if all steps differ, or need a gradient
-    themselves, a chunk takes 9 times as long as with `bilinear`, and 25 times with its backward.
+    If the steps of a chunk differ, there is one such matrix per step, group of sequences and feature, and groups with
+    fewer sequences than the state has numbers fall back to the recurrence. A matrix exponential takes about a
+    millisecond for a state of 64, once per feature and distinct step. A few distinct steps cost little. If all steps
+    differ or need a gradient themselves, a chunk takes 9 times as long as with `bilinear`, and 25 times as long with
+    its backward pass.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer.
+
+    Raises:
+        UserError: If the settings ask for a bandlimit, another initialisation than `legs`, or an odd number of modes.
     """
 
     name: ClassVar[str] = "s4"
@@ -41,11 +49,11 @@ class S4SSM(PerFeatureLayer):
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         size = STATE_SIZE if config.state_size is None else config.state_size
-        config.refuse_bandlimit("the frequencies of its normal part are not those at which it oscillates")
+        config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
         if config.init != "legs" or size < 2 or size % 2:
             raise UserError(
                 f"temporal.init={config.init!r}, state_size={size}; "
-                "temporal.name=s4 is HiPPO-LegS, init=legs, of an even size (s4d has other inits)"
+                "temporal.name=s4 needs init=legs and an even state_size (temporal.name=s4d has other initialisations)"
             )
         lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
         if not wants_shapes_only():
@@ -60,7 +68,7 @@ class S4SSM(PerFeatureLayer):
         self.discretization = config.step_rule()
 
     def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:
-        """Return the layer at a step scale: its discrete matrices, in real numbers."""
+        """Return the discrete systems at a step scale, in real numbers. See `TemporalLayer.prepare`."""
         with torch.autocast(self.log_step.device.type, enabled=False):
             rows = to_rows(to_constant(step_scale))
             if not isinstance(rows, Tensor) or rows.ndim == 0:
@@ -69,15 +77,18 @@ class S4SSM(PerFeatureLayer):
             return DenseSystem(a, b, 2 * torch.view_as_real(self._modes()[3].conj().resolve_conj()).flatten(-2))
 
     def continuous(self) -> tuple[Tensor, Tensor]:
-        """Return A (H, S, S) and B (H, S) of the continuous system over S real numbers, real and imaginary in turn."""
+        """Return the continuous system in real numbers, A (H, S, S) and B (H, S).
+
+        The S = 2n numbers of the state are the real and the imaginary part of each mode in turn.
+        """
         p = self.P.flatten(-2)
         return _real_matrix(self._modes()[0]) - 2 * p[..., :, None] * p[..., None, :], self.B.flatten(-2)
 
     def real_step(self) -> TemporalLayer:
         if self.discretization != "bilinear":
             raise UserError(
-                f"temporal.discretization={self.discretization} of s4 cannot be exported: it is a matrix exponential; "
-                "train with temporal.discretization=bilinear, or use s4d or s5"
+                f"s4 with temporal.discretization={self.discretization} cannot be exported, because it needs a matrix "
+                "exponential; train with temporal.discretization=bilinear, or use s4d or s5"
             )
         return _RealS4(self)
 
@@ -87,9 +98,9 @@ class S4SSM(PerFeatureLayer):
         return mode_spectrum(modes, self.log_step.exp()[:, None], note="eigenvalues of the whole matrix, no mask")
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
-        """See `TemporalLayer.band_energy`; by quadrature.
+        """Return the squared H2 norm per feature, by quadrature. See `TemporalLayer.band_energy`.
 
-        Its root is right to 1e-10 at the start and, with noise of 0.5 on all parameters, to 1 %.
+        Its root has a relative error of 1e-10 for initial weights, and of 1 % after noise of 0.5 on all parameters.
         """
         dt, c = self.log_step.exp()[:, None], self._modes()[3]
 
@@ -100,12 +111,12 @@ class S4SSM(PerFeatureLayer):
         return energy_quadrature(power, omega_min, omega_max, _NUM_POINTS, dt)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return lambda, P, B and C of the modes kept, (H, n) complex."""
+        """Return lambda, P, B and C of the modes kept, each (H, n) complex."""
         p, b, c = (torch.view_as_complex(values) for values in (self.P, self.B, self.C))
         return torch.complex(-self.log_real.exp(), self.imag), p, b, c
 
     def _resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
-        """Return C (scalar - factor A)^-1 B over the modes and their conjugates: scalars (H | 1, K) -> (H, K)."""
+        """Return C (scalar - factor A)^-1 B over the modes and their conjugates: scalar (K,) or (H, K) -> (H, K)."""
         lambda_, p, b, _ = self._modes()
         lambda_, scalar, factor = lambda_[..., None], torch.atleast_2d(scalar)[:, None], factor[:, None]
         fraction, mirrored = 1 / (scalar - factor * lambda_), 1 / (scalar - factor * lambda_.conj())  # (H, n, K)
@@ -118,7 +129,7 @@ class S4SSM(PerFeatureLayer):
         return cauchy(c * b) - factor * low_rank
 
     def _bilinear(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Discretise through (I - A step / 2)^-1, a diagonal minus a product of two vectors: A_bar = 2 (...)^-1 - I."""
+        """Discretise by A_bar = 2 (I - A step / 2)^-1 - I, where the inverse is a diagonal minus an outer product."""
         lambda_, p, b, _ = self._modes()
         half = (self.log_step.exp() * rows)[..., None] / 2  # (T, G, H, 1)
         inverse = 1 / (1 - half * lambda_)
@@ -131,9 +142,9 @@ class S4SSM(PerFeatureLayer):
         return a, torch.view_as_real(b).flatten(-2)
 
     def _exponential(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Discretise through exp of [[A, B], [0, 0]] step, which is [[A_bar, B_bar], [0, 1]] under `zoh`.
+        """Discretise through exp([[A, B], [0, 0]] step), which equals [[A_bar, B_bar], [0, 1]] for `zoh`.
 
-        Its last column at step scale 1 is B_bar of `async`.
+        At step scale 1, its last column is also the B_bar of `async`.
         """
         a, b = self.continuous()
         generator = F.pad(torch.cat([a, b[..., None]], -1), (0, 0, 0, 1))
@@ -152,7 +163,8 @@ class S4SSM(PerFeatureLayer):
 def _exponentials(generator: Tensor, rows: Tensor) -> Tensor:
     """Return exp(generator * rows): generator (H, S, S), rows (T, G, 1) -> (T, G, H, S, S).
 
-    On the CPU each size of step is computed once; elsewhere their number is not known without waiting for the device.
+    On the CPU, each distinct step is computed once. On other devices, finding the distinct steps would wait for the
+    device.
     """
     is_unread = rows.device.type != "cpu" or torch.compiler.is_compiling()
     if rows.requires_grad or rows.numel() == 1 or is_unread:
@@ -164,14 +176,14 @@ def _exponentials(generator: Tensor, rows: Tensor) -> Tensor:
 
 
 def _real_matrix(diagonal: Tensor) -> Tensor:
-    """Write a product with complex numbers (..., n) as a matrix (..., 2n, 2n) over real and imaginary parts in turn."""
+    """Return complex factors (..., n) as a matrix (..., 2n, 2n) over interleaved real and imaginary parts."""
     imag = torch.stack([diagonal.imag, torch.zeros_like(diagonal.imag)], -1).flatten(-2)[..., :-1]
     matrix = torch.diag_embed(diagonal.real.repeat_interleave(2, -1))
     return matrix - torch.diag_embed(imag, 1) + torch.diag_embed(imag, -1)
 
 
 class _RealS4(RealStep):
-    """The low-rank part acts through two vectors; no matrix is written out."""
+    """The step of S4 in real numbers. The low-rank part acts through two vectors, so no matrix is written out."""
 
     dt: Tensor
 
@@ -196,7 +208,12 @@ class _RealS4(RealStep):
 
 
 class S4(GLUBlock):
-    """S4 as the detector uses it: the state-space layer inside its block."""
+    """S4 as the detector uses it: the state-space layer inside its block. See `S4SSM`.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer; None means the defaults.
+    """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__(S4SSM(dim, config or TemporalConfig(name=S4SSM.name)), dim)

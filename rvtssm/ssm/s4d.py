@@ -18,11 +18,15 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 class S4DSSM(PerFeatureLayer):
     """x' = diag(lambda) x + B u, y = 2 Re(C x) + D u, where every feature has its own lambda, C, D and step.
 
-    n = state_size / 2 modes stand for themselves and their conjugates. Re(lambda) = -exp(log_real), so no weights are
-    unstable. Only the product of B and C reaches the output, so B is not learned: it is 1, but with `legs` the input
-    vector of HiPPO-LegS, cut at 2 as in the reference. C starts standard normal.
+    Each of the n = state_size / 2 modes also represents its conjugate. Re(lambda) = -exp(log_real), so the layer is
+    stable for all weights. Only the product of B and C reaches the output, so B is not learned: it is 1, or, for
+    `init=legs`, the input vector of HiPPO-LegS, clipped at 2 as in the reference code. C starts standard normal.
 
-    A chunk is a convolution with carried state, also if the steps differ (`DiagonalSystem`).
+    A chunk is a convolution with carried state, even if its steps differ (`DiagonalSystem`).
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer.
     """
 
     name: ClassVar[str] = "s4d"
@@ -43,11 +47,11 @@ class S4DSSM(PerFeatureLayer):
         self.bandlimit = config.bandlimit
 
     def modes(self) -> tuple[Tensor, Tensor]:
-        """Return the modes in use: lambda (H, n) complex, and the training steps of the features (H, 1)."""
+        """Return the modes in use, lambda (H, n) complex, and the training steps of the features, (H, 1)."""
         return torch.complex(-self.log_real.exp(), self.imag), self.log_step.exp()[:, None]
 
     def prepare(self, step_scale: StepScale = 1.0) -> DiagonalSystem:
-        """Return the layer at a step scale: discretised modes, with B in their gain and the bandlimit in C."""
+        """Return the discrete modes at a step scale; the gain includes B, and C includes the bandlimit."""
         with torch.autocast(self.log_step.device.type, enabled=False):
             rows = to_rows(to_constant(step_scale))
             if isinstance(rows, Tensor) and rows.ndim:
@@ -67,7 +71,10 @@ class S4DSSM(PerFeatureLayer):
         return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
-        """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
+        """Return the squared H2 norm per feature. See `TemporalLayer.band_energy`.
+
+        Masked modes do not count. D does not count either, because it passes all frequencies.
+        """
         lambda_, dt = self.modes()
         residue = torch.view_as_complex(self.C) * torch.view_as_complex(self.B) * dt
         mask = bandlimit_mask(lambda_, dt, self.bandlimit)
@@ -99,7 +106,12 @@ class _RealS4D(RealStep):
 
 
 class S4D(GLUBlock):
-    """S4D as the detector uses it: the state-space layer inside its block."""
+    """S4D as the detector uses it: the state-space layer inside its block. See `S4DSSM`.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer; None means the defaults.
+    """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__(S4DSSM(dim, config or TemporalConfig(name=S4DSSM.name)), dim)

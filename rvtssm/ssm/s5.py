@@ -1,4 +1,4 @@
-"""S5, the state-space layer with many inputs and outputs (Smith et al. 2023), time first and at any rate."""
+"""S5, the state-space layer with many inputs and outputs (Smith et al. 2023), at any rate. Time is the first axis."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,21 +22,29 @@ _LARGEST_REAL = -1e-4
 
 
 class S5SSM(TemporalLayer):
-    """x' = diag(lambda) x + B u, y = Re(C x) + D u with learned lambda, B, C, D and a learned step per mode.
+    """x' = diag(lambda) x + B u, y = Re(C x) + D u, with learned lambda, B, C and D and a learned step per mode.
 
-    The parameters are laid out as in the released model: Lambda (P, 2), B (P, H, 2), C (H, P, 2) as pairs of real and
-    imaginary part, D (H,), log_step (P,). With S = state_size, B starts as V^H B with entries of variance 1 / H, and C
-    as C V with entries whose real and imaginary parts have variance 1 / S each: the release draws C with 1 / (H S),
-    which leaves the state a hundredth part of the output. D starts standard normal, as in the paper; the release draws
-    it uniformly between 0 and 1. With `half_state` the kept modes stand for themselves and their conjugates,
-    y = 2 Re(C x) + D u, and C starts from real numbers.
+    The parameters have the layout of the released model: Lambda (P, 2), B (P, H, 2) and C (H, P, 2) as pairs of real
+    and imaginary part, D (H,) and log_step (P,). The initial values, with S = state_size, differ from the release:
 
-    Lambda is a free parameter. With `clip_real` every forward uses min(Re(lambda), -1e-4).
+    - B starts as V^H B, whose real entries have variance 1 / H, and C as C V, whose real and imaginary parts each have
+      variance 1 / S. The release draws C with variance 1 / (H S), so that the state contributes a hundredth of the
+      output.
+    - D starts standard normal, as in the paper. The release draws it uniformly between 0 and 1.
 
-    `bidirectional` (offline use) adds a scan of the chunk from its end, with the same modes and its own half of C,
-    (H, 2P, 2): y = Re(C_forward x) + Re(C_backward x_backward) + D u. The state is that of the forward scan and carried
-    exactly; the backward scan starts from zero at the end of every chunk. So an output depends on where its chunk ends,
-    cutting a sequence changes the outputs.
+    With `half_state`, each mode kept also represents its conjugate, y = 2 Re(C x) + D u, and C starts from real
+    numbers.
+
+    Lambda is unconstrained. With `clip_real`, every forward pass uses min(Re(lambda), -1e-4).
+
+    With `bidirectional`, for offline use, a second scan runs from the end of the chunk, with the same modes and its own
+    half of C, (H, 2P, 2): y = Re(C_forward x) + Re(C_backward x_backward) + D u. The forward scan carries its state
+    exactly, but the backward scan starts from zero at the end of every chunk. An output therefore depends on where its
+    chunk ends, so cutting a sequence changes the outputs.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer.
     """
 
     name: ClassVar[str] = "s5"
@@ -65,23 +73,23 @@ class S5SSM(TemporalLayer):
         return torch.view_as_complex(self.log_step.new_zeros(num_sequences, len(self.log_step), 2))
 
     def modes(self) -> tuple[Tensor, Tensor]:
-        """Return the modes in use: lambda (P,) complex, and their training steps (P,)."""
+        """Return the modes in use, lambda (P,) complex, and their training steps (P,)."""
         real, imag = self.Lambda.unbind(-1)
         if self.clip_real:
             real = real.clamp(max=_LARGEST_REAL)
         return torch.complex(real, imag), self.log_step.exp()
 
     def prepare(self, step_scale: StepScale = 1.0) -> SharedSystem:
-        """Return the layer at a step scale: discretised modes, and matrices that include gain and bandlimit."""
-        # Never in low precision, because the powers of decay amplify rounding.
+        """Return the discrete modes at a step scale. The matrices include gain and bandlimit if these do not vary."""
+        # Autocast is off, because powers of decay amplify rounding errors.
         with torch.autocast(self.log_step.device.type, enabled=False):
             return self._prepare(to_rows(to_constant(step_scale)), *self.modes())
 
     def _prepare(self, rows: StepScale, lambda_: Tensor, dt: Tensor) -> SharedSystem:
         decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
         mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
-        # Pairs stay in their order: the matrix [[re, -im], [im, re]] of a complex factor turns a pair of B into two
-        # rows of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
+        # Real and imaginary parts stay interleaved: the matrix [[re, -im], [im, re]] of a complex factor turns a pair
+        # of B into two rows of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
         w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 2 if self.half_state else 1)
         if gain.ndim == 1:
             w_in = torch.stack([gain.real, -gain.imag, gain.imag, gain.real], -1).unflatten(-1, (2, 2)) @ w_in
@@ -99,7 +107,16 @@ class S5SSM(TemporalLayer):
     def forward(
         self, x: Tensor, state: State | None = None, step_scale: StepScale | SharedSystem = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        """Run L steps. See `TemporalLayer.forward`.
+
+        Args:
+            x: Inputs (L, N, H).
+            state: State before the first step, (N, P) complex; None means zeros.
+            step_scale: A step scale, or a result of `prepare`.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+        """
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True
         )
@@ -109,14 +126,17 @@ class S5SSM(TemporalLayer):
             return run(system, x.to(dtype), before, self.scan)
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
-        """See `TemporalLayer.forward_without_memory`. At one step scale this is one matrix from input to output."""
+        """Run every step from the zero state. See `TemporalLayer.forward_without_memory`.
+
+        At a single step scale, this is one matrix from input to output.
+        """
         check_input(x, len(self.D), self.D)
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         if system.gain is not None or system.mask is not None:
             return super().forward_without_memory(x, step_scale)
         dtype = _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
-            # The backward scan starts from zero as well, and a chunk of one step is both its start and its end.
+            # The backward scan starts from zero as well, so in a chunk of one step both directions add up.
             w_out = torch.stack(system.w_out.chunk(1 + self.bidirectional, dim=1)).sum(0)
             matrix, inputs = (w_out @ system.w_in).to(dtype), x.to(dtype)
             return torch.addcmul(F.linear(inputs, matrix), inputs, system.d.to(dtype))
@@ -124,8 +144,8 @@ class S5SSM(TemporalLayer):
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
             raise UserError(
-                "temporal.bidirectional=true cannot be exported: it reads its chunks from their end as well, so it has "
-                "no single step; train with temporal.bidirectional=false"
+                "temporal.bidirectional=true cannot be exported: the layer also scans each chunk from its end, so it "
+                "has no single step; train with temporal.bidirectional=false"
             )
         return _RealS5(self)
 
@@ -133,20 +153,23 @@ class S5SSM(TemporalLayer):
         return mode_spectrum(*self.modes(), self.bandlimit, self.bandlimit_at)
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
-        """See `TemporalLayer.kernel`: (L, H, H)."""
+        """Return the impulse response (L, H, H). See `TemporalLayer.kernel`."""
         if self.bidirectional:
-            raise UserError("temporal.bidirectional=true answers before an impulse as well, so it has no kernel")
+            raise UserError("temporal.bidirectional=true also responds before an impulse, so it has no kernel")
         dim = len(self.D)
         impulses = F.pad(torch.eye(dim).to(self.D)[None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, H, H)
         response: Tensor = self(impulses, None, step_scale)[0]
         return response.mT
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:
-        """See `TemporalLayer.band_energy`. Masked modes do not count, nor does D, which passes all frequencies."""
+        """Return the squared H2 norm of the layer. See `TemporalLayer.band_energy`.
+
+        Masked modes do not count. D does not count either, because it passes all frequencies.
+        """
         lambda_, dt = self.modes()
         b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
         if self.bidirectional:
-            c = torch.cat(c.chunk(2, dim=1))  # both directions respond to the same frequencies
+            c = torch.cat(c.chunk(2, dim=1))  # both directions have the same modes
         mask = bandlimit_mask(lambda_, dt, self.bandlimit)
         c = c if mask is None else c * mask
         # Re(C x) is half the sum of C x and its conjugate; half_state doubles it.
@@ -157,6 +180,7 @@ class S5SSM(TemporalLayer):
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
     def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
+        """Run both scans; return the sum of their outputs and the last state of the forward scan."""
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
         y, last = run_shared(replace(system, w_out=forward_out), x, state, method)
         back = replace(
@@ -172,7 +196,7 @@ class S5SSM(TemporalLayer):
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the precision of matrix products with x."""
+    """Return the dtype of matrix products with x: the dtype of autocast if it is enabled, else the dtype of x."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -195,7 +219,12 @@ class _RealS5(RealSharedStep):
 
 
 class S5(SSMBlock):
-    """S5 as the detector uses it: the state-space layer inside its block."""
+    """S5 as the detector uses it: the state-space layer inside its block. See `S5SSM`.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer; None means the defaults.
+    """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__(S5SSM(dim, config or TemporalConfig(name=S5SSM.name)), dim)

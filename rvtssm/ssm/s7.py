@@ -1,4 +1,4 @@
-"""S7, a state-space layer that follows its input (Soydan et al. 2024, arXiv 2410.03464)."""
+"""S7, a state-space layer whose parameters depend on its input (Soydan et al. 2024, arXiv 2410.03464)."""
 
 import copy
 from typing import Any, ClassVar
@@ -15,39 +15,52 @@ from rvtssm.ssm.shapes import check_fit, fitting_state
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-_A, _B = 1.0, 0.5  # of f(w) = 1 - 1 / (a w^2 + b)
+_A, _B = 1.0, 0.5  # a and b in f(w) = 1 - 1 / (a w^2 + b)
 
 
 class S7SSM(TemporalLayer):
-    """x[k] = exp(Lambda[k] r[k]) x[k-1] + B[k] u[k], y[k] = C[k] x[k] + D[k] u[k], all of it real, r the step scale.
+    """x[k] = exp(Lambda[k] r[k]) x[k-1] + B[k] u[k], y[k] = C[k] x[k] + D[k] u[k], all real, with step scale r.
 
-    From the paper: Lambda, B, C and D follow the input (eq. 3), f(w) = 1 - 1 / (w^2 + 0.5) keeps Lambda stable (eq. 4),
-    the length of a step enters through exp(Lambda[k] r[k]) alone, so an input weighs the same in a step of any length
-    (eq. 12), and the gate of the block.
+    From the paper, we take:
 
-    The paper does not say how Lambda[k] is computed from the input, and eq. 12 cannot take f as it is: exp(f r) grows.
-    Ours: Lambda[k] = f(w[k]) - 1 = -1 / (w[k]^2 + 0.5) with w[k] = W u[k] + w, which is the form of f for continuous
-    time in its source (StableSSM, Wang and Li 2024). It lies between -2 and 0, so that no weights and no step make the
-    layer unstable; w is real, since for complex w neither form is bounded. Eqs. 5 and 12 let only Lambda follow the
-    input, eq. 3 all four. Ours: B[k] and C[k] are B and C with one factor for each mode, D[k] has one number for each
-    feature, and all of these are linear in u[k] and start constant. Left out are whole matrices B[k] and C[k], because
-    each takes P * H numbers for each step and sequence: 75 MB for the first stage of the demo (6 steps of 3072
-    sequences, 32 features), 14 GB for Gen1 base with 8 streams of 21 steps, where the factors take 7 and 540 MB.
+    - Lambda, B, C and D depend on the input (eq. 3).
+    - f(w) = 1 - 1 / (w^2 + 0.5) keeps Lambda stable (eq. 4).
+    - The length of a step enters only through exp(Lambda[k] r[k]), so an input weighs the same in a step of any length
+      (eq. 12).
+    - The gate of the block.
 
-    w starts so that exp(Lambda) at zero input is the decay of a mode of time constant 1 over a log-uniform step, as in
-    S5; the paper starts from HiPPO, whose modes are complex. The rows of B start scaled by 1 - exp(Lambda), because
-    otherwise slow modes dominate the output.
+    Our choices, where the paper leaves them open or contradicts itself:
+
+    - The paper does not say how Lambda[k] is computed from the input, and eq. 12 cannot use f as it is, because exp(f
+      r) grows. We set Lambda[k] = f(w[k]) - 1 = -1 / (w[k]^2 + 0.5) with w[k] = W u[k] + w, the form that its source
+      gives for continuous time (StableSSM, Wang and Li 2024). Lambda lies between -2 and 0, so neither weights nor
+      steps can make the layer unstable. w is real, because neither form is bounded for complex w.
+    - In eqs. 5 and 12 only Lambda depends on the input, in eq. 3 all four parameters do. We multiply B and C by one
+      factor per mode and add one number per feature to D. All of these are linear in u[k] and start at no change. Full
+      matrices B[k] and C[k] would take P * H numbers per step and sequence: 75 MB for the first stage of the demo (6
+      steps of 3072 sequences, 32 features) and 14 GB for Gen1 base with 8 streams of 21 steps. The factors take 7 MB
+      and 540 MB.
+    - At zero input, the decays exp(Lambda) start as those of modes with time constant 1 over log-uniform steps, as in
+      S5. The paper starts from HiPPO, whose modes are complex. The rows of B start scaled by 1 - exp(Lambda), because
+      otherwise slow modes dominate the output.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer.
+
+    Raises:
+        UserError: If a bandlimit is set.
     """
 
     name: ClassVar[str] = "s7"
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
-        config.refuse_bandlimit("its modes follow the input, so they have no frequency of their own")
+        config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = dim if config.state_size is None else config.state_size
         rate = log_uniform_steps(size, config.dt_min, config.dt_max).exp()
         self.to_w = linear_from(truncated_normal(size, dim, std=dim**-0.5), ((1 / rate - _B) / _A).clamp_min(0).sqrt())
-        self.to_factors = nn.Linear(dim, 2 * size + dim, bias=False)  # of B, of C, what is added to D
+        self.to_factors = nn.Linear(dim, 2 * size + dim, bias=False)  # changes of the factors of B and C, and of D
         self.B = nn.Parameter((-(-rate[:, None]).expm1() * truncated_normal(size, dim, std=dim**-0.5)).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
         self.D = nn.Parameter(normal(dim))
@@ -60,7 +73,16 @@ class S7SSM(TemporalLayer):
         return self.B.new_zeros(num_sequences, len(self.B))
 
     def forward(self, x: Tensor, state: State | None = None, step_scale: StepScale = 1.0) -> tuple[Tensor, Tensor]:
-        """Run L steps: x (L, N, H), state (N, P) -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        """Run L steps. See `TemporalLayer.forward`.
+
+        Args:
+            x: Inputs (L, N, H).
+            state: State before the first step, (N, P); None means zeros.
+            step_scale: A step scale.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+        """
         before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.B.shape[:1])
         inputs = x.to(self.D.dtype)
         drive, readout, passed = self._factors(inputs)
@@ -77,18 +99,18 @@ class S7SSM(TemporalLayer):
     @torch.no_grad()
     def spectrum(self) -> Spectrum:
         rate = _rate(self.to_w.bias)
-        note = "at zero input, which sets the time constant of every mode; no mask"
+        note = "at zero input; the input changes the time constant of every mode; no mask"
         return mode_spectrum(torch.complex(-rate, torch.zeros_like(rate)), torch.ones_like(rate), note=note)
 
     def _factors(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what B, C and D are multiplied by, as (L, N, P), (L, N, P), and D (L, N, H) itself."""
+        """Return the factors of B and C, (L, N, P) each, and D itself, (L, N, H)."""
         size = len(self.B)
         drive, readout, passed = self.to_factors(inputs).split([size, size, len(self.D)], dim=-1)
         return 1 + drive, 1 + readout, self.D + passed
 
     def _decay(self, inputs: Tensor, rows: StepScale) -> Tensor:
         """Return exp(Lambda[k] r[k]), (L, N, P), for a step scale (T, G, 1) or a number."""
-        # Never in low precision, because the powers of decay amplify rounding.
+        # Autocast is off, because powers of decay amplify rounding errors.
         with torch.autocast(inputs.device.type, enabled=False):
             rate = _rate(self.to_w(inputs))
             if not isinstance(rows, Tensor) or rows.ndim == 0:
@@ -115,11 +137,16 @@ class _SingleStep(TemporalLayer):
 
 
 def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
-    """Return S7 as the detector uses it: the state-space layer inside its block."""
+    """Return S7 as the detector uses it: the state-space layer inside its block. See `S7SSM`.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer; None means the defaults.
+    """
     config = config or TemporalConfig(name=S7SSM.name)
     return in_block(S7SSM(dim, config), dim, config)
 
 
 def _rate(w: Tensor) -> Tensor:
-    """Return 1 - f(w), the negative of Lambda."""
+    """Return 1 - f(w), which is -Lambda."""
     return 1 / (_A * w * w + _B)

@@ -1,7 +1,7 @@
-"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l], as an operator that `torch.compile` accepts unchanged.
+"""The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l], as one operator that `torch.compile` accepts.
 
-It uses two sweeps, one forward and one from the end, of the module for the device: `scan_cpu`, `scan_triton` if Triton
-is installed, else `scan_loop`. The setting `temporal.scan` can ask for one of the last two.
+A module of sweeps runs the recurrence forward and computes its gradient backward: `scan_cpu` on the CPU, `scan_triton`
+on a GPU with Triton, `scan_loop` otherwise. The setting `temporal.scan` can ask for one of the last two.
 """
 
 import importlib.util
@@ -19,21 +19,28 @@ from rvtssm.system.user_error import UserError
 
 
 class Sweeps(Protocol):
-    """The recurrence in place and its gradient. `rvtssm.ssm.scan_cpu` describes the arguments."""
+    """The recurrence in place, and its gradient. `rvtssm.ssm.scan_cpu` describes the arguments."""
 
     def forward(self, x: Tensor, decay: Tensor, carried: Tensor) -> None:
-        """Turn the drive of the states into the states."""
+        """Overwrite the drive of the states with the states."""
 
     def backward(self, grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-        """Turn gradients of the states into gradients of the drive; return the gradient of decay."""
+        """Overwrite the gradients of the states with the gradients of the drive, and return the gradient of decay."""
 
 
 @cache
 def sweeps(device_type: str, method: str = "auto") -> Sweeps:
-    """Return the sweeps for a type of device; `method` is the setting `temporal.scan`.
+    """Return the sweeps for a type of device.
 
-    `auto` takes the fastest, and the loop if a kernel cannot be built. `triton` does not fall back: on a GPU it raises
-    a ValueError if Triton is not installed, and the error of a kernel that cannot be built. It is `auto` elsewhere.
+    Args:
+        device_type: Type of a torch device, such as `cpu` or `cuda`.
+        method: The setting `temporal.scan`. `auto` takes the fastest sweeps, and the loop if a Triton kernel cannot be
+            built. `triton` never falls back to the loop on a GPU; on other devices it equals `auto`. `loop` takes the
+            loop.
+
+    Raises:
+        UserError: If `triton` is asked for on a GPU but Triton is not installed.
+        Exception: The error of Triton, if `triton` is asked for and a kernel cannot be built.
     """
     if method == "loop":
         return scan_loop
@@ -58,28 +65,34 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
 def _warn_of_loop(error: Exception) -> None:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     warnings.warn(
-        f"the loop runs the recurrence, which is slower, since a Triton kernel cannot be built here ({reason}); in "
-        "training, temporal.scan=loop asks for it without this warning",
+        f"a Triton kernel cannot be built here ({reason}), so the recurrence runs as a slower loop; to train "
+        "without this warning, set temporal.scan=loop",
         RuntimeWarning,
         stacklevel=3,
     )
 
 
 class KernelsOrLoop:
-    """Runs kernels until one of them cannot be built, and the loop from then on, with one warning that says why."""
+    """Kernels that are replaced by the loop, with one warning, as soon as one of them cannot be built.
+
+    Args:
+        kernels: The sweeps to start with.
+    """
 
     def __init__(self, kernels: Sweeps) -> None:
         self.sweeps = kernels
 
     def forward(self, *values: Tensor) -> None:
+        """Run the forward sweep."""
         self._run("forward", *values)
 
     def backward(self, *values: Tensor) -> Tensor:
+        """Run the backward sweep."""
         grad_decay: Tensor = self._run("backward", *values)
         return grad_decay
 
     def _run(self, name: str, *values: Tensor) -> Any:
-        # A kernel is built before it is launched, so the values are as they were if that fails.
+        # A kernel is built before it is launched, so if the build fails, the values are unchanged.
         try:
             return getattr(self.sweeps, name)(*values)
         except Exception as error:
@@ -91,7 +104,7 @@ class KernelsOrLoop:
 
 
 def _is_of_building(error: Exception) -> bool:
-    """Return whether Triton raised an error while it built a kernel; an error of the device says nothing about that."""
+    """Return whether Triton raised an error while it built a kernel, as opposed to an error of the device."""
     from triton.errors import TritonError  # the kernels were imported
 
     is_missing_compiler = type(error) is RuntimeError and "C compiler" in str(error)
@@ -99,13 +112,22 @@ def _is_of_building(error: Exception) -> bool:
 
 
 def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> tuple[Tensor, Tensor]:
-    """Return all states and the last one, in the type of the state, with one buffer per direction.
+    """Return all states and the last one, in the dtype of the state, with one buffer per direction.
 
-    decay (T, D, P) with T = 1 or L; each of its D columns is for N / D consecutive sequences. drive (L, N, P), state
-    (N, P) -> all states (L, N, P), the last (N, P). `sweeps` describes `method`.
+    Args:
+        decay: Factors (T, D, P) with T = 1 or L; each of the D columns applies to N / D consecutive sequences.
+        drive: Inputs of the recurrence, (L, N, P).
+        state: State before the first step, (N, P).
+        method: As in `sweeps`.
+
+    Returns:
+        All states (L, N, P) and the last one (N, P).
+
+    Raises:
+        UserError: If the shapes do not fit together or the drive is empty.
     """
     if drive.ndim != 3 or drive.numel() == 0:
-        raise UserError(f"a scan needs at least one step, sequence and mode, got drive {tuple(drive.shape)}")
+        raise UserError(f"got a drive of shape {tuple(drive.shape)}; a scan needs at least one step, sequence and mode")
     check_recurrence(decay, tuple(drive.shape), state)
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last
@@ -154,7 +176,7 @@ _scan.register_autograd(_gradients, setup_context=_keep)
 
 
 def plain(values: Tensor) -> Tensor:
-    """Return the same numbers without gradient, contiguous and not lazily conjugated, as the sweeps need them."""
+    """Return the values contiguous, without gradient and without lazy conjugation, as the sweeps need them."""
     return values.detach().resolve_conj().contiguous()
 
 

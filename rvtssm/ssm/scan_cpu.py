@@ -1,7 +1,7 @@
-"""The diagonal recurrence on the CPU: one pass over memory per direction, compiled by numba, on one thread.
+"""The diagonal recurrence on the CPU: numba code with one pass over memory per direction, on one thread.
 
-The matrix products around it take nearly all of the time and use all threads; blocks that fit the cache are too small
-to be worth a second pool of threads.
+The matrix products around the recurrence take nearly all of the time and use all threads. Blocks that fit the cache are
+too small to be worth a second pool of threads.
 """
 
 from collections.abc import Callable
@@ -14,34 +14,44 @@ from torch import Tensor
 
 from rvtssm.ssm.shapes import check_sweep
 
-_RUN = 128  # sequences whose gradients are summed before they join the total, which keeps rounding small
+_RUN = 128  # sequences whose gradients are summed before they are added to the total, to limit rounding errors
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile; products may be fused with sums, and no other rule of arithmetic is relaxed."""
+    """Compile a function with numba. Products may be fused with sums; no other rule of arithmetic is relaxed."""
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True, fastmath={"contract"})(function)
     return compiled
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """Compute x[l] += decay[l] * x[l-1] in place. `carried` (n, P) is the state before, and becomes the last state.
+    """Compute x[l] += decay[l] * x[l-1] in place. All arguments are contiguous and have no gradient.
 
-    decay (T | 1, D, P) is complex or real, with D groups of n / D sequences each. x is (T, n, 2P), real and imaginary
-    parts in turn, or (T, n, P) if decay is real; it may have a lower precision. All are contiguous, without gradient.
+    Args:
+        x: The drive, which becomes the states: (T, n, 2P) with interleaved real and imaginary parts, or (T, n, P) if
+            decay is real. Its precision may be lower than that of decay.
+        decay: Factors (T, D, P) or (1, D, P), complex or real, for D groups of n / D sequences.
+        carried: State before the first step, (n, P), which becomes the last state.
     """
     check_sweep(decay, (x,), (carried,))
     decays = decay.numpy()
-    wide = x.to(decay.dtype.to_real())  # x itself if the precision is the same
+    wide = x.to(decay.dtype.to_real())  # no copy if the precision is the same
     _forward(wide.numpy().view(decays.dtype), decays, carried.numpy())
     if wide is not x:
         x.copy_(wide)
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place: gradients of the states become those of their drive.
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place. All arguments are contiguous and have no gradient.
 
-    x are the states and `before` (n, P) is the state before the first. `carried` is the gradient of the last state and
-    becomes that of `before`. Returns the gradient of decay, in its shape.
+    Args:
+        grad: Gradients of the states, which become the gradients of the drive; laid out like x in `forward`.
+        x: The states, laid out like x in `forward`.
+        before: State before the first step, (n, P).
+        decay: As in `forward`.
+        carried: Gradient of the last state, (n, P), which becomes the gradient of `before`.
+
+    Returns:
+        The gradient of decay, in the shape of decay.
     """
     check_sweep(decay, (grad, x), (before, carried))
     decays, real = decay.numpy(), decay.dtype.to_real()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """Compute x[l] += decay[l] * x[l-1] in place."""
+    """Compute x[l] += decay[l] * x[l-1] in place. See `rvtssm.ssm.scan_cpu.forward`."""
     wide = _widened(x, decay)
     decays, previous = decay.expand(len(x), -1, -1)[:, :, None], carried.unflatten(0, (decay.shape[1], -1))
     for x_l, decay_l in zip(wide.unbind(0), decays.unbind(0), strict=True):
@@ -15,7 +15,10 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place; return the gradient of decay."""
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place, and return the gradient of decay.
+
+    See `rvtssm.ssm.scan_cpu.backward`.
+    """
     wide, states = _widened(grad, decay), _widened(x, decay)
     decays = decay.conj().resolve_conj().expand(len(x), -1, -1)[:, :, None]
     after = carried.unflatten(0, (decay.shape[1], -1))
@@ -29,7 +32,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
 
 def _widened(x: Tensor, decay: Tensor) -> Tensor:
-    """Return x as (T, D, n / D, P) in the type of decay, without a copy if the precision is the same."""
+    """Return x as (T, D, n / D, P) in the dtype of decay, without a copy if the precision is the same."""
     wide = x.to(decay.dtype.to_real())
     if decay.is_complex():
         wide = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
@@ -38,6 +41,6 @@ def _widened(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def _narrow(wide: Tensor, x: Tensor) -> None:
-    """Write back to x if its precision differs."""
+    """Write the values back to x if the precision of x is lower."""
     if x.dtype != wide.dtype.to_real():
         x.copy_(torch.view_as_real(wide).view_as(x) if wide.is_complex() else wide.view_as(x))

@@ -1,8 +1,8 @@
 """The diagonal recurrence as Triton kernels, one per direction. `rvtssm.ssm.scan_cpu` describes the arguments.
 
-A program holds the state of some sequences of one group and some modes in registers, as separate real and imaginary
-parts in the precision of decay, and goes through all steps: each number is read once and written once, in its own
-precision, so products in bfloat16 need no copy in float32.
+A program holds some modes of some sequences of one group in registers, as separate real and imaginary parts in the
+precision of decay, and loops over all steps. It reads each number once and writes it once, in the precision of the
+number, so products in bfloat16 need no copy in float32.
 """
 
 # Triton infers the types of kernels when it compiles them.
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from rvtssm.ssm.shapes import check_sweep
 
-_LANES = 512  # numbers that a program holds per part of the state
-_MODES = 64  # of them side by side in memory
+_LANES = 512  # numbers that a program holds, for the real and for the imaginary part of the state each
+_MODES = 64  # how many of these are modes of the same sequence, which are adjacent in memory
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
-    """Compute x[l] += decay[l] * x[l-1] in place."""
+    """Compute x[l] += decay[l] * x[l-1] in place. See `rvtssm.ssm.scan_cpu.forward`."""
     check_sweep(decay, (x,), (carried,))
     shape, grid, options = _launch(x, decay)
     with torch.cuda.device_of(x):
@@ -30,11 +30,14 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
 
 
 def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Tensor) -> Tensor:
-    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place; return the gradient of decay."""
+    """Compute grad[l] += conj(decay[l+1]) * grad[l+1] in place, and return the gradient of decay.
+
+    See `rvtssm.ssm.scan_cpu.backward`.
+    """
     check_sweep(decay, (grad, x), (before, carried))
     shape, grid, options = _launch(grad, decay)
     blocks, scale_steps, groups, num_modes = grid[0] // decay.shape[1], *decay.shape
-    # One sum per program, added up afterwards in a fixed order; atomic additions would have no fixed order.
+    # Each program writes its own sum. The sums are added in a fixed order, which atomic additions would not have.
     sums = torch.empty(groups, blocks, scale_steps, num_modes, dtype=decay.dtype, device=decay.device)
     with torch.cuda.device_of(x):
         _backward[grid](grad, x, _real(before), _real(decay), _real(carried), _real(sums), *shape, **options)
@@ -42,7 +45,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
 
 def _launch(x: Tensor, decay: Tensor) -> tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]:
-    """Return sizes, the grid and the constants that a kernel is compiled for."""
+    """Return the sizes, the grid, and the constants for which a kernel is compiled."""
     num_steps, num_sequences, _ = x.shape
     scale_steps, groups, num_modes = decay.shape
     group = num_sequences // groups
@@ -65,7 +68,7 @@ def _real(values: Tensor) -> Tensor:
 
 @triton.jit
 def _read(pointer, offsets, is_ours, IS_COMPLEX: tl.constexpr, like: tl.constexpr):
-    """Return real and imaginary parts at these offsets; the imaginary parts of real numbers are 0."""
+    """Return the real and the imaginary parts at these offsets. The imaginary parts of real numbers are 0."""
     if IS_COMPLEX:
         pairs = tl.load(
             pointer + (2 * offsets)[:, :, None] + tl.arange(0, 2)[None, None, :], mask=is_ours[:, :, None], other=0.0
@@ -88,13 +91,13 @@ def _write(pointer, offsets, is_ours, re, im, IS_COMPLEX: tl.constexpr):
 
 @triton.jit
 def _place(group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
-    """Return group, modes and offsets in (n, P) of this program."""
+    """Return the group, the modes and the offsets in (n, P) that this program handles."""
     blocks = tl.cdiv(group, SEQUENCES)
     which = (tl.program_id(0) // blocks).to(tl.int64)
     within = (tl.program_id(0) % blocks) * SEQUENCES + tl.arange(0, SEQUENCES)
     modes = (tl.program_id(1) * MODES + tl.arange(0, MODES))[None, :]
     is_ours = (within < group)[:, None] & (modes < num_modes)
-    # in 64 bits, because all states of a batch, and steps that differ, can be more than 2^31 numbers
+    # Offsets have 64 bits, because the states of a batch, or the decays of steps that differ, can exceed 2^31 numbers.
     offsets = (which * group + within)[:, None] * num_modes + modes
     return which, modes, offsets, is_ours
 

@@ -1,4 +1,4 @@
-"""S5 whose steps follow the input: a selective layer that keeps its memory at any rate (ours)."""
+"""S5 whose steps depend on the input: a selective layer, our own, that keeps its memory at any rate."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,12 +28,12 @@ from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-_NO_MODES = "its modes follow the input, so they have no frequency of their own"
+_NO_MODES = "its modes depend on the input, so they have no fixed frequency"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What `SelectiveS5SSM` prepares from its parameters and the step scale."""
+    """The values that `SelectiveS5SSM` computes from its parameters and the step scale."""
 
     lambda_: Tensor  # (P,) complex
     w_in: Tensor  # (2P, H)
@@ -44,14 +44,23 @@ class Prepared:
 class SelectiveS5SSM(TemporalLayer):
     """x' = diag(lambda) x + B u, y = Re(C x) + D u, where the input sets the step of every mode.
 
-    The step is softplus(W u + b) * r, r the step scale, so the input only stretches time. That a recurrence follows the
-    input is taken from S6 and S7 (Gu and Dao 2023, Soydan et al. 2024; for the paper's S7 see `rvtssm.ssm.s7`); this
-    way to do it is ours. lambda is complex with Re(lambda) = -exp(log_real), which is stable for all weights. At the
-    start W u is about standard normal, and the steps at zero input are log-uniform, as in S5. B, C, D and `half_state`
-    are as in S5. By a long step an input erases the state under `zoh`, the default; under `bilinear` it turns the
-    state around.
+    The step is softplus(W u + b) * r, where r is the step scale, so the input can only stretch or compress time. The
+    idea of a recurrence that depends on its input is from S6 and S7 (Gu and Dao 2023, Soydan et al. 2024; for the S7 of
+    the paper see `rvtssm.ssm.s7`); this form is ours.
 
-    The step differs for each sequence, so all discrete modes and states (L, N, P) are in memory at once.
+    lambda is complex with Re(lambda) = -exp(log_real), so the layer is stable for all weights. B, C, D and `half_state`
+    are as in S5. At the start, W u is about standard normal, and the steps at zero input are log-uniform, as in S5.
+    With `zoh`, the default, an input can erase the state by a long step; with `bilinear` a long step flips the sign of
+    the state instead.
+
+    The steps differ between sequences, so all discrete modes and states (L, N, P) are in memory at once.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer.
+
+    Raises:
+        UserError: If a bandlimit is set.
     """
 
     name: ClassVar[str] = "selective_s5"
@@ -75,7 +84,7 @@ class SelectiveS5SSM(TemporalLayer):
         return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
 
     def prepare(self, step_scale: StepScale = 1.0) -> Prepared:
-        """Return the matrices in real numbers; the discrete modes need the input."""
+        """Return the continuous modes, real matrices, and the step scale. The discrete modes depend on the input."""
         with torch.autocast(self.imag.device.type, enabled=False):
             sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
             return Prepared(
@@ -88,7 +97,16 @@ class SelectiveS5SSM(TemporalLayer):
     def forward(
         self, x: Tensor, state: State | None = None, step_scale: StepScale | Prepared = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Run L steps: x (L, N, H), state (N, P) complex -> y (L, N, H), the state. See `TemporalLayer.forward`."""
+        """Run L steps. See `TemporalLayer.forward`.
+
+        Args:
+            x: Inputs (L, N, H).
+            state: State before the first step, (N, P) complex; None means zeros.
+            step_scale: A step scale, or a result of `prepare`.
+
+        Returns:
+            The outputs (L, N, H) and the state after step L.
+        """
         before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.imag.shape, is_complex=True)
         system = step_scale if isinstance(step_scale, Prepared) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
@@ -113,7 +131,7 @@ class SelectiveS5SSM(TemporalLayer):
     @torch.no_grad()
     def spectrum(self) -> Spectrum:
         dt = F.softplus(self.to_step.bias)
-        return mode_spectrum(self._lambda, dt, note="at zero input, which sets the step of every mode; no mask")
+        return mode_spectrum(self._lambda, dt, note="at zero input; the input changes the step of every mode; no mask")
 
     @property
     def _discretize(self) -> Discretization:
@@ -139,6 +157,11 @@ class _RealSelectiveS5(RealSharedStep):
 
 
 def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
-    """Return it as the detector uses it: the state-space layer inside its block."""
+    """Return selective S5 as the detector uses it: the state-space layer inside its block. See `SelectiveS5SSM`.
+
+    Args:
+        dim: Number of features H.
+        config: Settings of the layer; None means the defaults.
+    """
     config = config or TemporalConfig(name=SelectiveS5SSM.name)
     return in_block(SelectiveS5SSM(dim, config), dim, config)

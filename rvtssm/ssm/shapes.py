@@ -1,4 +1,4 @@
-"""What is checked before compiled loops and kernels run, which trust the sizes that they are given."""
+"""Checks of arguments before compiled loops and kernels run, which do not check bounds themselves."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from rvtssm.system.user_error import UserError
 
 
 def check_input(x: Tensor, dim: int, like: Tensor | None) -> None:
-    """Raise a UserError unless x is (L, N, dim), not empty, of floating-point numbers, on the device of `like`."""
-    if torch.compiler.is_compiling():  # sizes are symbols then, and no loop runs over memory
+    """Raise a UserError unless x is (L, N, dim), not empty, floating-point and on the device of the layer.
+
+    Args:
+        x: The input of a layer.
+        dim: Number of features of the layer.
+        like: A parameter of the layer, whose device is checked; None skips this check.
+    """
+    if torch.compiler.is_compiling():  # the sizes are symbols, and no loop runs over memory
         return
     if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[2] != dim:
         raise UserError(
-            f"an input of {_kind(x)} for a layer of {dim} features, which takes (L, N, {dim}): steps, sequences, "
-            "features; time comes first, and batch-first data need x.transpose(0, 1)"
+            f"got an input of {_kind(x)}; a layer with {dim} features takes (L, N, {dim}): steps, sequences, "
+            "features. Time comes first; if the batch comes first in your data, pass x.transpose(0, 1)"
         )
     if not x.is_floating_point() or (like is not None and x.device != like.device):
         raise UserError(
-            f"an input of {x.dtype} on {x.device}; needed are floating-point numbers on the device of the layer"
-            f"{'' if like is None else f', {like.device}'}: x.float().to(device)"
+            f"got an input of {x.dtype} on {x.device}; the layer takes floating-point numbers on its own device"
+            f"{'' if like is None else f', {like.device}'}: pass x.float().to(device)"
         )
     if not x.numel():
-        raise UserError(f"needed is at least one step of one sequence, got an input of the shape {tuple(x.shape)}")
+        raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
 
 
 def fitting_state(
@@ -38,10 +44,18 @@ def fitting_state(
     *shapes: tuple[int, ...],
     is_complex: bool = False,
 ) -> Any:
-    """Return the state, or zeros for None. Raise a UserError unless x (L, N, dim) and the state fit each other.
+    """Return the state, or zeros if it is None. Raise a UserError unless input and state fit the layer and each other.
 
-    The state is a tensor (N, *shape), or a tuple of such tensors if there are several shapes, with device and precision
-    of `like`, a parameter. This runs at every step of a stream, so it makes no tensor.
+    This runs at every step of a stream, so it allocates no tensor for a given state.
+
+    Args:
+        x: The input, (L, N, dim).
+        state: The state: a tensor (N, *shape), or a tuple of such tensors if there are several shapes.
+        init_state: Function that makes the zero state for a number of sequences.
+        dim: Number of features of the layer.
+        like: A parameter of the layer, which gives device and precision of the state.
+        *shapes: Shape of each tensor of the state, without its first axis.
+        is_complex: Whether the state is complex.
     """
     check_input(x, dim, like)
     if state is None:
@@ -57,34 +71,48 @@ def fitting_state(
             _refuse(x, found, shapes)
         if leaf.dtype != dtype or leaf.device != like.device:
             raise UserError(
-                f"a state of {leaf.dtype} on {leaf.device} for a layer whose states are {dtype} on {like.device}; move "
-                "both together, or begin with state=None"
+                f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}. Move layer "
+                "and state together, or start with state=None"
             )
     return state
 
 
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
-    """Raise a UserError if a step scale (scale_steps, groups) does not fit an input (num_steps, num_sequences)."""
+    """Raise a UserError if a step scale does not fit an input.
+
+    Args:
+        scale_steps: Number of steps that the step scale covers.
+        groups: Number of groups of sequences in the step scale.
+        num_steps: Number of steps of the input.
+        num_sequences: Number of sequences of the input.
+    """
     if scale_steps not in (1, num_steps) or groups < 1 or num_sequences % groups:
         raise UserError(
-            f"step_scale covers {scale_steps} steps of {groups} groups, the input has {num_steps} steps of "
-            f"{num_sequences} sequences; give one value per step and the number of sequences a multiple of the groups"
+            f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
+            f"{num_sequences} sequences; pass one value per step, and make the number of sequences a multiple of the "
+            "number of groups"
         )
 
 
 def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor) -> None:
-    """Raise a UserError unless decay (T | 1, D, P), a drive (T, n, P) of this shape and a state (n, P) fit together."""
+    """Raise a UserError unless decay, drive and state fit together.
+
+    Args:
+        decay: (T, D, P) or (1, D, P).
+        drive_shape: Shape of the drive, (T, n, P).
+        state: (n, P), complex if decay is, and on the same device.
+    """
     num_steps, *rows = drive_shape
     is_number = state.is_complex() or state.is_floating_point()
     if decay.ndim != 3 or list(state.shape) != rows or decay.shape[2] != rows[-1]:
         raise UserError(
-            f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit; needed "
-            "are (T, D, P), (L, N, P) and (N, P), with T = 1 or L: time comes first"
+            f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit; they "
+            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first"
         )
     if not is_number or decay.is_complex() != state.is_complex() or decay.device != state.device:
         raise UserError(
-            f"decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}; both must be "
-            "complex, or both real floating-point numbers, on one device"
+            f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}; both must "
+            "be complex, or both real floating-point numbers, on the same device"
         )
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
 
@@ -92,34 +120,38 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
 def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> None:
     """Raise a UserError unless the arguments of a sweep are as `rvtssm.ssm.scan_cpu` describes them.
 
-    `rows` are those of the shape (T, n, P), with real and imaginary parts in turn if decay is complex, `states` those
-    of the shape (n, P).
+    Args:
+        decay: The factors.
+        rows: The arguments of shape (T, n, P), or (T, n, 2P) with interleaved real and imaginary parts if decay is
+            complex.
+        states: The arguments of shape (n, P).
     """
     width = decay.shape[-1] * (1 + decay.is_complex())
     num_steps, num_sequences = rows[0].shape[:2]
     for values in rows:
         if values.shape != (num_steps, num_sequences, width) or values.device != decay.device or values.is_complex():
             raise UserError(
-                f"a scan got {_kind(values)} beside decay {_kind(decay)}; time comes first, (T, n, {width})"
+                f"a scan got values of {_kind(values)} with a decay of {_kind(decay)}; the values must be "
+                f"(T, n, {width}): time comes first"
             )
     for state in states:
         check_recurrence(decay, (num_steps, num_sequences, decay.shape[-1]), state)
         if state.dtype != decay.dtype:
-            raise UserError(f"a scan got a state of {state.dtype} beside decay of {decay.dtype}; both must be alike")
+            raise UserError(f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree")
     if not all(values.is_contiguous() for values in (decay, *rows, *states)):
-        raise UserError("a scan got values that are not contiguous; its loops go through memory in order")
+        raise UserError("a scan got values that are not contiguous; pass values.contiguous()")
 
 
 def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
     num_steps, num_sequences = x.shape[:2]
     needed = " and ".join(str((num_sequences, *shape)) for shape in shapes)
     text = (
-        f"an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, found))}: time comes first, "
-        f"so the input is {num_steps} steps of {num_sequences} sequences, and its state {needed}"
+        f"got an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, found))}. Time comes "
+        f"first, so the input has {num_steps} steps of {num_sequences} sequences and needs a state {needed}"
     )
     rows = [leaf.shape[0] for leaf in found if isinstance(leaf, Tensor) and leaf.ndim]
     if num_steps in rows and num_sequences not in rows:
-        text += "; this input is batch-first: give x.transpose(0, 1)"
+        text += "; this input seems to be batch-first: pass x.transpose(0, 1)"
     else:
         text += f"; use init_state({num_sequences}), or state=None for zeros"
     raise UserError(text)

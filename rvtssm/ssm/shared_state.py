@@ -1,9 +1,10 @@
-"""Layers whose features share one diagonal system (MIMO: many inputs, many outputs), as in S5: input to output at once.
+"""Layers whose features share one diagonal system (MIMO: many inputs, many outputs), as in S5.
 
-The recurrence is h[l] = decay[l] * h[l-1] + gain[l] * (w_in u[l]), y[l] = w_out (mask[l] * h[l]) + d * u[l], one
-operator with its own gradient. It takes sequences in blocks and steps in tiles that fit the cache, cut so that input
-and output need no copy. If the states are few, they are kept for the backward; otherwise the backward computes them
-again, block by block. The other kind of layer, with a small system per feature, is in `rvtssm.ssm.per_feature`.
+The recurrence is h[l] = decay[l] * h[l-1] + gain[l] * (w_in u[l]), y[l] = w_out (mask[l] * h[l]) + d * u[l]. It runs
+from input to output as one operator with its own gradient. The operator takes sequences in blocks and steps in tiles
+that fit the cache, cut so that input and output need no copy. If the states are few, it keeps them for the backward
+pass; otherwise the backward pass computes them again, block by block. Layers with a small system per feature are in
+`rvtssm.ssm.per_feature`.
 """
 
 from dataclasses import dataclass
@@ -15,18 +16,18 @@ from torch import Tensor
 from rvtssm.ssm.scan import plain, sweeps
 from rvtssm.ssm.shapes import check_input, check_recurrence
 
-_TILE_ROWS = 2048  # of a matrix product, on CPU: more do not fit the cache, fewer make the product slow
-_BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # states that the backward holds at once, on CPU and elsewhere
+_TILE_ROWS = 2048  # rows of a matrix product on the CPU: more do not fit the cache, fewer make the product slow
+_BLOCK_BYTES = {True: 32 << 20, False: 1 << 28}  # states that the backward pass holds at once; True: on the CPU
 _MIN_BLOCK = 16  # sequences
-_KEPT_BYTES = 64 << 20  # largest states kept for the backward; this saves a seventh of the products
+_KEPT_BYTES = 64 << 20  # limit up to which states are kept for the backward pass, which saves a seventh of the products
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSystem:
-    """Such a system at one step scale. Real and imaginary parts of the modes alternate in the matrices.
+    """The system at one step scale. In the matrices, real and imaginary parts of the modes alternate.
 
-    decay, gain and mask are (T, G, P) with T = 1 or L steps and G groups of consecutive sequences. gain and mask are
-    None if they do not vary; then they are part of the matrices.
+    There are T = 1 or L steps and G groups of consecutive sequences. If gain or mask does not vary, it is None here and
+    part of the matrices.
     """
 
     decay: Tensor  # (T, G, P) complex
@@ -38,10 +39,21 @@ class SharedSystem:
 
 
 def run_shared(system: SharedSystem, u: Tensor, state: Tensor, method: str = "auto") -> tuple[Tensor, Tensor]:
-    """Run L steps: u (L, N, H), state (N, P) complex -> y (L, N, H) and the state after step L.
+    """Run L steps.
 
-    The matrix products run in the precision of u, the recurrence in that of the state. `rvtssm.ssm.scan.sweeps`
-    describes `method`.
+    The matrix products run in the precision of u, the recurrence in the precision of the state.
+
+    Args:
+        system: The system at a step scale.
+        u: Inputs (L, N, H).
+        state: State before the first step, (N, P) complex.
+        method: As in `rvtssm.ssm.scan.sweeps`.
+
+    Returns:
+        The outputs (L, N, H) and the state after step L.
+
+    Raises:
+        UserError: If the shapes do not fit together.
     """
     check_input(u, system.w_in.shape[1], system.w_in)
     check_recurrence(system.decay, (*u.shape[:2], system.w_in.shape[0] // 2), state)
@@ -52,17 +64,17 @@ def run_shared(system: SharedSystem, u: Tensor, state: Tensor, method: str = "au
 
 
 def as_complex(pairs: Tensor, like: Tensor) -> Tensor:
-    """Join pairs (..., 2P) to complex numbers (..., P), in the precision of `like`."""
+    """Return interleaved pairs (..., 2P) as complex numbers (..., P), in the precision of `like`."""
     return torch.view_as_complex(pairs.to(like.real.dtype).unflatten(-1, (-1, 2)))
 
 
 def as_pairs(values: Tensor, like: Tensor) -> Tensor:
-    """Write complex numbers (..., P) as pairs (..., 2P), in the precision of `like`."""
+    """Return complex numbers (..., P) as interleaved pairs (..., 2P), in the precision of `like`."""
     return torch.view_as_real(values).flatten(-2).to(like.dtype)
 
 
 def _keeps(system: SharedSystem, u: Tensor, state: Tensor) -> bool:
-    """Return whether the states are kept for the backward: if they are few and neither gain nor mask changes them."""
+    """Return whether to keep states for the backward pass: if they are few, and neither gain nor mask changes them."""
     inputs = (u, state, system.decay, system.w_in, system.w_out, system.d)
     if not any(value.requires_grad for value in inputs):
         return False
@@ -72,14 +84,14 @@ def _keeps(system: SharedSystem, u: Tensor, state: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Consecutive sequences, either whole groups or a part of one, and the steps taken at once."""
+    """A block of consecutive sequences, either whole groups or a part of one, and its tiles of steps."""
 
     sequences: slice
     groups: slice
     tiles: list[slice]
 
     def rows(self, values: Tensor, steps: slice) -> Tensor:
-        """Return its part of values (L, N, W) as a matrix; a copy only if the part is not contiguous."""
+        """Return this block of values (L, N, W) as a matrix, copied only if it is not contiguous."""
         rows: Tensor = values[steps, self.sequences].flatten(0, 1)
         return rows
 
@@ -89,11 +101,11 @@ class _Block:
         return tile
 
     def of(self, factors: Tensor, steps: slice) -> Tensor:
-        """Return its part of decay, gain or mask (T, G, P): (T | 1, D, P)."""
+        """Return this block of decay, gain or mask (T, G, P): (T, D, P) or (1, D, P)."""
         return factors[steps if len(factors) > 1 else slice(None), self.groups].contiguous()
 
     def project(self, x: Tensor, matrix: Tensor, d: Tensor, u: Tensor, out: Tensor, steps: slice) -> None:
-        """Write out = x matrix + d * u, for its part of u and out (L, N, H)."""
+        """Write out = x matrix + d * u for this block, where u and out are (L, N, H)."""
         target = out[steps, self.sequences]
         lies_whole = target.is_contiguous()
         rows = target.flatten(0, 1)
@@ -104,7 +116,7 @@ class _Block:
 
 
 def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
-    """Cut sequences and steps so that the states of a block fit `_BLOCK_BYTES` and, on CPU, a tile the cache."""
+    """Cut sequences and steps so that a block's states fit `_BLOCK_BYTES` and, on the CPU, a tile fits the cache."""
     num_steps, num_sequences, _ = u.shape
     per_group, is_cpu = num_sequences // groups, u.device.type == "cpu"
     fitting = _BLOCK_BYTES[is_cpu] // (num_steps * state.shape[1] * state.element_size())
@@ -128,7 +140,7 @@ def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
 
 
 def _scale(pairs: Tensor, factors: Tensor, like: Tensor) -> None:
-    """Multiply pairs (T, n, 2P) in place by factors (T | 1, D, P), computing in the precision of `like`."""
+    """Multiply pairs (T, n, 2P) in place by factors (T, D, P) or (1, D, P), computing in the precision of `like`."""
     wide = as_complex(pairs, like)
     wide.unflatten(1, (factors.shape[1], -1)).mul_(factors[:, :, None])
     if pairs.dtype != wide.dtype.to_real():
@@ -136,7 +148,7 @@ def _scale(pairs: Tensor, factors: Tensor, like: Tensor) -> None:
 
 
 def _add(total: Tensor, values: Tensor, steps: slice) -> None:
-    """Add values (T | 1, D, P) to their rows of a gradient (T, D, P)."""
+    """Add values (T, D, P) or (1, D, P) to the rows `steps` of a gradient."""
     (total[steps] if len(total) > 1 else total).add_(values)
 
 
@@ -193,7 +205,7 @@ def _run_backward(
     grad_state = torch.zeros_like(state) if grad_last is None else plain(grad_last).clone()
     grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(decay if gain is not None else decay[:0])
     grad_w_in, grad_w_out = (torch.empty_like(w, memory_format=torch.contiguous_format) for w in (w_in, w_out))
-    grad_d, beta = torch.zeros_like(d), 0  # the first products overwrite, the others add
+    grad_d, beta = torch.zeros_like(d), 0  # the first product overwrites the gradient, the others add to it
     for block in _blocks(u, state, decay.shape[1]):
         driven = None
         if len(kept):
@@ -250,13 +262,13 @@ def _(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ..
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     *tensors, _, ctx.method = inputs
     ctx.save_for_backward(*tensors, output[2])
-    ctx.set_materialize_grads(False)  # the kept states have no gradient: zeros for them would be as large as they are
+    ctx.set_materialize_grads(False)  # the kept states have no gradient, and zeros for them would take as much memory
 
 
 def _gradients(
     ctx: Any, grad_y: Tensor | None, grad_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once, because activation checkpointing allows a single read
+    saved = ctx.saved_tensors  # activation checkpointing allows only a single read
     u, _, _, gain = saved[:4]
     grad_y = torch.zeros_like(u) if grad_y is None else grad_y
     grad_u, grad_state, grad_decay, grad_gain, *rest = _run_backward(grad_y, grad_last, *saved, ctx.method)

@@ -1,4 +1,4 @@
-"""The frequencies and time constants of modes, the limit put on them, and the energy of a system within a band."""
+"""Frequencies and time constants of modes, their bandlimit, and the energy of a system within a band of frequencies."""
 
 import math
 from collections.abc import Callable
@@ -10,25 +10,33 @@ from torch import Tensor
 
 from rvtssm.system.user_error import UserError
 
-_PANEL = 8  # nodes of each Gauss-Legendre panel
+_PANEL = 8  # nodes per Gauss-Legendre panel
 
 
 @dataclass(frozen=True)
 class Spectrum:
     """The N modes of one temporal layer at its training step."""
 
-    timescale_steps: Tensor  # (N,) float64, steps until a mode has decayed to 1 / e, inf if it does not decay
+    timescale_steps: Tensor  # (N,) float64, steps in which a mode decays to 1 / e, inf if it does not decay
     cycles_per_step: Tensor  # (N,) float64, 0.5 is the Nyquist rate of the training step
     is_masked: Tensor  # (N,) bool, True for modes that the bandlimit removes from the output
     bandlimit: float  # fraction of the Nyquist rate, 0: off
-    note: str = ""  # how to read the numbers
+    note: str = ""  # how to read the numbers, for tables
 
 
 @torch.no_grad()
 def mode_spectrum(
     lambda_: Tensor, dt: Tensor, bandlimit: float = 0.0, at: str = "train_step", note: str = "no mask"
 ) -> Spectrum:
-    """Return the spectrum of modes lambda, complex, with training steps dt; the shapes broadcast."""
+    """Return the spectrum of modes at their training steps. The shapes of modes and steps broadcast.
+
+    Args:
+        lambda_: The modes, complex.
+        dt: The training steps.
+        bandlimit: Fraction of the Nyquist rate above which modes are masked; 0 means off.
+        at: The setting `temporal.bandlimit_at`, for the note.
+        note: The note if there is no mask.
+    """
     mask = bandlimit_mask(lambda_, dt, bandlimit)
     lambda_, dt = lambda_.to("cpu", torch.complex128), dt.double().cpu()
     cycles = frequencies(lambda_, dt)
@@ -39,7 +47,12 @@ def mode_spectrum(
 
 
 def frequencies(lambda_: Tensor, step: Tensor) -> Tensor:
-    """Return oscillations per step: lambda (P,) complex, step (..., P) -> (..., P); 0.5 is the Nyquist rate."""
+    """Return the oscillations per step, (..., P); 0.5 is the Nyquist rate.
+
+    Args:
+        lambda_: The modes, (P,) complex.
+        step: The steps, (..., P).
+    """
     return step * lambda_.imag.abs() / (2 * math.pi)
 
 
@@ -48,8 +61,16 @@ def bandlimit_mask(
 ) -> Tensor | None:
     """Return which modes may reach the output: those below `bandlimit` times the Nyquist rate (S4ND, Nguyen 2022).
 
-    lambda (P,) complex, dt (P,) the training step -> bool (P,), or None if `bandlimit` is 0 (off). With
-    `at="current_step"` the rate is that of the step in use, and the mask has the broadcast shape of dt * step_scale.
+    Args:
+        lambda_: The modes, (P,) complex.
+        dt: The training steps, (P,).
+        bandlimit: Fraction of the Nyquist rate; 0 means off.
+        at: Which step defines the Nyquist rate, `train_step` or `current_step`.
+        step_scale: The step relative to training; used only with `current_step`.
+
+    Returns:
+        A bool mask (P,), or one with the broadcast shape of dt * step_scale for `current_step`; None if `bandlimit` is
+            0.
     """
     if bandlimit == 0:
         return None
@@ -59,17 +80,28 @@ def bandlimit_mask(
 
 
 def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float) -> Tensor:
-    """Return the energy of diagonal systems G(s) = sum over p of R_p / (s - lambda_p) between two angular frequencies.
+    """Return the energy of diagonal systems G(s) = sum over p of R_p / (s - lambda_p) within a band of frequencies.
 
-    It is 1 / pi times the integral of ||G(i omega)||^2, Frobenius, and its root is the H2 norm. lambda (..., P) complex
-    with negative real parts, weights (..., P, P) with weights[p, q] = trace(R_p R_q^H) -> (...) float64, one value per
-    system, in closed form; omega_min may be 0 and omega_max infinite.
+    The energy is 1 / pi times the integral of the squared Frobenius norm ||G(i omega)||^2; its root is the H2 norm. The
+    integral is evaluated in closed form.
+
+    Args:
+        lambda_: The modes, (..., P) complex with negative real parts.
+        weights: (..., P, P) with weights[p, q] = trace(R_p R_q^H).
+        omega_min: Lower edge of the band in radians per training step; may be 0.
+        omega_max: Upper edge of the band in radians per training step; may be infinite.
+
+    Returns:
+        One value per system, (...) float64.
+
+    Raises:
+        UserError: If the band is empty.
     """
     _check_band(0 <= omega_min < omega_max, omega_min, omega_max)
-    # A slow mode outside of the band contributes the difference of two angles that agree in most digits.
+    # In float64, because a slow mode outside the band contributes the difference of two nearly equal angles.
     lambda_ = lambda_.to(torch.complex128)
     angle = -torch.log(1j * omega_min - lambda_)
-    # At infinity only the angle of log(i omega) is left: its real part cancels between p and q.
+    # At infinity, only the angle of log(i omega) matters, because its real part cancels between p and q.
     angle = angle + (0.5j * math.pi if math.isinf(omega_max) else torch.log(1j * omega_max - lambda_))
     # On s = i omega, 1 / ((s - lambda_p) conj(s - lambda_q)) splits into two fractions whose integrals are logarithms.
     integral = 1j * (angle[..., :, None] - angle.conj()[..., None, :])
@@ -80,9 +112,23 @@ def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_ma
 def energy_quadrature(
     power: Callable[[Tensor], Tensor], omega_min: float, omega_max: float, num_points: int, like: Tensor
 ) -> Tensor:
-    """Return 1 / pi times the integral of power(omega (K,)) (..., K), by Gauss-Legendre panels even in log omega.
+    """Return the energy of systems within a band: 1 / pi times the integral of a power spectrum.
 
-    A resonance narrower than the distance between nodes is measured wrongly. Nodes have type and device of `like`.
+    The quadrature uses Gauss-Legendre panels of equal width in log omega. It misjudges a resonance that is narrower
+    than the distance between nodes.
+
+    Args:
+        power: Function from omega (K,) to the power (..., K) at each frequency.
+        omega_min: Lower edge of the band in radians per training step, positive.
+        omega_max: Upper edge of the band in radians per training step, finite.
+        num_points: Least number of nodes; it is rounded up to whole panels.
+        like: A tensor whose dtype and device the nodes get.
+
+    Returns:
+        One value per system, (...).
+
+    Raises:
+        UserError: If the band is empty or infinite.
     """
     _check_band(0 < omega_min < omega_max < math.inf, omega_min, omega_max)
     nodes, weights = np.polynomial.legendre.leggauss(_PANEL)
@@ -96,4 +142,4 @@ def energy_quadrature(
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
         band = f"from {omega_min} to {omega_max} rad per step"
-        raise UserError(f"the band {band} is empty or endless; give 0 < omega_min < omega_max")
+        raise UserError(f"the band {band} is empty or infinite; give 0 < omega_min < omega_max")

@@ -1,4 +1,4 @@
-"""The temporal layers that a detector can have; this table is where a new one is added."""
+"""The table of temporal layers that a detector can have. Add new layers here."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,15 @@ _has_no_values = ContextVar("without_values", default=False)
 
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
-    """Build the layer `config.name` over `dim` features. Raise ValueError for names that do not exist."""
+    """Build the layer `config.name`.
+
+    Args:
+        config: Settings of the layer.
+        dim: Number of features D.
+
+    Raises:
+        UserError: If the name or the discretisation is unknown.
+    """
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     if config.discretization is not None:
         check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
@@ -47,9 +55,9 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Leave out the initial values of temporal layers that are built in the block, because weights will be loaded.
+    """Skip the initial values of temporal layers that are built in this context, because weights will be loaded.
 
-    The eigenvalues of a large state take long to compute, hours for 100 000 modes.
+    Computing the eigenvalues of a large state takes long: hours for 100 000 modes.
     """
     token = _has_no_values.set(True)
     try:

@@ -130,7 +130,7 @@ def test_weights_of_the_former_s7_are_selective_s5_bit_for_bit(tmp_path, block):
     assert torch.equal(loaded.detector(hist)[0].rows, detector(hist)[0].rows)
     old["s7_mode"] = "eq4"
     torch.save(content, tmp_path / "eq4.ckpt")
-    with pytest.raises(ValueError, match=r"an earlier S7, temporal\.s7_mode=eq4.* train temporal=s7 anew"):
+    with pytest.raises(ValueError, match=r"an earlier S7, temporal\.s7_mode=eq4.* train temporal=s7 again"):
         read_checkpoint(tmp_path / "eq4.ckpt")
 
 

@@ -135,7 +135,7 @@ def test_without_the_size_of_the_frames_it_is_refused():
     for wrong in ({"dws_conv_kernel_size": 4}, {"dws_conv_kernel_size": 0}):
         with pytest.raises(ValueError, match=r"dws_conv_kernel_size=\d must be odd"):
             TemporalConfig(name="lstm", dws_conv=True, **wrong)
-    with pytest.raises(ValueError, match=r"dws_conv=true with temporal\.name=s5; only lstm has it"):
+    with pytest.raises(ValueError, match=r"dws_conv=true with temporal\.name=s5; only lstm supports it"):
         TemporalConfig(dws_conv=True)
 
 

@@ -61,9 +61,9 @@ def test_groups_of_sequences_share_a_scale(case):
 @every_ssm
 def test_a_scale_that_does_not_fit_is_refused(case):
     layer, state = build(case), random_state(build(case))
-    with pytest.raises(ValueError, match="1 steps of 4 groups, the input has 3 steps of 6 sequences"):
+    with pytest.raises(ValueError, match="1 steps of 4 groups, but the input has 3 steps of 6 sequences"):
         layer(steps(3), state, torch.rand(4))
-    with pytest.raises(ValueError, match="2 steps of 6 groups, the input has 3 steps"):
+    with pytest.raises(ValueError, match="2 steps of 6 groups, but the input has 3 steps"):
         layer(steps(3), state, torch.rand(2, 6))
     with pytest.raises(ValueError, match=r"got the shape \(3, 6, 1\)"):
         layer(steps(3), state, torch.rand(3, 6, 1))

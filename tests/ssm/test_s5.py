@@ -84,9 +84,9 @@ def test_hippo_is_normal_plus_low_rank():
 
 
 def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"state_size=10 cannot be cut into temporal\.num_blocks=4"):
+    with pytest.raises(ValueError, match=r"state_size=10 cannot be divided into temporal\.num_blocks=4"):
         S5SSM(4, TemporalConfig(state_size=10, num_blocks=4))
-    with pytest.raises(ValueError, match="block of 5 modes has no conjugate"):
+    with pytest.raises(ValueError, match="block of 5 modes cannot be split"):
         S5SSM(4, TemporalConfig(state_size=10, num_blocks=2, half_state=True))
 
 
@@ -137,7 +137,7 @@ def test_both_ways_has_no_single_step():
     layer = build_temporal_layer(TemporalConfig(bidirectional=True), 8)
     assert not layer.is_causal and not layer.ssm.is_causal
     for name in ("s4", "s4d", "s7", "lstm"):
-        with pytest.raises(ValueError, match=f"bidirectional=true with temporal.name={name}; only s5 has it"):
+        with pytest.raises(ValueError, match=f"bidirectional=true with temporal.name={name}; only s5 supports it"):
             TemporalConfig(name=name, bidirectional=True)
 
 

@@ -119,11 +119,11 @@ def test_a_prepared_system_of_another_width_is_refused():
 @every_layer
 def test_a_batch_first_input_is_refused_by_name(case):
     layer = LAYERS[case]
-    with pytest.raises(UserError, match=r"\(8, 100, 12\).*\(8, .*time comes first.*batch-first.*transpose"):
+    with pytest.raises(UserError, match=r"\(8, 100, 12\).*\(8, .*Time comes first.*batch-first.*transpose"):
         layer(torch.zeros(8, 100, DIM), layer.init_state(8))
-    with pytest.raises(UserError, match=r"\(8, 12, 100\).*time comes first"):
+    with pytest.raises(UserError, match=r"\(8, 12, 100\).*Time comes first"):
         layer(torch.zeros(8, DIM, 100), layer.init_state(8))
-    with pytest.raises(UserError, match="time comes first"):
+    with pytest.raises(UserError, match="Time comes first"):
         layer.forward_without_memory(torch.zeros(8, DIM))
 
 
