@@ -15,8 +15,9 @@ from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.events.windows import WindowsConfig
+from rvtssm.export.export_config import ExportConfig
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
-from rvtssm.prediction.inference_config import ExportConfig, LabelConfig, LiveConfig, PredictConfig
+from rvtssm.prediction.inference_config import LabelConfig, LiveConfig, PredictConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.simulation.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig

@@ -26,8 +26,8 @@ from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.frame_size import usual_downsample
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import detect, predict_recording
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings

@@ -20,8 +20,8 @@ from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights
-from rvtssm.prediction.frame_size import detector_for_frame
 from rvtssm.records import DatasetSpec
 from rvtssm.reports.comparison import COMPARISON_FILES, write_comparison
 from rvtssm.reports.report import REPORT_FILES, console_table, write_report

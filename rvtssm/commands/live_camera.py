@@ -14,9 +14,9 @@ from rvtssm.commands.weights import read_weights, say_note, say_windows, with_ch
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.frame_size import reduction_in_words, usual_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
-from rvtssm.prediction.frame_size import reduction_in_words, usual_downsample
 from rvtssm.prediction.inference_config import DETECTION_FILES, LiveConfig
 from rvtssm.streaming.event_camera import Camera, open_camera
 from rvtssm.streaming.live import StreamDetector

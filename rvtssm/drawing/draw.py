@@ -14,8 +14,7 @@ import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.events.surfaces import to_sums
-from rvtssm.prediction.inference_config import SHOWN_SCORE
-from rvtssm.records import STILL_US, Detections, Labels, WindowSettings
+from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Labels, WindowSettings
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 

@@ -21,6 +21,7 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.kept_outputs import write_outputs
+from rvtssm.evaluation.launchers import launched
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
@@ -28,7 +29,6 @@ from rvtssm.streaming.stream import stream
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
-from rvtssm.training.launch import launched
 
 _CORES_PER_PROCESS = 4  # if the number of processes is not given
 _TIMEOUT = timedelta(days=30)  # processes wait while the first one computes intervals, or while one has a longer share

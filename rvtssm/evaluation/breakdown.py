@@ -12,8 +12,7 @@ from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import RecordingMatches, average_precisions, precision_curves
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
-from rvtssm.prediction.inference_config import SHOWN_SCORE
-from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
+from rvtssm.records import SHOWN_SCORE, STILL_US, DatasetSpec, Detections, Labels
 
 MIN_IOU = 0.5
 _AREAS_PX = (0, 32**2, 96**2, math.inf)  # the limits between sizes, as in COCO

@@ -12,7 +12,7 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.prediction.frame_size import detector_for_frame, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.streaming.live import StreamDetector

@@ -20,9 +20,8 @@ from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.models.parts import head_class
-from rvtssm.prediction.inference_config import SHOWN_SCORE
 from rvtssm.prediction.track_objects import check_installed
-from rvtssm.records import DatasetSpec, Labels
+from rvtssm.records import SHOWN_SCORE, DatasetSpec, Labels
 from rvtssm.streaming.latency import measured_latency_ms, read_latency_ms
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.provenance import written_by

@@ -8,7 +8,7 @@ import numpy as np
 
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.prediction.frame_size import usual_downsample
+from rvtssm.models.frame_size import usual_downsample
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.streaming.sources import first_events
 from rvtssm.system.user_error import UserError

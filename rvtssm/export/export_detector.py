@@ -21,7 +21,7 @@ from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import SAFETENSORS, CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
-from rvtssm.prediction.frame_size import detector_for_frame
+from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.records import WindowSettings
 from rvtssm.system.atomic_files import named_if_full, replace_file, staging_folder
 from rvtssm.system.extras import check_extra

@@ -20,11 +20,11 @@ from rvtssm.export.export_detector import (
 )
 from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
 from rvtssm.models.file_digest import check_digest
+from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights
 from rvtssm.models.low_precision import fastest_precision, set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
-from rvtssm.prediction.frame_size import detector_for_frame
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice

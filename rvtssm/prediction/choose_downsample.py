@@ -6,10 +6,9 @@ import numpy as np
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.frame_size import usual_downsample
-from rvtssm.prediction.inference_config import SHOWN_SCORE
-from rvtssm.records import Events
+from rvtssm.records import SHOWN_SCORE, Events
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.sources import Source
 

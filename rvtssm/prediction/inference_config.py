@@ -1,9 +1,10 @@
-"""The settings of predictions and of exported files. This file does not import torch."""
+"""The settings of predictions, of live detection and of labels. This file does not import torch."""
 
 from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.system.limits import check_at_least, check_choice, check_note, check_positive, check_share
+from rvtssm.records import SHOWN_SCORE
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 from rvtssm.system.user_error import UserError
 
 DETECTION_FILES = {
@@ -16,8 +17,6 @@ ANIMATIONS = ("gif", "webp")
 PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
 VIEWS = ("sensor", "network", "rerun")
 TRACKERS = ("bytetrack",)
-SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
-EXPORT_PRECISIONS = ("float32", "bf16", "int8")
 _LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
 
 
@@ -112,27 +111,3 @@ class LiveConfig:
             raise UserError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
         for name in self.formats:
             check_choice("live.formats", name, DETECTION_FILES)
-
-
-@dataclass
-class ExportConfig:
-    """One run of `rvtssm export`; the format follows from the name of the file."""
-
-    height: int | None = None  # of the frame in pixels; null: as in training
-    width: int | None = None  # of the frame in pixels; null: as in training
-    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
-    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`; bf16 halves a .safetensors
-    precision: str = "float32"
-    note: str | None = None  # one line about the weights that terminal and pictures show; null: that of the checkpoint
-    calibrate: str | None = None  # recordings for int8: a file, or a folder of them
-    calibration_windows: int = 200  # of all recordings together, at most 10,000
-
-    def __post_init__(self) -> None:
-        check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
-        check_note("export.note", self.note)
-        for name in ("height", "width", "check_steps", "calibration_windows"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"export.{name}={value} must be at least 1")
-        if self.calibration_windows > 10_000:
-            raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")

@@ -23,11 +23,11 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.frame_size import detector_for_frame, reduction_in_words
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.prediction.detection_files import open_detection_files
-from rvtssm.prediction.frame_size import detector_for_frame, reduction_in_words
 from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, Tally
 from rvtssm.prediction.track_objects import Tracker

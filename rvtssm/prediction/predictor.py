@@ -16,11 +16,11 @@ from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
 from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.prediction.frame_results import FrameResult, Prediction
-from rvtssm.prediction.inference_config import SHOWN_SCORE, PredictConfig
+from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.model_card import model_card
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.track_objects import Tracker
-from rvtssm.records import Detections, Events, WindowSettings
+from rvtssm.records import SHOWN_SCORE, Detections, Events, WindowSettings
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import EventsInMemory, Source, find_sources, opened_source

@@ -22,7 +22,7 @@ from rvtssm.evaluation.result import (
     to_json,
     window_name,
 )
-from rvtssm.prediction.inference_config import SHOWN_SCORE
+from rvtssm.records import SHOWN_SCORE
 from rvtssm.reports.plots import comparison_png, precision_png, rates_png, shifts_png
 from rvtssm.reports.render import render
 from rvtssm.system.output_folder import write_files

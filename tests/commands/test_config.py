@@ -24,10 +24,10 @@ from rvtssm.config import Config, configs_dir
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig
+from rvtssm.export.export_config import ExportConfig
 from rvtssm.models.detector import build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import MODEL_SIZES
-from rvtssm.prediction.inference_config import ExportConfig
 from rvtssm.simulation.simulation_config import CAMERAS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS

@@ -31,9 +31,9 @@ from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import build_detector
 from rvtssm.models.file_digest import check_digest
+from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxPredictions
-from rvtssm.prediction.frame_size import detector_for_frame
 from rvtssm.records import Events
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS

@@ -10,9 +10,9 @@ import pytest
 import rvtssm
 from rvtssm.drawing.pictures import _StillChoice
 from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.models.frame_size import reduction_in_words
 from rvtssm.prediction import choose_downsample as module
 from rvtssm.prediction.choose_downsample import choose_downsample
-from rvtssm.prediction.frame_size import reduction_in_words
 from rvtssm.records import Events
 from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig

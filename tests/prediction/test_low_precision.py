@@ -11,10 +11,10 @@ from rvtssm.commands.cli import compose
 from rvtssm.commands.weights import read_weights
 from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
-from rvtssm.prediction.frame_size import detector_for_frame
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.prediction.frame_size import detector_for_frame, usual_downsample
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings

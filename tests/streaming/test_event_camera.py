@@ -16,8 +16,8 @@ from rvtssm.commands import cli
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.frame_size import usual_downsample
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections, Events

@@ -1,0 +1,32 @@
+"""The settings of exported files. This file does not import torch."""
+
+from dataclasses import dataclass
+
+from rvtssm.system.limits import check_choice, check_note
+from rvtssm.system.user_error import UserError
+
+EXPORT_PRECISIONS = ("float32", "bf16", "int8")
+
+
+@dataclass
+class ExportConfig:
+    """One run of `rvtssm export`; the format follows from the name of the file."""
+
+    height: int | None = None  # of the frame in pixels; null: as in training
+    width: int | None = None  # of the frame in pixels; null: as in training
+    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
+    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`; bf16 halves a .safetensors
+    precision: str = "float32"
+    note: str | None = None  # one line about the weights that terminal and pictures show; null: that of the checkpoint
+    calibrate: str | None = None  # recordings for int8: a file, or a folder of them
+    calibration_windows: int = 200  # of all recordings together, at most 10,000
+
+    def __post_init__(self) -> None:
+        check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
+        check_note("export.note", self.note)
+        for name in ("height", "width", "check_steps", "calibration_windows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"export.{name}={value} must be at least 1")
+        if self.calibration_windows > 10_000:
+            raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")
