@@ -98,8 +98,8 @@ def packet_file(path, compression: int, content: bytes, stream: int = 0):
     ("compression", "content", "message"),
     [
         (1, lz4.frame.compress(bytes(1 << 28)), "more bytes than a packet can have"),
-        (1, lz4.frame.compress(bytes(1 << 28), store_size=False), "not whole"),
-        (1, lz4.frame.compress(bytes(100))[:-6], "not whole"),
+        (1, lz4.frame.compress(bytes(1 << 28), store_size=False), "incomplete"),
+        (1, lz4.frame.compress(bytes(100))[:-6], "incomplete"),
         (1, b"no frame at all, but long enough", "lz4 data cannot be unpacked"),
         (1, b"\x04", "lz4 data cannot be unpacked"),
         (3, zstandard.compress(bytes(1 << 28)), "more bytes than a packet can have"),
@@ -107,7 +107,7 @@ def packet_file(path, compression: int, content: bytes, stream: int = 0):
         (3, b"", "zstd data cannot be unpacked"),
         (0, b"", "should hold EVTS"),
         (0, flatbuffer(b"FRME", [bytes(4)]), "should hold EVTS"),
-        (0, flatbuffer(b"EVTS", [struct.pack("<I", 1 << 28)]), "announces 268435456 events"),
+        (0, flatbuffer(b"EVTS", [struct.pack("<I", 1 << 28)]), "claims 268435456 events"),
         (0, flatbuffer(b"EVTS", [struct.pack("<Iqhhi", 1, -5, 1, 1, 1)]), "impossible times"),
     ],
 )
@@ -125,9 +125,9 @@ def test_a_packet_without_events_and_one_of_other_streams_are_skipped(tmp_path):
 @pytest.mark.parametrize(
     ("types", "size_hw", "message"),
     [
-        (("FRME",), (HEIGHT, WIDTH), "holds no stream of events"),
+        (("FRME",), (HEIGHT, WIDTH), "holds no event stream"),
         (("EVTS", "EVTS"), (HEIGHT, WIDTH), "holds the event streams 0, 1"),
-        (("EVTS",), (-4, 7), "is not possible"),
+        (("EVTS",), (-4, 7), "is impossible"),
         (("EVTS",), (0, 0), "does not say the size"),
     ],
 )
@@ -163,7 +163,7 @@ def test_damaged_headers(tmp_path, info, compression, message):
 
 def test_a_header_of_many_bytes_is_not_read(tmp_path):
     (tmp_path / "a.aedat4").write_bytes(SIGNATURE + struct.pack("<I", 1 << 31) + bytes(100))
-    with pytest.raises(ValueError, match="byte 14 announces a header of 2147483648 bytes"):
+    with pytest.raises(ValueError, match="byte 14 claims a header of 2147483648 bytes"):
         open_recording(tmp_path / "a.aedat4")
 
 

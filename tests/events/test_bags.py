@@ -84,7 +84,7 @@ def two_cameras(path, container):
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
     path = two_cameras(tmp_path / "bag", container)
-    with pytest.raises(ValueError, match=r"topics of events /left/events, /right/events; name one, as in .*:/left"):
+    with pytest.raises(ValueError, match=r"event topics /left/events, /right/events; name one, as in .*:/left"):
         open_recording(path)
     assert_same(open_recording(f"{path}:/left/events").read(), SHORT)
     assert_same(open_recording(f"{path}:/right/events").read(), EVENTS)
@@ -97,7 +97,7 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
 
 def test_only_bags_have_topics(tmp_path):
     (tmp_path / "a.csv").write_text("1,2,3,1\n")
-    with pytest.raises(ValueError, match=r"a\.csv is no bag, so it has no topic /x"):
+    with pytest.raises(ValueError, match=r"a\.csv is not a bag, so it has no topic /x"):
         open_recording(f"{tmp_path / 'a.csv'}:/x", HEIGHT, WIDTH)
     with pytest.raises(ValueError, match=r"b\.bag:/x is not a file"):
         open_recording(tmp_path / "b.bag:/x")
@@ -120,7 +120,7 @@ def test_a_bag_without_events_says_what_it_holds(tmp_path):
     store = typestore_of("mcap")
     header = header_of(store, 5)
     path = write_bag(tmp_path / "bag", {"/a": [(1, header)]}, store, "mcap")
-    with pytest.raises(ValueError, match=r"no topic of events but std_msgs/msg/Header; .* dvs_msgs/EventArray"):
+    with pytest.raises(ValueError, match=r"no topic with events, only std_msgs/msg/Header; .* dvs_msgs/EventArray"):
         open_recording(path)
 
 
@@ -137,7 +137,7 @@ def packet(store, **changed):
         ({"encoding": "libcaer"}, "encoded as 'libcaer'; record evt2, evt21, evt3, mono"),
         ({"is_bigendian": True}, "a big-endian machine; record little-endian"),
         ({"events": np.zeros(7, np.uint8)}, "7 bytes are not whole words of 8 bytes"),
-        ({"time_base": 1 << 63}, "which is not possible"),
+        ({"time_base": 1 << 63}, "which is impossible"),
         ({"height": 40_000}, "a sensor of 40000x64"),
         ({"height": 0, "width": 0}, "does not say the size of its sensor"),
     ],
@@ -154,7 +154,7 @@ def test_a_sensor_that_changes_is_refused(tmp_path):
     store = typestore_of("mcap")
     messages = [(1, packet(store)), (2, packet(store, width=32))]
     path = write_bag(tmp_path / "bag", {"/e": messages}, store, "mcap")
-    with pytest.raises(ValueError, match="messages of /e of 48x64 and of 48x32"):
+    with pytest.raises(ValueError, match="messages of /e with 48x64 and with 48x32"):
         open_recording(path).read()
 
 
@@ -201,7 +201,7 @@ def test_messages_that_are_announced_and_missing_are_an_error(tmp_path):
     path = write_events(tmp_path / "bag", SHORT, "db3", per_message=100)
     metadata = path.parent / "metadata.yaml"
     metadata.write_text(metadata.read_text().replace("message_count: 7\n", "message_count: 9\n"))
-    with pytest.raises(ValueError, match="announces 9 messages of /camera/events and holds fewer"):
+    with pytest.raises(ValueError, match="claims 9 messages of /camera/events but holds fewer"):
         open_recording(path.parent).read()
 
 

@@ -70,7 +70,7 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
     path.write_text(text)
     assert open_recording(path, *SIZE).read().t.tolist() == wanted
     path.write_text(text.replace("t_s", "t").replace("t_us", "t"))
-    with pytest.raises(ValueError, match="does not say their unit"):
+    with pytest.raises(ValueError, match="without a unit"):
         open_recording(path, *SIZE).read()
     # whole numbers first do not make the rest microseconds
     path.write_text("t,x,y,p\n1,1,2,1\n1.5,1,2,0\n")

@@ -79,7 +79,7 @@ def test_old_files_have_no_header_and_some_no_size(tmp_path):
         (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "0x0e of 16 bytes"),
         (b"% Version 2\n% Height 48\n% Width 64\n\x00", "ends within its header"),
         (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "is damaged"),
-        (b"% Version 2", "header line without an end"),
+        (b"% Version 2", "unfinished header line"),
         (b"", "empty"),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_size_that_is_only_announced_is_not_read(tmp_path, length, chunk):
         for name in "txyp":
             file.create_dataset(f"events/{name}", (length,), np.uint16, chunks=(chunk,))
         file["t_offset"] = 0
-    with pytest.raises(ValueError, match="announces"):
+    with pytest.raises(ValueError, match="claims"):
         open_recording(tmp_path / "events.h5")
 
 

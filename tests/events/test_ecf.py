@@ -102,7 +102,7 @@ def test_time_that_goes_back_between_chunks_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "message"), [(None, "give height and width"), ("64", "is not possible"), ("0x9", "is not possible")]
+    ("geometry", "message"), [(None, "give height and width"), ("64", "is impossible"), ("0x9", "is impossible")]
 )
 def test_a_size_that_is_missing_or_wrong(tmp_path, geometry, message):
     write_ecf(tmp_path / "a.hdf5", random_events(10), HEIGHT, WIDTH)

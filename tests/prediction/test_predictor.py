@@ -170,7 +170,7 @@ def test_structured_arrays_are_events(predictor, draw_events, p_type):
         (np.zeros((500, 4)), r"an array of float64 with the shape \(500, 4\) holds no events; give rvtssm.Events"),
         ([1, 2, 3], "a list holds no events"),
         (np.zeros(500, [("t", np.int64), ("x", np.int64)]), "the array has columns t, x and none for y, p"),
-        (np.zeros(500, [(name, np.float32) for name in "txyp"]), "does not say their unit"),
+        (np.zeros(500, [(name, np.float32) for name in "txyp"]), "without a unit"),
         (np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]), "in order of time; sort them"),
         (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 events with x or y below 0"),
     ],

@@ -1,4 +1,4 @@
-"""Recordings of any supported format behind one function, recognised by their content.
+"""Open recordings of any supported format with one function that recognises the format by its content.
 
 To add a format, write one file with a class derived from `Recording` (its docstring lists what the class must provide)
 and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
@@ -62,13 +62,21 @@ _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: 
 def open_recording(
     path: Path | str, height: int | None = None, width: int | None = None, repair: bool = False
 ) -> Recording:
-    """Open an event file of any format in READERS. `height` and `width` are sensor pixels.
+    """Open an event file of any format in READERS.
 
-    A bag of several topics of events is opened as `FILE:/TOPIC`, a ROS 2 bag also by the name of its folder. A file of
-    an object store is opened by its URL. Without `repair`, reading raises ValueError if more than 1 % of the events are
-    earlier than an event before them, whose time they get otherwise.
-    Raise ValueError if the file is empty or has an unknown format, if neither the file nor the caller gives the size,
-    or if the caller contradicts the file.
+    A bag with several topics of events is opened as `FILE:/TOPIC`. A ROS 2 bag can also be opened by the name of its
+    folder. A file in an object store is opened by its URL.
+
+    Args:
+        path: The file, folder or URL.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+        repair: Read the file even if more than 1 % of its events are earlier than an event before them. Such events get
+            the latest time so far. Without `repair`, reading such a file raises UserError.
+
+    Raises:
+        UserError: The file is empty or has an unknown format, neither the file nor the caller gives the size of the
+            sensor, or the caller contradicts the file.
     """
     for name, side in (("height", height), ("width", width)):
         if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
@@ -86,7 +94,7 @@ def open_recording(
             if topic is None:
                 recording = READERS[name](path, height, width)
             elif name not in _BAG_SIGNATURES.values():
-                raise UserError(f"{path} is no bag, so it has no topic {topic}; leave out the topic")
+                raise UserError(f"{path} is not a bag, so it has no topic {topic}; leave out the topic")
             else:
                 recording = open_bag(path, height, width, topic)
             recording.repair = repair
@@ -94,7 +102,7 @@ def open_recording(
 
 
 def recording_format(path: Path) -> str:
-    """Return the key of READERS that fits the first bytes of a file; raise UserError if none does."""
+    """Return the key of READERS that fits the first bytes of a file. Raise UserError if none does."""
     with open(path, "rb") as file:
         head = file.read(max(map(len, _SIGNATURES)))
     if head.startswith(_HDF5_SIGNATURE):

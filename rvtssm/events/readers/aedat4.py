@@ -1,8 +1,8 @@
-"""AEDAT4 files of iniVation cameras (DV software): packets of several streams, of which the events are read.
+"""AEDAT4 files of iniVation cameras (DV software): packets of several streams. Only the events are read.
 
 A file begins with `#!AER-DAT4.0` and a flatbuffer IOHE (compression, position of the data table, streams as XML).
 Packets follow: i32 stream, i32 size and a compressed, size-prefixed flatbuffer. Events are structs of 16 bytes. The
-library `aedat` reads such files as well, but it cannot seek and is not faster.
+library `aedat` also reads such files, but it cannot seek and is no faster.
 Source: the schemas of dv-processing; the byte layout as described by faery and the `aedat` package.
 """
 
@@ -27,12 +27,12 @@ _EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unus
 _CODECS = {0: "none", 1: "lz4", 2: "lz4", 3: "zstd", 4: "zstd"}
 _PACKET_HEADER = struct.Struct("<ii")
 _MAX_HEADER_BYTES = 1 << 20
-_MAX_PACKET_BYTES = 1 << 27  # unpacked; cameras write packets of 10 ms, so a larger size is damaged
-_DONE = NUM_COMMON  # number of events in the packet at POSITION that are already read
+_MAX_PACKET_BYTES = 1 << 27  # decompressed; cameras write packets of 10 ms, so a larger size comes from a damaged file
+_DONE = NUM_COMMON  # slot of the state: how many events of the packet at POSITION have been read
 
 
 class _DamagedError(Exception):
-    """A header or packet is damaged; the reader adds the file and the place to the message."""
+    """A header or packet is damaged. The reader adds the file and the place to the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Aedat4Recording(Recording):
         super().__init__(path, height, width, end - header.num_bytes, truncated_bytes)
         self._header = header
         self._stream = stream
-        self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was unpacked last
+        self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was decompressed last
 
     def _open(self) -> Any:
         return open(self.path, "rb")
@@ -112,10 +112,18 @@ class Aedat4Recording(Recording):
 
 
 def open_aedat4(path: Path, height: int | None, width: int | None, stream: int | None = None) -> Aedat4Recording:
-    """Open an event stream of an AEDAT4 file; give `stream` if there are several, as in stereo recordings.
+    """Open an event stream of an AEDAT4 file.
 
-    Raise ValueError if the file is damaged, incomplete or without events. A file that its recorder could not close is
-    read up to its last whole packet.
+    If the recorder was interrupted, the file is read up to its last complete packet.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+        stream: Id of the stream; needed if there are several event streams, as in stereo recordings.
+
+    Raises:
+        UserError: The file is damaged, incomplete or without events.
     """
     num_bytes = path.stat().st_size
     try:
@@ -126,11 +134,11 @@ def open_aedat4(path: Path, height: int | None, width: int | None, stream: int |
     if header.table_position >= 0 and not header.num_bytes <= header.table_position <= num_bytes:
         raise UserError(
             f"{path} should have its data table at byte {header.table_position} but holds {num_bytes} bytes, of which "
-            f"{header.num_bytes} are its header; it is cut or damaged, copy it again"
+            f"{header.num_bytes} are its header; it is cut off or damaged, copy it again"
         )
     streams = header.event_streams
     if not streams:
-        raise UserError(f"{path} holds no stream of events; record it again with events enabled")
+        raise UserError(f"{path} holds no event stream; record it again with events enabled")
     if stream is None and len(streams) > 1:
         raise UserError(
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
@@ -150,7 +158,7 @@ def _read_header(file: BinaryIO) -> _Header:
         raise _DamagedError("it ends within its first line")
     (size,) = struct.unpack_from("<I", head, len(SIGNATURE))
     if size > _MAX_HEADER_BYTES:
-        raise _DamagedError(f"byte {len(SIGNATURE)} announces a header of {size} bytes")
+        raise _DamagedError(f"byte {len(SIGNATURE)} claims a header of {size} bytes")
     body = file.read(size)
     if len(body) < size:
         raise _DamagedError(f"it ends at byte {len(head) + len(body)}, within its header of {size} bytes")
@@ -194,17 +202,17 @@ def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
 
 
 def _unpacked(data: bytes, codec: str) -> bytes:
-    """Return the unpacked flatbuffer of a packet, at most _MAX_PACKET_BYTES."""
+    """Return the decompressed flatbuffer of a packet, at most _MAX_PACKET_BYTES."""
     try:
         if codec == "lz4":
             decoder = lz4.frame.LZ4FrameDecompressor()
-            # A byte of LZ4 becomes at most 255 bytes; only packets that could become too long need the slower limit.
+            # A byte of LZ4 becomes at most 255 bytes. Only packets that could get too long need the slower limit.
             limit = -1 if 255 * len(data) <= _MAX_PACKET_BYTES else _MAX_PACKET_BYTES
             if lz4.frame.get_frame_info(data)["content_size"] > _MAX_PACKET_BYTES:
                 raise _DamagedError("it announces more bytes than a packet can have")
             unpacked = decoder.decompress(data, max_length=limit)
             if not decoder.eof or decoder.unused_data:
-                raise _DamagedError("its LZ4 frame is not whole")
+                raise _DamagedError("its LZ4 frame is incomplete")
             return bytes(unpacked)
         if codec == "zstd":
             parameters = zstandard.get_frame_parameters(data)
@@ -227,7 +235,7 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
     vector += _number(data, "<I", vector)
     count = _number(data, "<I", vector)
     if vector + 4 + count * _EVENT.itemsize > len(data):
-        raise _DamagedError(f"it announces {count} events but holds {len(data)} bytes")
+        raise _DamagedError(f"it claims {count} events but holds {len(data)} bytes")
     events = np.frombuffer(data, _EVENT, count, vector + 4)
     if np.any((events["t"] < 0) | (events["t"] >= LATEST_POSSIBLE_US)):
         raise _DamagedError("it has events at impossible times")
@@ -235,11 +243,13 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
-    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer, 0 if left out."""
+    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer; 0 for a missing
+    field.
+    """
     if data[8:12] != identifier:
-        raise _DamagedError(f"it should hold {identifier.decode()} and holds {data[8:12]!r}")
+        raise _DamagedError(f"it should hold {identifier.decode()} but holds {data[8:12]!r}")
     if _number(data, "<I", 0) + 4 > len(data):
-        raise _DamagedError(f"it announces {_number(data, '<I', 0)} bytes and holds {len(data) - 4}")
+        raise _DamagedError(f"it claims {_number(data, '<I', 0)} bytes but holds {len(data) - 4}")
     table = 4 + _number(data, "<I", 4)
     vtable = table - _number(data, "<i", table)
     num_fields = (_number(data, "<H", vtable) - 4) // 2
@@ -251,7 +261,7 @@ def _text(data: bytes, field: int) -> bytes:
     start = field + _number(data, "<I", field)
     length = _number(data, "<I", start)
     if start + 4 + length > len(data):
-        raise _DamagedError(f"it announces a text of {length} bytes and holds {len(data)}")
+        raise _DamagedError(f"it claims a text of {length} bytes but holds {len(data)}")
     return data[start + 4 : start + 4 + length]
 
 

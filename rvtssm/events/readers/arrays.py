@@ -1,8 +1,8 @@
 """Events in numpy files: a structured array, an array of shape (N, 4), or an `.npz` with one array per column.
 
 Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
-unless the caller gives another order. Only the rows in use are read: from any place of an `.npy`, from the start of an
-`.npz`. Source: numpy.lib.format.
+unless the caller gives another order. Only the rows that are needed are read; an `.npz` is always read from its start.
+Source: numpy.lib.format.
 """
 
 import io
@@ -33,11 +33,11 @@ _NO_HEADER = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError,
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """One array on disk, in the file itself or in a member of an archive."""
+    """One array on disk, in an `.npy` file or in a member of an archive."""
 
     member: str | None
-    offset: int  # of the first row
-    num_bytes: int  # of the file or member
+    offset: int  # byte of the first row
+    num_bytes: int  # size of the file or member
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_fortran: bool
@@ -45,7 +45,7 @@ class _Array:
 
 @dataclass(frozen=True, slots=True)
 class _Stripe:
-    """Consecutive rows of one dtype: one column or all columns."""
+    """Consecutive rows of one dtype, which hold one column or all columns."""
 
     member: str | None
     offset: int
@@ -53,7 +53,14 @@ class _Stripe:
 
 
 class ArraysRecording(Recording):
-    """A numpy file of `num_rows` events, in one stripe with all columns or one stripe per column."""
+    """A numpy file of events.
+
+    Args:
+        path: The file.
+        stripes: One stripe with all columns, or one stripe per column.
+        num_rows: Number of events.
+        events: The conversion of columns to events.
+    """
 
     def __init__(self, path: Path, stripes: list[_Stripe], num_rows: int, events: EventColumns) -> None:
         super().__init__(path, events.height, events.width, num_rows)
@@ -74,7 +81,7 @@ class ArraysRecording(Recording):
 
 
 class _OpenStripes:
-    """A file opened once per stripe, so that each is read forward."""
+    """A file that is opened once per stripe, so that each stripe is read forwards."""
 
     def __init__(self, path: Path, stripes: list[_Stripe]) -> None:
         self._path = path
@@ -91,12 +98,13 @@ class _OpenStripes:
             raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
 
     def _opened(self, member: str | None) -> IO[bytes]:
+        """Return the recording of one array with all columns (if `names` is None) or of one array per column."""
         if self._archive is None or member is None:
             return open(self._path, "rb")
         return self._archive.open(member)
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
-        """The rows [start, stop) of every stripe."""
+        """Return the rows [start, stop) of every stripe."""
         found = []
         for stripe, stream in zip(self._stripes, self._streams, strict=True):
             position, wanted = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
@@ -122,10 +130,17 @@ class _OpenStripes:
 def open_npy(
     path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
 ) -> ArraysRecording:
-    """Open an `.npy` file of events, a structured array or one of shape (N, 4).
+    """Open an `.npy` file of events, a structured array or an array of shape (N, 4).
 
-    `columns` is the order of columns without names, such as "xytp". `time_unit` (s, ms, us, ns) is needed for times
-    with decimals whose column does not name it. Raise ValueError for other arrays, or if the size is not known.
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        columns: Order of the columns if they have no names, such as "xytp".
+        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
+
+    Raises:
+        UserError: The array has another form, or the size of the sensor is unknown.
     """
     with open(path, "rb") as file:
         array = _read_array(path, None, file, path.stat().st_size)
@@ -135,14 +150,26 @@ def open_npy(
 def open_npz(
     path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
 ) -> ArraysRecording:
-    """Open an `.npz` file with arrays t, x, y, p (and numbers `height`, `width`), or one array as in an `.npy` file."""
+    """Open an `.npz` file with arrays t, x, y, p (and scalars `height`, `width`), or with one array as in an `.npy`
+    file.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+        columns: Order of the columns if they have no names, such as "xytp".
+        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
+
+    Raises:
+        UserError: The arrays have another form, or the size of the sensor is unknown.
+    """
     arrays, in_file = {}, {}
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise UserError(f"{path}: {entry.filename} is packed in a way numpy does not use; save it again")
+                    raise UserError(f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again")
                 if name in arrays or name in in_file:
                     raise UserError(f"{path} holds {entry.filename} twice; save it again")
                 with archive.open(entry) as stream:
@@ -216,7 +243,7 @@ def _split(rows: npt.NDArray[Any]) -> list[Column]:
 
 
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
-    """Read the header of an array; raise UserError if it is damaged or does not fit the number of bytes."""
+    """Read the header of an array. Raise UserError if it is damaged or does not fit the number of bytes."""
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(head)
@@ -226,13 +253,13 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
         raise UserError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
     if not all(isinstance(side, int) and side >= 0 for side in shape) or dtype.hasobject:
         raise UserError(
-            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not hold numbers; save numbers"
+            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers"
         )
     offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
     if offset + wanted != num_bytes:
         raise UserError(
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
-            f"but there are {num_bytes - offset}; the file is cut or damaged, copy it again"
+            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy it again"
         )
     return _Array(member, offset, num_bytes, dtype, shape, is_fortran)
 

@@ -1,7 +1,7 @@
-"""Recordings of robots: bags of ROS 1, and bags of ROS 2 in SQLite and MCAP, of which one topic of events is read.
+"""Recordings of robots: ROS 1 bags, and ROS 2 bags in SQLite and MCAP. One topic of events is read.
 
-The library `rosbags` (optional) finds the messages and `rvtssm/events/readers/event_messages.py` reads them. A bag of
-several such topics is opened as `FILE:/TOPIC`. Times are those of the events, not those of the recorder.
+The optional library `rosbags` finds the messages, and `rvtssm/events/readers/event_messages.py` parses them. A bag with
+several event topics is opened as `FILE:/TOPIC`. Times are those of the events, not those of the recorder.
 """
 
 import re
@@ -30,13 +30,21 @@ BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag
 _METADATA_KEY = b"rosbag2_bagfile_information"
 _WITH_TOPIC = re.compile(r"(.+?):(/.+)")
 
-# slots of the state after those of the messages: the log time of the message before (ns), and how many messages of this
-# time are read
+# Slots of the state after the slots of the messages: the log time of the last message (ns), and how many messages with
+# this log time have been read.
 _LOG_NS, _NUM_AT_LOG = DONE + 1, DONE + 2
 
 
 class BagRecording(Recording):
-    """The events of one topic of a bag."""
+    """The events of one topic of a bag.
+
+    Args:
+        path: The bag; for a folder, its metadata file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        bag: The opened bag.
+        first: The first message of the topic.
+    """
 
     def __init__(self, path: Path, height: int, width: int, bag: "_Bag", first: EventMessage) -> None:
         super().__init__(path, height, width, bag.num_messages)
@@ -55,7 +63,7 @@ class BagRecording(Recording):
 
     @property
     def num_bytes(self) -> int:
-        """The size of all files of the bag."""
+        """The total size of all files of the bag."""
         return sum(size for _, size, _ in self._files)
 
     def _open(self) -> Any:
@@ -77,15 +85,22 @@ class BagRecording(Recording):
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
             raise UserError(
-                f"{self.path} has messages of {self.topic} of {self._size_in_file[0]}x{self._size_in_file[1]} and of "
-                f"{message.height}x{message.width} (height x width) pixels, or in two encodings; record them apart"
+                f"{self.path} has messages of {self.topic} with {self._size_in_file[0]}x{self._size_in_file[1]} and "
+                f"with {message.height}x{message.width} (height x width) pixels, or in two encodings; record them apart"
             )
 
 
 def open_bag(path: Path, height: int | None, width: int | None, topic: str | None = None) -> BagRecording:
-    """Open a bag; give `topic` if it has several topics of events.
+    """Open one topic of a bag.
 
-    Raise ValueError if the bag is damaged or has no events, if the topic is missing, or without the package `rosbags`.
+    Args:
+        path: The bag; for a folder, its metadata file.
+        height: Height of the sensor in pixels, if the messages do not state it.
+        width: Width of the sensor in pixels, if the messages do not state it.
+        topic: The topic to read; needed if several topics hold events.
+
+    Raises:
+        UserError: The bag is damaged or has no events, the topic is missing, or the package `rosbags` is not installed.
     """
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
     with closing(_Bag(path).choose(topic)) as bag:
@@ -97,14 +112,18 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
 
 
 def bag_topics(path: Path) -> list[str]:
-    """Return the topics of events of a bag. Raise ValueError if it has none or is damaged, or without `rosbags`."""
+    """Return the topics of a bag that hold events.
+
+    Raises:
+        UserError: No topic holds events, the bag is damaged, or the package `rosbags` is not installed.
+    """
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
     with closing(_Bag(path / BAG_METADATA if path.is_dir() else path)) as bag:
         return bag.topics()
 
 
 def split_topic(path: Path | str) -> tuple[Path, str | None]:
-    """Return the file and the topic of `FILE:/TOPIC`, or the path as it is if it exists or names no topic."""
+    """Return file and topic of `FILE:/TOPIC`. A path that exists or names no topic is returned as it is, with None."""
     found = None if Path(path).exists() else _WITH_TOPIC.fullmatch(str(path))
     return (Path(found[1]), found[2]) if found and Path(found[1]).exists() else (Path(path), None)
 
@@ -119,7 +138,7 @@ def is_bag(folder: Path) -> bool:
 
 
 def _check_size(path: Path) -> None:
-    """Raise ValueError if a database is shorter than its header says: SQLite reads zeros from there on."""
+    """Raise UserError if a database is shorter than its header says. SQLite would read zeros beyond the end."""
     with open(path, "rb") as file:
         head = file.read(32)
     if not head.startswith(SQLITE_SIGNATURE):
@@ -131,7 +150,7 @@ def _check_size(path: Path) -> None:
 
 
 class _Bag:
-    """An opened bag that reads the messages of a topic in the order of their log times, from any message on."""
+    """An opened bag. It reads the messages of a topic in the order of their log times, from any message on."""
 
     def __init__(self, path: Path) -> None:
         from rosbags import rosbag1, rosbag2  # an optional package
@@ -146,7 +165,7 @@ class _Bag:
             if self.format == "ros1":
                 self._reader: Any = rosbag1.Reader(path)
             elif head.startswith((MCAP_SIGNATURE, SQLITE_SIGNATURE)):
-                kind = ".mcap" if head.startswith(MCAP_SIGNATURE) else ".db3"  # whatever the name of the file is
+                kind = ".mcap" if head.startswith(MCAP_SIGNATURE) else ".db3"  # no matter how the file is named
                 self._reader = rosbag2.Reader.STORAGE_PLUGINS[kind](path)
             else:
                 self._reader = rosbag2.Reader(path.parent)
@@ -156,7 +175,9 @@ class _Bag:
         self._message: tuple[int, EventMessage] | None = None
 
     def choose(self, topic: str | None) -> "_Bag":
-        """Read this topic from now on, or the only one of events; raise UserError if it is not known which one."""
+        """Read this topic from now on; None chooses the only topic with events. Raise UserError if the choice is not
+        clear.
+        """
         try:
             self.topic = self._topic(topic)
             self._connections = [each for each in self._reader.connections if each.topic == self.topic]
@@ -170,13 +191,13 @@ class _Bag:
         return file_errors(self._path, " cannot be read as a bag", errors=(Exception,))
 
     def topics(self) -> list[str]:
-        """Return the topics of events; raise UserError if there is none."""
+        """Return the topics that hold events. Raise UserError if there are none."""
         kinds: dict[str, str] = {each.topic: each.msgtype for each in self._reader.connections}
         topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
         if not topics:
             others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
             raise UserError(
-                f"{self._path} has no topic of events but {others}; events are messages of the types "
+                f"{self._path} has no topic with events, only {others}; events are messages of the types "
                 f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}"
             )
         return topics
@@ -187,14 +208,16 @@ class _Bag:
             raise UserError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
         if asked is None and len(topics) > 1:
             raise UserError(
-                f"{self._path} has the topics of events {', '.join(topics)}; name one, as in {self._path}:{topics[0]}"
+                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}"
             )
         return asked or topics[0]
 
     def message_after(self, log_ns: int, num_at_log: int) -> tuple[int, EventMessage]:
         """Return the log time and the content of the message after a place.
 
-        A place is the log time of a message, and the number of messages of this time up to this one.
+        Args:
+            log_ns: Log time of a message.
+            num_at_log: Number of messages with this log time that come before the place.
         """
         place = (log_ns, num_at_log)
         if self._message is None or place != self._place:
@@ -204,15 +227,15 @@ class _Bag:
                     self._messages = self._reader.messages(self._connections, start=log_ns)
                     for _ in range(num_at_log):
                         next(self._messages, None)
-                self._next_place = (-1, -1)  # if the next message cannot be read
+                self._next_place = (-1, -1)  # in case the next message cannot be read
                 found = next(self._messages, None)
                 if found is None:
                     raise UserError(
-                        f"{self._path} announces {self.num_messages} messages of {self.topic} and holds fewer; "
+                        f"{self._path} claims {self.num_messages} messages of {self.topic} but holds fewer; "
                         "copy it again"
                     )
                 connection, at_ns, data = found
-                # A cell of a database can hold a value of any type, whatever its column says.
+                # A cell of a database can hold a value of any type, no matter what its column declares.
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
                     raise UserError(
                         f"{self._path} has a message of {self.topic} whose time or content is of another type "

@@ -1,7 +1,7 @@
 """Events stored as columns of numbers: the names of the columns, the unit of time and the allowed values.
 
-Integer times are microseconds. Times with decimals need a unit, in the name of the column (`t_s`, `timestamp_us`) or
-from the caller. The unit is never guessed from the numbers.
+Integer times are microseconds. Times with decimals need a unit, either in the name of the column (`t_s`,
+`timestamp_us`) or from the caller. The unit is never guessed from the values.
 """
 
 import re
@@ -19,7 +19,7 @@ from rvtssm.system.user_error import UserError
 
 NAMES = ("t", "x", "y", "p")
 _BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
-TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds per unit
+TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one unit
 LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int64
 _FROM_ZERO = "; save times that count up from 0, in the unit that the column names"
 _ALIASES = {
@@ -29,7 +29,7 @@ _ALIASES = {
     "p": ("p", "ps", "pol", "polarity", "polarities"),
 }
 _MEANINGS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
-_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to here
+_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to this one
 
 Column = npt.NDArray[Any]
 
@@ -38,16 +38,22 @@ Column = npt.NDArray[Any]
 class Columns:
     """Which columns of a file are t, x, y and p, and the unit of time."""
 
-    index: tuple[int, int, int, int]  # of t, x, y, p in the file
+    index: tuple[int, int, int, int]  # positions of t, x, y, p in the file
     time_unit: str | None  # a key of TIME_UNITS_US, or None if neither the file nor the caller names one
-    are_named: bool  # if false, the order is only a convention and is checked more strictly
+    are_named: bool  # if false, the order is only a convention, so values are checked more strictly
 
 
 def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, time_unit: str | None) -> Columns:
     """Find the columns t, x, y and p.
 
-    `names` are those in the file, or None if the columns have no names. Then `asked` is their order, such as "xytp" (by
-    default "txyp"). Raise ValueError if a column is missing or exists twice, or if the caller contradicts the file.
+    Args:
+        path: The file, for messages.
+        names: Names of the columns in the file; None if they have no names.
+        asked: Order of columns without names, such as "xytp"; None for "txyp".
+        time_unit: The unit that the caller gives, a key of TIME_UNITS_US, or None.
+
+    Raises:
+        UserError: A column is missing or exists twice, or the caller contradicts the file.
     """
     if time_unit not in (None, *TIME_UNITS_US):
         raise UserError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
@@ -88,7 +94,14 @@ def _word_and_unit(name: str) -> tuple[str, str | None]:
 
 
 class EventColumns:
-    """Converts blocks of raw columns of one file to events, with checks of every value."""
+    """Converts blocks of raw columns of one file to events, and checks every value.
+
+    Args:
+        path: The file, for messages.
+        columns: Which columns hold t, x, y and p.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
 
     def __init__(self, path: Path, columns: Columns, height: int, width: int) -> None:
         self.path = path
@@ -97,9 +110,19 @@ class EventColumns:
         self.width = width
 
     def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
-        """Write the events of raw t, x, y, p into the buffer and return the number kept; see `keep_events`.
+        """Write the events of raw columns into the buffer, by the rules of `keep_events`.
 
-        Raise ValueError, which names the place `where`, if a value is not a valid time, pixel or polarity.
+        Args:
+            raw: The columns t, x, y, p, each (N,).
+            where: The place in the file, for messages.
+            state: Decoder state, advanced in place.
+            buffer: Output.
+
+        Returns:
+            The number of events kept.
+
+        Raises:
+            UserError: A value is not a valid time, pixel or polarity.
         """
         t, x, y, p = raw
         outside = int(state[OUTSIDE])
@@ -118,8 +141,8 @@ class EventColumns:
         if t.dtype.kind == "f":
             if unit is None:
                 raise UserError(
-                    f"{self.path} has times of {t.dtype} and does not say their unit; name the column t_s, t_ms, t_us "
-                    "or t_ns, or read the file in Python with time_unit="
+                    f"{self.path} has times of {t.dtype} without a unit; name the column t_s, t_ms, t_us or t_ns, "
+                    "or read the file in Python with time_unit="
                 )
             _check_all(np.isfinite(t), self.path, f"time is not a number {where}")
             exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
@@ -140,7 +163,7 @@ class EventColumns:
         return whole * int(factor) if factor >= 1 else whole // round(1 / factor)
 
     def _whole(self, values: Column, name: str, where: str) -> npt.NDArray[np.int64]:
-        """Return coordinates as integers. Coordinates outside any possible sensor become -1."""
+        """Return coordinates as integers. Coordinates that no sensor can have become -1."""
         if values.dtype.kind == "f":
             is_whole = values == np.rint(values)  # false for NaN
             _check_all(is_whole, self.path, f"{name} is not a whole pixel {where}; round it or remove the event")
@@ -151,7 +174,7 @@ class EventColumns:
         is_valid = (p == 0) | (p == 1)
         if p.dtype.kind in "if":
             is_valid |= p == -1
-        _check_all(is_valid, self.path, f"polarity is none of -1, 0, 1 {where}; check the order of the columns")
+        _check_all(is_valid, self.path, f"polarity is not -1, 0 or 1 {where}; check the order of the columns")
         return p > 0
 
 
@@ -161,10 +184,19 @@ def _check_all(is_valid: npt.NDArray[np.bool_], path: Path, fault: str, advice: 
 
 
 def keep_events(columns: Sequence[Column], state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-    """Copy raw events (t, x, y, p) into the buffer by the rules of all readers and return the number of events kept.
+    """Copy raw events into the buffer by the rules that all readers share.
 
-    An event that is earlier than one before it gets the latest time so far; an event outside the sensor is dropped;
-    both are counted in the state. Polarity is 1 if p is positive.
+    An event that is earlier than one before it gets the latest time so far. An event outside the sensor is dropped.
+    Both are counted in the state. Polarity is 1 if p is positive.
+
+    Args:
+        columns: t in microseconds, x, y and p, each (N,).
+        state: Decoder state, advanced in place.
+        size_hw: Height and width of the sensor, pixels.
+        buffer: Output with room for N events.
+
+    Returns:
+        The number of events kept.
     """
     kept: int = _keep(*columns, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
     return kept
@@ -209,7 +241,7 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type
 
 @jit
 def _keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write event by event, with every repair, into t, x, y, p from `kept` on; return the total number kept."""
+    """Write event by event, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
     latest = state[LATEST_US]
     for i in range(len(raw_t)):
         column, row = np.int64(raw_x[i]), np.int64(raw_y[i])

@@ -1,8 +1,8 @@
-"""Events as text: one per line, with columns separated by comma, semicolon, tab or spaces.
+"""Events as text: one event per line, columns separated by comma, semicolon, tab or spaces.
 
-The first line may name the columns, also behind a `#`. Without names they are t, x, y, p. Lines with `#` may come first
-and give the sensor (`# height=260 width=346`). numpy's loadtxt parses the lines: it needs no further package and names
-the row of an error. pandas is 1.4 times as fast.
+The first line may name the columns, optionally after a `#`. Without names they are t, x, y, p. Lines with `#` may come
+first and give the size of the sensor (`# height=260 width=346`). The lines are parsed with numpy.loadtxt, which needs
+no further package and names the row of an error. pandas is 1.4 times as fast.
 """
 
 import io
@@ -22,15 +22,15 @@ _HEAD_BYTES = 1 << 16
 _BYTES_PER_LINE = 24  # an estimate that decides how much is read at once
 _MAX_LINE_BYTES = 1 << 12
 _NEWLINE = ord("\n")
-_POLARITIES = ("0", "1", "-1")  # none of them is the beginning of another, so a complete one was not cut
+_POLARITIES = ("0", "1", "-1")  # none is a prefix of another, so a complete one was not cut off
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the first lines of a file contain."""
+    """What the first lines of a file tell."""
 
-    offset: int  # of the first line of numbers, in bytes
+    offset: int  # byte of the first line of numbers
     delimiter: str | None  # None means spaces
     names: tuple[str, ...] | None
     first_row: tuple[str, ...]  # empty if the file has no events
@@ -38,9 +38,9 @@ class _Layout:
 
 
 class CsvRecording(Recording):
-    """A text file of events in the given layout.
+    """A text file of events in a given layout.
 
-    A last line without a newline may have been cut. It is read only if it ends with a complete polarity.
+    A last line without a newline may have been cut off. It is read only if it ends with a complete polarity.
     """
 
     format = "csv"
@@ -82,7 +82,7 @@ class CsvRecording(Recording):
         return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
 
     def _lines(self, start: int, max_lines: int) -> bytes:
-        """Return at most `max_lines` whole lines from `start` on; the last line of the file may lack its newline."""
+        """Return at most `max_lines` whole lines from `start` on. The last line of the file may lack its newline."""
         file = self._file()
         file.seek(self._layout.offset + start)
         wanted = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
@@ -103,8 +103,15 @@ def open_csv(
 ) -> CsvRecording:
     """Open a text file of events.
 
-    `columns` is the order of columns without names, such as "xytp". `time_unit` (s, ms, us, ns) is needed for times
-    with decimals whose column does not name it. Raise ValueError if t, x, y, p or the size of the sensor is missing.
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+        columns: Order of the columns if they have no names, such as "xytp".
+        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
+
+    Raises:
+        UserError: A column or the size of the sensor is missing, or the file is not text with one event per line.
     """
     layout = _read_layout(path)
     if layout is None:
@@ -171,7 +178,7 @@ def _read_layout(path: Path) -> _Layout | None:
 
 
 def _names_in(note: str) -> tuple[str, ...] | None:
-    """Return the columns that a line with `#` names (numpy.savetxt writes such a header), or None if it names none."""
+    """Return the columns named in a line with `#` (numpy.savetxt writes such a header), or None if it names none."""
     text = note.lstrip("# ")
     fields = tuple(field.strip() for field in text.split(_delimiter(text)))
     try:
@@ -194,7 +201,7 @@ def _is_number(text: str) -> bool:
 
 
 def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
-    """Return the number of bytes from the offset to the last newline, and the bytes after it, which may be cut."""
+    """Return the number of bytes from the offset to the last newline, and the bytes after it, which may be cut off."""
     num_bytes = path.stat().st_size
     with open(path, "rb") as file:
         start = max(offset, num_bytes - _MAX_LINE_BYTES)

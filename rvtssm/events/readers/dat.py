@@ -49,7 +49,13 @@ class DatRecording(ByteRecording):
 def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
     """Open a DAT file, with or without a header.
 
-    Raise ValueError if the file does not hold events or if its size is not known.
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+
+    Raises:
+        UserError: The file does not hold events, or the size of the sensor is unknown.
     """
     header = read_text_header(path)
     data_offset = header.num_bytes
@@ -70,9 +76,16 @@ def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
 
 
 def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
-    """Write events, at once or in blocks, as a DAT file of type 0x00 (like Gen1); the file appears when complete.
+    """Write events as a DAT file of type 0x00, as in Gen1. The file only appears when it is complete.
 
-    Raise ValueError for times outside a 32-bit clock that starts at 0 and for coordinates outside the sensor.
+    Args:
+        path: The file to write.
+        events: The events, as a whole or in blocks.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+
+    Raises:
+        UserError: Times do not fit a 32-bit clock that starts at 0, or coordinates lie outside the sensor.
     """
     header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
     with atomic_file(path) as staged, open(staged, "wb") as file:
@@ -85,7 +98,7 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
     if not len(events):
         return np.empty(0, _WORD)
     if events.t[0] < 0 or events.t[-1] >= 1 << 32:
-        raise UserError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the start")
+        raise UserError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first")
     if events.x.max() >= width or events.y.max() >= height:
         raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
     words = np.empty(len(events), _WORD)
@@ -96,7 +109,7 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
 
 @jit
 def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode the u64 in `words` into t, x, y, p (each at least as long); return the number of events kept.
+    """Decode the u64 in `words` into t, x, y, p (each at least as long). Return the number of events kept.
 
     The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault is
     decoded again, event by event.
@@ -133,7 +146,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
 
 @jit
 def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Decode word by word, with every repair, into t, x, y, p from `kept` on; return the total number kept."""
+    """Decode word by word, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
     latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
     for word in words:
         raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))

@@ -1,8 +1,8 @@
 """DSEC HDF5 files: `events/{t, x, y, p}`, `ms_to_idx`, `t_offset`.
 
-Times are absolute (`t + t_offset`), as in the timestamps of the images and labels of the dataset. Pixels are those of
-the sensor (the distorted frame), which the labels of DSEC-Det use too.
-Source: Gehrig et al., DSEC: A Stereo Event Camera Dataset for Driving Scenarios, 2021, and the code beside it.
+Times are absolute (`t + t_offset`), like the timestamps of the images and labels of the dataset. Pixels are sensor
+pixels (the distorted frame), as in the labels of DSEC-Det.
+Source: Gehrig et al., DSEC: A Stereo Event Camera Dataset for Driving Scenarios, 2021, and its published code.
 """
 
 from pathlib import Path
@@ -19,11 +19,18 @@ from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
 _SIZE_HW = (480, 640)
-_BLOCK_EVENTS = 1 << 16  # read at once for a slice
+_BLOCK_EVENTS = 1 << 16  # events of a slice that are read at once
 
 
 class DsecRecording(EventGroupRecording):
-    """A DSEC file of `num_events` events whose stored times count from `offset_us`."""
+    """A DSEC file.
+
+    Args:
+        path: The file.
+        size_hw: Height and width of the sensor, pixels.
+        num_events: Number of events in the file.
+        offset_us: `t_offset`, which is added to every stored time.
+    """
 
     format = "dsec"
 
@@ -61,7 +68,7 @@ class DsecRecording(EventGroupRecording):
         return join_events(parts)
 
     def _bounds(self, start_us: int, end_us: int) -> tuple[int, int] | None:
-        """Return a range of events around the times, at millisecond edges, or None if `ms_to_idx` gives none."""
+        """Return the range of events around the times, at millisecond edges; None if `ms_to_idx` does not give it."""
         first_ms = max(0, start_us - self.offset_us) // 1000
         end_ms = max(0, end_us - 1 - self.offset_us) // 1000 + 1
         begin, end = self._index_at(first_ms), self._index_at(end_ms)
@@ -88,7 +95,16 @@ class DsecRecording(EventGroupRecording):
 
 
 def open_dsec(path: Path, height: int | None, width: int | None) -> DsecRecording:
-    """Open a DSEC event file; raise UserError for another layout or another size."""
+    """Open a DSEC event file.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels; None or the height of DSEC's sensor.
+        width: Width of the sensor in pixels; None or the width of DSEC's sensor.
+
+    Raises:
+        UserError: The file has another layout, or the caller gives another size.
+    """
     with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iub", "DSEC has whole numbers there, copy it again")
         offset_us = _offset(path, file.get("t_offset"))
@@ -96,12 +112,12 @@ def open_dsec(path: Path, height: int | None, width: int | None) -> DsecRecordin
 
 
 def is_dsec(file: h5py.File) -> bool:
-    """Return whether an HDF5 file has a dataset that only DSEC has; other layouts have the same columns."""
+    """Return whether an HDF5 file contains a dataset that only DSEC has. Other layouts have the same columns."""
     return "events" in file and ("ms_to_idx" in file or "t_offset" in file)
 
 
 def _offset(path: Path, item: Any) -> int:
-    """Return the value of `t_offset`, 0 if there is none; raise UserError if it is not a valid time."""
+    """Return the value of `t_offset`, 0 if there is none. Raise UserError if it is not a valid time."""
     if item is None:
         return 0
     if not isinstance(item, h5py.Dataset) or item.size != 1 or item.dtype.kind not in "iu":

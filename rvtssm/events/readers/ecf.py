@@ -1,7 +1,7 @@
-"""Metavision HDF5 files: a table `CD/events` in chunks that are packed with Prophesee's codec ECF.
+"""Metavision HDF5 files: a table `CD/events` in chunks that are compressed with Prophesee's codec ECF.
 
-No package contains the filter of this codec, so the stored chunks are read and decoded here. Tables that are stored in
-another way are read through h5py. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
+No package contains the HDF5 filter of this codec, so the stored chunks are read and decoded here. Tables that are
+stored in another way are read through h5py. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
 """
 
 from pathlib import Path
@@ -25,7 +25,16 @@ _Parts = tuple[Column, Column, Column, Column]
 
 
 class EcfRecording(Recording):
-    """A table of `num_events` events in chunks of `chunk_events`; `is_packed` says that ECF is its only filter."""
+    """The events of a table `CD/events`.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        num_events: Number of rows of the table.
+        chunk_events: Number of rows per chunk.
+        is_packed: Whether ECF is the only filter of the table.
+    """
 
     format = "ecf"
     index_events = 1 << 14  # one chunk of the files that cameras write
@@ -36,7 +45,7 @@ class EcfRecording(Recording):
         super().__init__(path, height, width, num_events)
         self._chunk_events = chunk_events
         self._is_packed = is_packed
-        self._chunk: tuple[int, _Parts] | None = None  # number and columns of the last chunk that was read
+        self._chunk: tuple[int, _Parts] | None = None  # number and columns of the chunk that was read last
         self._decoded: EventBuffer | None = None
 
     def _open(self) -> OpenDatasets:
@@ -77,7 +86,7 @@ class EcfRecording(Recording):
         position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
             place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
-            raise UserError(f"the chunk of {len(data)} bytes at {place} is damaged at {~position}")
+            raise UserError(f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}")
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
 
@@ -86,7 +95,16 @@ class EcfRecording(Recording):
 
 
 def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
-    """Open a Metavision HDF5 file; raise UserError if its table has other columns or its size is not known."""
+    """Open a Metavision HDF5 file.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+
+    Raises:
+        UserError: The table has other columns, or the size of the sensor is unknown.
+    """
     with reading(path), open_hdf5(path) as file:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
@@ -97,7 +115,7 @@ def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
-            raise UserError(f"{path} has chunks of {chunk_events} events, ECF allows {MAX_CHUNK_EVENTS}; copy it again")
+            raise UserError(f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; copy it again")
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (height, width))
     return EcfRecording(path, height, width, num_events, chunk_events, is_packed)

@@ -1,7 +1,7 @@
-"""Prophesee's codec ECF: decodes one chunk of bytes to events and checks every byte.
+"""Prophesee's codec ECF: decode one chunk of bytes to events, and check every byte.
 
-A chunk holds times, then rows, then columns and polarities, each packed in runs. If runs would take more space, rows,
-columns and polarities are packed together.
+A chunk holds times, then rows, then columns and polarities, each packed in runs. If runs would take more space, columns
+and polarities are packed together, if necessary with the rows.
 Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
 """
 
@@ -13,15 +13,16 @@ from rvtssm.events.readers.columns import LATEST_POSSIBLE_US
 MAX_CHUNK_EVENTS = 65535  # the limit of the codec
 SLACK = 128  # places after the last event, so that short runs can be written with a fixed length
 _HEAD_BYTES = 12
-_MAX_SHIFT = 56  # bits of a time step before its last four
-_PACKED_COLUMNS, _PACKED_ROWS = 1, 2  # flags of a chunk: columns with polarities; rows as well
+_MAX_SHIFT = 56  # a time step has at most this many bits before its last four
+_PACKED_COLUMNS, _PACKED_ROWS = 1, 2  # flags of a chunk: columns packed with polarities; rows packed as well
 
 
 @jit
 def decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
     """Decode a chunk into t, x, y, p, which have room for MAX_CHUNK_EVENTS + SLACK events.
 
-    Return the number of bytes used, or ~position of the first invalid byte. A chunk may hold more than `num_events`.
+    The chunk must hold at least `num_events` events and may hold more. Return the number of bytes used, or
+    ~position of the first invalid byte.
     """
     if len(data) < _HEAD_BYTES:
         return ~len(data)
@@ -49,10 +50,10 @@ def _number(data, position, num_bytes):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
-    """Decode a start time, then a byte per run: 4 bits of time step, 4 bits of length.
+    """Decode a start time, then one byte per run: 4 bits of time step, 4 bits of length.
 
-    Bytes with an upper half of 15 come before a run and hold 4 bits of a long step each. The kind of a byte is hard to
-    predict, so both cases are computed and one is selected without a branch.
+    A byte whose upper half is 15 comes before a run and holds 4 bits of a long step. Branches on the kind of a byte
+    would be hard to predict, so both cases are computed and one is selected without a branch.
     """
     time = _number(data, 4, 8)
     position = _HEAD_BYTES
@@ -62,7 +63,7 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
             return ~position
         upper, length = np.int64(data[position] >> 4), np.int64(data[position] & 0xF)
         position += 1
-        part = -np.int64(upper == 15)  # all bits for a part of a long step, none for a run
+        part = -np.int64(upper == 15)  # all bits set for a part of a long step, none for a run
         time += (step + upper) & ~part
         step = (step | length << shift) & part
         shift = (shift + 4) & part
@@ -83,7 +84,9 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
-    """Decode two bytes per run: 11 bits of row, 5 bits of length; 31 means that the next two bytes are the length."""
+    """Decode two bytes per run: 11 bits of row, 5 bits of length. Length 31 means that the next two bytes hold the
+    length.
+    """
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
         if position + 2 > len(data):
@@ -108,7 +111,7 @@ def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def]
-    """Decode two bytes per group: 11 bits of column, then a bit for each of the next five columns.
+    """Decode two bytes per group: 11 bits of column, then one bit for each of the next five columns.
 
     The last group may contain more events than the chunk, because the encoder reads beyond the end of its input.
     """
@@ -129,7 +132,7 @@ def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def
 
 @jit
 def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-def]
-    """Decode a byte per run: polarity, 7 bits of length; 127 means that the next two bytes are the length."""
+    """Decode one byte per run: polarity, 7 bits of length. Length 127 means that the next two bytes hold the length."""
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
         if position >= len(data):
@@ -156,7 +159,7 @@ def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-
 
 @jit
 def _decode_packed(data, position, in_chunk, num_bytes, y, x, p):  # type: ignore[no-untyped-def]
-    """Decode four events from three numbers of 2 or 4 bytes: 11 bits of column and one of polarity each.
+    """Decode four events from three numbers of 2 or 4 bytes. Each event has 11 bits of column and one bit of polarity.
 
     With 4 bytes, 11 bits of row come before the column.
     """
@@ -165,7 +168,7 @@ def _decode_packed(data, position, in_chunk, num_bytes, y, x, p):  # type: ignor
         return position
     if end > len(data):
         return ~len(data)
-    part = 2 * num_bytes  # a number holds three quarters of one event and one quarter of another
+    part = 2 * num_bytes  # each number holds three quarters of one event and a quarter of another
     for i in range(0, in_chunk, 4):
         a, b = _number(data, position, num_bytes), _number(data, position + num_bytes, num_bytes)
         c = _number(data, position + 2 * num_bytes, num_bytes)

@@ -1,9 +1,9 @@
-"""Messages of ROS that hold events: their layout in ROS 1 and ROS 2, and the encodings of their events.
+"""ROS messages that hold events: their layout in ROS 1 and ROS 2, and the encodings of their events.
 
 `dvs_msgs/EventArray` and `prophesee_event_msgs/EventArray` list events one by one. `event_camera_msgs/EventPacket`
-(once `event_array_msgs/EventArray`) carries bytes: the words of a Prophesee camera, or `mono`, 64 bits per event.
-The library `rosbags` decodes a list of events 200 to 400 times more slowly, as one object per event.
-Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 10 (CDR); event_camera_codecs (mono).
+(formerly `event_array_msgs/EventArray`) carries bytes: the words of a Prophesee camera, or `mono`, 64 bits per event.
+The library `rosbags` could decode lists of events too, but it makes one object per event and is 200 to 400 times
+slower. Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 10 (CDR); event_camera_codecs (mono).
 """
 
 import struct
@@ -32,7 +32,7 @@ from rvtssm.system.user_error import UserError
 ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
 PACKETS = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
 _WordReader = type[Evt2Recording] | type[Evt21Recording] | type[Evt3Recording]
-WORDS: dict[str, _WordReader] = {  # by the name of the encoding
+WORDS: dict[str, _WordReader] = {  # keys are the names of the encodings
     "evt2": Evt2Recording,
     "evt21": Evt21Recording,
     "evt3": Evt3Recording,
@@ -40,16 +40,21 @@ WORDS: dict[str, _WordReader] = {  # by the name of the encoding
 _MONO = "mono"
 _PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
 _MOST_PADDING = 7  # bytes after the last event
-_MIN_WORDS = 1 << 14  # decoded at once with any buffer, because sparse recordings have several words per event
-_LIVE_EVENTS = 1 << 16  # of a live message that are decoded at once
+_MIN_WORDS = 1 << 14  # the fewest words decoded at once, because sparse recordings have several words per event
+_LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
 _NEVER_US = np.iinfo(np.int64).min
 _WORD_SLOTS = 6  # the most that a decoder of words needs
-DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message are read
-_EVENT_BYTES = {False: 13, True: 16}  # of an array, in ROS 1 (packed) and in ROS 2 (from one event to the next)
+DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
+_EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
 
 
 class MessageError(UserError):
-    """A message cannot be read; the reader adds the file and the topic to the reason and the advice."""
+    """A message cannot be read. The caller adds the file and the topic.
+
+    Args:
+        reason: What is wrong with the message.
+        advice: What to do about it.
+    """
 
     def __init__(self, reason: str, advice: str = "copy the file again") -> None:
         super().__init__(f"{reason}; {advice}")
@@ -57,7 +62,7 @@ class MessageError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class EventMessage:
-    """One message: the size of the sensor in pixels, and the events as columns or as words of a camera."""
+    """One message: the size of the sensor in pixels, and the events either as columns or as words of a camera."""
 
     height: int
     width: int
@@ -66,21 +71,26 @@ class EventMessage:
     columns: tuple[Column, Column, Column, Column]  # t (us), x, y, p
 
     def __len__(self) -> int:
-        """The number of words, or of events if there are no words."""
+        """Return the number of words, or of events if there are no words."""
         is_words = self.encoding in WORDS
         return len(self.words) // WORDS[self.encoding].unit_bytes if is_words else len(self.columns[0])
 
     @property
     def decoder_state(self) -> tuple[int, ...]:
-        """The initial values of the slots that `decode_message` adds to a decoder state, DONE last."""
+        """The initial values of the slots that `decode_message` adds to a decoder state; DONE is the last one."""
         own_state = WORDS[self.encoding].own_state if self.encoding in WORDS else ()
         return (*own_state, *[0] * (_WORD_SLOTS - len(own_state)), 0)
 
 
 class MessageDecoder:
-    """Decodes the messages of one camera as they arrive. Use `open_recording` for bags.
+    """Decodes the messages of one camera as they arrive. To read a bag, use `open_recording`.
 
-    `kind` is their type, such as "event_camera_msgs/msg/EventPacket".
+    Args:
+        kind: Type of the messages, such as "event_camera_msgs/msg/EventPacket".
+        is_cdr: Whether the messages are serialised as CDR (ROS 2) instead of ROS 1's format.
+
+    Raises:
+        UserError: Messages of this type hold no events.
     """
 
     def __init__(self, kind: str, is_cdr: bool = True) -> None:
@@ -91,10 +101,18 @@ class MessageDecoder:
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
 
     def push(self, data: bytes) -> tuple[Events, tuple[int, int]]:
-        """Return the events of a serialised message, repaired as in a recording, and height and width of the sensor.
+        """Decode one serialised message.
 
-        Raise MessageError, a ValueError, for a message that cannot be read, and if the clock has jumped back, or size
-        or encoding differ from those before. A new stream begins with the message after it.
+        Args:
+            data: The message.
+
+        Returns:
+            The events, repaired as in a recording, and height and width of the sensor.
+
+        Raises:
+            MessageError: The message cannot be read, the clock has jumped back, or the size or the encoding has
+                changed. A new stream begins with the next message if the clock, the size or the encoding was the
+                reason.
         """
         message = read_message(self._kind, data, self._is_cdr)
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
@@ -104,10 +122,10 @@ class MessageDecoder:
         if shape != self._shape:
             self._state = None
             raise MessageError(
-                f"its height, width and encoding are {shape}, before {self._shape}", "begin a new stream"
+                f"its height, width and encoding are {shape}, but were {self._shape}", "begin a new stream"
             )
         before_us = int(self._state[LATEST_US])
-        self._state[DONE], self._state[LATEST_US] = 0, _NEVER_US  # so that a jump of the clock is seen
+        self._state[DONE], self._state[LATEST_US] = 0, _NEVER_US  # so that a jump of the clock shows
         parts, buffer = [], EventBuffer(_LIVE_EVENTS)
         while self._state[DONE] < len(message):
             count = decode_message(message, self._state, size_hw, buffer)
@@ -122,16 +140,22 @@ class MessageDecoder:
 
 
 def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
-    """Return the content of a message of a type in ARRAYS or PACKETS; ROS 2 writes CDR.
+    """Parse a message without decoding its events.
 
-    Raise MessageError for a damaged message and for an encoding that is not supported.
+    Args:
+        kind: A type in ARRAYS or PACKETS.
+        data: The serialised message.
+        is_cdr: Whether it is CDR (ROS 2).
+
+    Raises:
+        MessageError: The message is damaged, or its encoding is not supported.
     """
     fields = _Fields(data, is_cdr)
     if not is_cdr:
-        fields.number("I")  # the number of the message
+        fields.number("I")  # sequence number of the message
     fields.number("I")
-    fields.number("I")  # seconds and nanoseconds at which the message was made
-    fields.text()  # the name of the camera's frame
+    fields.number("I")  # seconds and nanoseconds of the message
+    fields.text()  # coordinate frame of the camera
     height, width = fields.number("I"), fields.number("I")
     if kind in ARRAYS:
         return EventMessage(height, width, "", np.empty(0, np.uint8), _array_columns(fields))
@@ -154,8 +178,17 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
 
 
 def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-    """Write the next events of a message into the buffer and return the number kept; state[DONE] is how many of its
-    words or events are read."""
+    """Write the next events of a message into the buffer.
+
+    Args:
+        message: The message.
+        state: Decoder state, advanced in place; state[DONE] counts the words or events of this message that were read.
+        size_hw: Height and width of the sensor, pixels.
+        buffer: Output.
+
+    Returns:
+        The number of events kept.
+    """
     done = int(state[DONE])
     if message.encoding not in WORDS:
         columns = [column[done : done + len(buffer.t)] for column in message.columns]
@@ -163,7 +196,7 @@ def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int]
         return keep_events(columns, state, size_hw, buffer)
     words, position = WORDS[message.encoding], state[POSITION]
     most = max(_MIN_WORDS, len(buffer.t))
-    state[POSITION] = done  # decoders count their words there
+    state[POSITION] = done  # decoders count their words in this slot
     kept = words.decode_units(
         message.words[words.unit_bytes * done :][: words.unit_bytes * most], state, size_hw, buffer
     )
@@ -177,8 +210,9 @@ _NO_COLUMNS = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int6
 def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
     """Return the columns of a list of events {u16 x, u16 y, time {u32 s, u32 ns}, bool p}.
 
-    In CDR every number is aligned to its size. So the first event has x at byte 0, y at 2, seconds at 4, nanoseconds at
-    8 and p at 12. All others have x at byte 16 k - 2 and y at 16 k, and the rest as the first, 16 k bytes later.
+    In CDR every number is aligned to its size. The first event has x at byte 0, y at 2, seconds at 4, nanoseconds at 8
+    and p at 12. Event k > 0 has x at byte 16 k - 2 and y at 16 k; its other fields lie 16 k bytes after those of the
+    first.
     """
     count, size = fields.number("I"), _EVENT_BYTES[fields.is_cdr]
     num_bytes = size * count if not fields.is_cdr or not count else size * count - 3
@@ -205,14 +239,14 @@ def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
 def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:
     """Return the columns of 64-bit words: nanoseconds after the base in bits 0-31, x in 32-47, y in 48-62, p in 63."""
     if base_ns >= 1 << 63:
-        raise MessageError(f"its events are {base_ns} ns after 1970, which is not possible")
+        raise MessageError(f"its events are {base_ns} ns after 1970, which is impossible")
     t = (np.uint64(base_ns) + (words & 0xFFFFFFFF)) // 1000
     x, y = (words >> 32) & 0xFFFF, (words >> 48) & 0x7FFF
     return t.astype(np.int64), x.astype(np.int64), y.astype(np.int64), words >> 63 > 0
 
 
 class _Fields:
-    """Reads the fields of a message one after the other; in CDR a number is aligned to its size."""
+    """Reads the fields of a message one after the other. In CDR, a number is aligned to its size."""
 
     def __init__(self, data: bytes, is_cdr: bool) -> None:
         self.is_cdr = is_cdr
@@ -231,7 +265,7 @@ class _Fields:
         return self._take(self.number("I")).decode("utf-8", "replace").rstrip("\0")
 
     def rest(self, num_bytes: int) -> Bytes:
-        """Return what is left, an aligned copy of `num_bytes`; a few bytes of padding may follow."""
+        """Return an aligned copy of the last `num_bytes` bytes. A few bytes of padding may follow."""
         content = np.frombuffer(self._take(num_bytes), np.uint8).copy()
         if (num_left := len(self._data) - self._position) > _MOST_PADDING:
             raise MessageError(f"{num_left} bytes follow its last event")

@@ -1,7 +1,8 @@
-"""Prophesee RAW files in EVT2: a text header, then 32-bit words, one per event or per 64 us of time.
+"""Prophesee RAW files in EVT2: a text header, then 32-bit words, each of which holds one event or a time.
 
-The upper four bits are the type. Time has 34 bits, wraps every 4 h 46 min, and events carry its lower six bits.
-Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt2.
+The upper four bits of a word are its type. Time has 34 bits and wraps every 4 h 46 min: time words, sent every 64 us,
+carry the upper 28 bits, and events carry the lower six. Source: OpenEB 0499c95,
+hal/cpp/include/metavision/hal/decoders/evt2.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from rvtssm.events.readers.recording import (
     State,
 )
 
-_LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers and the like
+_LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
 _HIGH_BITS = 28
 
 _HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), microseconds added by wraps
@@ -37,7 +38,17 @@ class Evt2Recording(ByteRecording):
 
     @staticmethod
     def decode_units(units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        """Decode whole words until they end or the buffer is full.
+
+        Args:
+            units: Bytes of the words.
+            state: Decoder state, advanced in place.
+            size_hw: Height and width of the sensor, pixels.
+            buffer: Output.
+
+        Returns:
+            The number of events kept.
+        """
         words = units.view("<u4")[: len(buffer.t)]
         kept: int = _decode_words(words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
@@ -48,7 +59,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
     """Decode the u32 in `words` into t, x, y, p (each at least as long); return the number of events kept."""
     latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
     base = wrapped + (high << 6)
-    # One branch, which is nearly never taken, detects every fault of an event; which fault it is, is decided inside.
+    # One branch, almost never taken, detects every fault of an event. The code inside finds out which fault it is.
     earliest = latest if high >= 0 else np.int64(np.iinfo(np.int64).max)
     largest_column, largest_row = np.uint32(width - 1), np.uint32(height - 1)
     kept = np.uint64(0)  # unsigned, so that no index is tested for being negative

@@ -24,7 +24,7 @@ from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
 _HIGH_BITS = 28
-_MIN_WORDS = 2048  # read at once with any buffer, because most words hold few events
+_MIN_WORDS = 2048  # the fewest words read at once, because most words hold few events
 
 _HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), microseconds added by wraps
 
@@ -48,7 +48,18 @@ class Evt21Recording(ByteRecording):
     def decode_units(
         units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer, has_swapped_halves: bool = False
     ) -> int:
-        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        """Decode whole words until they end or the buffer is full.
+
+        Args:
+            units: Bytes of the words.
+            state: Decoder state, advanced in place.
+            size_hw: Height and width of the sensor, pixels.
+            buffer: Output.
+            has_swapped_halves: The words have the order of early cameras, with the upper half first.
+
+        Returns:
+            The number of events kept.
+        """
         halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
         kept: int = _decode_words(halves, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
@@ -56,7 +67,7 @@ class Evt21Recording(ByteRecording):
 
 @jit
 def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode `halves` (N, 2) u32 until they end or t, x, y, p might overflow; return the number of events kept.
+    """Decode `halves` (N, 2) u32 until they end or t, x, y, p might overflow. Return the number of events kept.
 
     `heads` is the column of `halves` with type, time and pixel; the other column holds the masks.
     """

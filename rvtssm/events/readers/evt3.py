@@ -1,7 +1,7 @@
 """Prophesee RAW files in EVT3: a text header, then 16-bit words that set time, row and column or emit events.
 
-The upper four bits are the type. Time has 24 bits in two words and wraps every 16.777216 s. One word can hold up to 12
-pixels of a row (vectors). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt3.
+The upper four bits of a word are its type. Time has 24 bits, split over two words, and wraps every 16.777216 s. A
+vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt3.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
 _ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
 
-_MIN_WORDS = 8192  # read at once with any buffer, because sparse recordings have several words per event
+_MIN_WORDS = 8192  # the fewest words read at once, because sparse recordings have several words per event
 
 # slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, and the
 # next column and the polarity of vectors
@@ -42,7 +42,17 @@ class Evt3Recording(ByteRecording):
 
     @staticmethod
     def decode_units(units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-        """Decode whole words until they end or the buffer is full; return the number of events kept."""
+        """Decode whole words until they end or the buffer is full.
+
+        Args:
+            units: Bytes of the words.
+            state: Decoder state, advanced in place.
+            size_hw: Height and width of the sensor, pixels.
+            buffer: Output.
+
+        Returns:
+            The number of events kept.
+        """
         words = units.view("<u2")
         kept: int = _decode_words(words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
@@ -50,7 +60,7 @@ class Evt3Recording(ByteRecording):
 
 @jit
 def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode words until they end or t, x, y, p might overflow; return the number of events kept."""
+    """Decode words until they end or t, x, y, p might overflow. Return the number of events kept."""
     latest, high, low, wrapped = state[LATEST_US], state[_HIGH], state[_LOW], state[_WRAPPED]
     row, column, polarity = state[_ROW], state[_COLUMN], state[_POLARITY]
     time = wrapped + (high << 12) + low

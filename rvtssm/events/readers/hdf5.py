@@ -1,4 +1,4 @@
-"""Shared parts of the readers of HDF5 files: errors, checks of damaged files, the columns of a group `events`."""
+"""Shared parts of the readers of HDF5 files: errors, checks of damaged files, and the columns of a group `events`."""
 
 import contextlib
 import io
@@ -23,23 +23,31 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_MOST_PACKED = 1 << 16  # no known file unpacks one stored byte to more bytes than this
+_MOST_PACKED = 1 << 16  # no known file unpacks a stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
-_BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking how many are stored
+_BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking that they are there
 _LARGEST_WHOLE = 2.0**62
-_CACHE_BYTES = 1 << 25  # of unpacked chunks per dataset, so that a chunk is not unpacked for every read
+_CACHE_BYTES = 1 << 25  # unpacked chunks kept per dataset, so that a chunk is not unpacked for every read
 
 
 @contextlib.contextmanager
 def reading(path: Path | str, where: str = "", advice: str = "copy it again") -> Iterator[None]:
-    """Turn every error of h5py into a ValueError that names the file and the place, and stop reads without an end."""
+    """Turn every error of h5py into a UserError that names the file and the place, and stop reads that never end.
+
+    Args:
+        path: The file.
+        where: The place in the file, such as ", events 0 to 10".
+        advice: What the user should do.
+    """
     fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
     with file_errors(path, fault, advice, CONTENT_ERRORS), watched():
         yield
 
 
 class _OwnFile(h5py.File):  # type: ignore[misc]
-    """A file that gives only what it holds itself. A stranger's file could otherwise show any file of this machine."""
+    """A file that only gives data it contains itself. Otherwise a stranger's file could expose any file of this
+    machine.
+    """
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
@@ -53,11 +61,14 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
 
 
 def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFile | None = None) -> h5py.File:
-    """Open a file for reading; `cache_bytes` are for unpacked chunks, per dataset. All HDF5 files are opened here.
+    """Open an HDF5 file for reading. All HDF5 files are opened with this function.
 
-    With `parts` it is read through that; see `loading`.
+    Access by name raises UserError for external links, external storage and virtual datasets.
 
-    Access by name raises ValueError for external links, external storage and virtual datasets.
+    Args:
+        path: The file.
+        cache_bytes: Memory for unpacked chunks, per dataset.
+        parts: Read through this object instead, see `loading`.
     """
     with nullcontext(parts) if parts else open(path, "rb") as file:
         _check_driver(path, file)
@@ -65,23 +76,31 @@ def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFi
 
 
 def _check_driver(path: Path | str, file: PartialFile | io.BufferedReader) -> None:
-    """Raise ValueError for a file that names a block of its driver, as only parts of a file in several parts do.
+    """Raise UserError for a file with a driver information block, which only occurs in a file that is split into
+    several.
 
-    In a damaged file, libhdf5 would reserve as many bytes as that block seems to have.
+    In a damaged file, libhdf5 would allocate as many bytes as that block claims to have.
     """
     file.seek(0)
     start = file.read(64) or b""
-    if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions that have such an address
-        size = start[13]  # of an address
+    if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions with such an address
+        size = start[13]  # bytes of an address
         at = 24 + 4 * start[8] + 3 * size
         if start[at : at + size] != b"\xff" * size:
-            raise UserError(f"{path} is a part of a file in several parts, or damaged; copy it again as one file")
+            raise UserError(f"{path} is one of several parts of a file, or is damaged; copy it again as one file")
 
 
 def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
-    """Return all of a dataset that is stored in one piece, faster than `file[name][()]`. ValueError for any other.
+    """Return all of a dataset that is stored contiguously. This is faster than `file[name][()]`.
 
-    HDF5 checks that the file is long enough for such a dataset, so it cannot announce more than there is.
+    HDF5 checks that the file is long enough for such a dataset, so it cannot claim to hold more than there is.
+
+    Args:
+        file: An open file.
+        name: Name of the dataset.
+
+    Raises:
+        UserError: The dataset is not stored contiguously.
     """
     found = h5py.h5d.open(file.id, name.encode())
     shape, is_own = found.shape, h5py.h5f.get_name(found) == file.id.name
@@ -93,9 +112,16 @@ def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
 
 
 def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
-    """Return the rows [start, stop). Raise ValueError for a chunk of blosc that says it is longer than what is stored.
+    """Return the rows [start, stop) of a dataset.
 
-    The filter does not check that, and would read past the end.
+    Args:
+        dataset: The dataset.
+        start: The first row.
+        stop: The row after the last.
+
+    Raises:
+        UserError: The header of a blosc chunk claims another size than is stored. The filter does not check this and
+            would read past the end.
     """
     properties = dataset.id.get_create_plist()
     codes = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
@@ -111,16 +137,16 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
 
 def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
     chunk = dataset.id.get_chunk_info_by_coord(corner)
-    if chunk.byte_offset is None or chunk.filter_mask:  # nothing is stored, or it is not packed
+    if chunk.byte_offset is None or chunk.filter_mask:  # nothing is stored, or it is not compressed
         return
     head = os.pread(dataset.file.id.get_vfd_handle(), 16, chunk.byte_offset)
     announced = int.from_bytes(head[12:], "little")
     if len(head) < 16 or announced != chunk.size:
-        raise UserError(f"a chunk of {dataset.name} says that it has {announced} bytes, and has {chunk.size}")
+        raise UserError(f"a chunk of {dataset.name} claims to have {announced} bytes but has {chunk.size}")
 
 
 class OpenDatasets:
-    """An open file and some of its datasets, looked up once because each look-up by name is slow."""
+    """An open file and some of its datasets. Each is looked up only once, because a look-up by name is slow."""
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
         with reading(path):
@@ -132,13 +158,13 @@ class OpenDatasets:
 
 
 class EventGroupRecording(Recording):
-    """The base of formats that store the arrays t, x, y and p in a group `events`."""
+    """The base class of formats that store the arrays t, x, y and p in a group `events`."""
 
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, (f"events/{name}" for name in NAMES))
 
     def _columns(self, start: int, stop: int) -> list[Column]:
-        """Return t, x, y, p of the events [start, stop) as they are stored."""
+        """Return the stored t, x, y, p of the events [start, stop)."""
         with reading(self.path, f", events {start} to {stop}"):
             t, x, y, p = (_whole_numbers(read_rows(column, start, stop)) for column in self._file().datasets)
         if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
@@ -147,10 +173,16 @@ class EventGroupRecording(Recording):
 
 
 def count_events(path: Path, file: h5py.File, kinds: str, advice: str) -> int:
-    """Return the number of events in the group `events` of a file, after checks of the stored columns.
+    """Return the number of events in the group `events` of a file, after checking the stored columns.
 
-    `kinds` are the allowed kinds of dtypes. Raise ValueError if a column is missing, is not one row of numbers or
-    differs in length from the others; `advice` ends the message about missing columns.
+    Args:
+        path: The file, for messages.
+        file: The opened file.
+        kinds: Allowed dtype kinds, as letters of `numpy.dtype.kind`.
+        advice: End of the message about missing columns.
+
+    Raises:
+        UserError: A column is missing, is not one-dimensional and numeric, or differs in length from the others.
     """
     columns: list[Any] = [file.get(f"events/{name}") for name in NAMES]
     for column in columns:
@@ -164,24 +196,29 @@ def count_events(path: Path, file: h5py.File, kinds: str, advice: str) -> int:
 
 
 def check_storage(path: Path, dataset: h5py.Dataset) -> None:
-    """Raise ValueError for sizes that only a damaged file states: reading them would never end or fill the memory."""
+    """Raise UserError for sizes that only a damaged file states. Reading them would never end or would fill the memory.
+
+    Args:
+        path: The file, for messages.
+        dataset: The dataset to check.
+    """
     num_bytes, stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
     if num_bytes > _MOST_PACKED * stored or chunk_bytes > _MAX_CHUNK_BYTES:
         raise UserError(
-            f"{path} announces {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} and stores {stored}; "
+            f"{path} claims {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} but stores {stored}; "
             "it is damaged, copy it again"
         )
     properties = dataset.id.get_create_plist()
     for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
-            raise UserError(f"{path} has lost how {dataset.name} was packed; it is damaged, copy it again")
+            raise UserError(f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again")
 
 
 def _whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a column in the byte order of this machine; raise UserError if a value is not a whole number."""
+    """Return a column in the byte order of this machine. Raise UserError if a value is not a whole number."""
     if column.dtype.kind != "f":
         return column.astype(column.dtype.newbyteorder("="), copy=False)
     if not np.all((column == np.rint(column)) & (np.abs(column) < _LARGEST_WHOLE)):
-        raise UserError("not whole numbers, which times in microseconds and pixels are")
+        raise UserError("times in microseconds and pixels must be whole numbers")
     return column.astype(np.int64)

@@ -1,4 +1,4 @@
-"""The text header that Prophesee's DAT and RAW files share: lines `% key value`, sometimes closed by `% end`.
+"""The text header that Prophesee's DAT and RAW files share: lines `% key value`, sometimes ended by `% end`.
 
 Source: OpenEB 0499c95, hal_psee_plugins (keys and sizes of cameras).
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from rvtssm.system.user_error import UserError
 
 _MAX_HEADER_BYTES = 1 << 16
-LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits (DAT)
+LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits, in DAT
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
 _SYSTEM_SIZES_HW = {
     **dict.fromkeys((0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x28, 0x29), (480, 640)),
@@ -21,18 +21,18 @@ _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
 
 
 class UnknownSensorSize(UserError):
-    """Neither the file nor the caller says the size of the sensor."""
+    """Neither the file nor the caller gives the size of the sensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextHeader:
-    """The header lines of a file and their number of bytes, which is 0 for a file without a header."""
+    """The header lines of a file and their size in bytes, which is 0 for a file without a header."""
 
     lines: tuple[str, ...]
     num_bytes: int
 
     def value(self, key: str) -> str | None:
-        """Return what follows `% key`, or None if there is no such line."""
+        """Return the text after `% key`, or None if there is no such line."""
         for line in self.lines:
             name, _, value = line.partition(" ")
             if name.lower() == key.lower():
@@ -41,7 +41,7 @@ class TextHeader:
 
     @property
     def encoding(self) -> str | None:
-        """The name of the encoding, such as EVT2, EVT21 or EVT3; None if the header names none."""
+        """The name of the encoding, such as EVT2, EVT21 or EVT3. None if the header does not name it."""
         if given := (self.value("format") or "").partition(";")[0].strip():
             return given
         version = self.value("evt")
@@ -49,7 +49,7 @@ class TextHeader:
 
     @property
     def size_hw(self) -> tuple[int, int] | None:
-        """Height and width of the sensor in pixels; None if the header does not contain them."""
+        """Height and width of the sensor in pixels. None if the header does not give them."""
         across, _, down = (self.value("geometry") or "").partition("x")
         for height, width in (
             (self.value("Height"), self.value("Width")),
@@ -62,7 +62,7 @@ class TextHeader:
 
     @property
     def camera_size_hw(self) -> tuple[int, int] | None:
-        """The full size of the camera that the header names; None if it names no known camera."""
+        """Height and width in pixels of the camera that the header names. None if it names no known camera."""
         names = [self.value(key) or "" for key in ("plugin_name", "sensor_name")]
         names += [f"gen{self.value(key) or ''}" for key in ("sensor_generation", "generation")]
         for camera, size_hw in _CAMERA_SIZES_HW.items():
@@ -72,7 +72,7 @@ class TextHeader:
 
     @property
     def has_swapped_halves(self) -> bool:
-        """Whether the 32-bit halves of 64-bit words are in the order of early cameras ("legacy")."""
+        """Whether the two 32-bit halves of a 64-bit word have the order of early cameras ("legacy")."""
         if order := self._option("endianness") or self.value("endianness"):
             return order == "legacy"
         keys = ("integrator_name", "plugin_integrator_name", "camera_integrator_name")
@@ -104,7 +104,7 @@ def read_text_header(path: Path) -> TextHeader:
             break
         if end < 0:
             raise UserError(
-                f"{path} has a header line without an end at byte {position}; it is cut or is not a recording, "
+                f"{path} has an unfinished header line at byte {position}; it is cut off or not a recording, "
                 "copy it again"
             )
         lines.append(line)
@@ -122,7 +122,7 @@ def _text(line: bytes) -> str | None:
 
 
 def _number(text: str) -> int:
-    """Return a whole number in a header, or 0, which no sensor has, for anything else."""
+    """Return a whole number from a header; 0, which is no valid size, for anything else."""
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -132,21 +132,30 @@ def sensor_size(
     asked: tuple[int | None, int | None],
     of_camera: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """Return the height and width that the file or the caller gives, otherwise those of the camera in the header.
+    """Return height and width of the sensor: from the file or the caller, otherwise from the camera named in the
+    header.
 
-    Raise UnknownSensorSize if no size is known, ValueError if file and caller differ or a size is not possible.
+    Args:
+        path: The file, for messages.
+        in_file: Height and width in the file, pixels; None if the file does not state them.
+        asked: Height and width that the caller gives, each may be None.
+        of_camera: Full size of the camera that the header names, if any.
+
+    Raises:
+        UnknownSensorSize: No size is known.
+        UserError: The file and the caller disagree, or a size is impossible.
     """
     height, width = asked
     if in_file is None and (height is None or width is None):
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
         raise UserError(
-            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is not possible; "
+            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is impossible; "
             "its header is damaged, copy it again"
         )
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
         raise UserError(
-            f"{path} was asked for with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels a side"
+            f"{path} was opened with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels per side"
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file

@@ -1,8 +1,8 @@
-"""The index of a recording: for any time, the state at which decoding can resume.
+"""The index of a recording: for any time, a state from which decoding can resume.
 
 The index is built in one pass and saved in the user's cache or below RVTSSM_CACHE_DIR, under a name that depends on the
-path of the recording. The file identifies the content and the settings of the recording and has a checksum. An index
-that does not fit is built again. A failure to write an index is ignored.
+path of the recording. The index file identifies the content and the settings of the recording, and has a checksum. An
+index that does not match is built again. If an index cannot be written, the error is ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rvtssm.remote.mirror import is_mirrored
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.cache import cache_folder
 
-_MAGIC = b"rvtssm index 1\n"  # raise the number when a decoder or this layout changes
-_SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings of the same size and age
+_MAGIC = b"rvtssm index 1\n"  # increase the number when a decoder or this layout changes
+_SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 Ints = npt.NDArray[np.int64]
@@ -29,14 +29,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordingIndex:
-    """Where K blocks of a recording begin, each with at least one event."""
+    """Where the K blocks of a recording begin. Each block holds at least one event."""
 
     states: Ints  # (K, S) decoder state at the start of each block
     latest_us: Ints  # (K,) time of the last event of each block
-    num_before: Ints  # (K + 1,) number of events before each block, and of all
+    num_before: Ints  # (K + 1,) number of events before each block, then of all events
     first_us: int  # time of the first event, 0 if there are no events
-    backward_steps: int  # of the whole recording
-    out_of_frame: int
+    backward_steps: int  # in the whole recording, see ReadFaults
+    out_of_frame: int  # in the whole recording
 
     @property
     def num_events(self) -> int:
@@ -56,9 +56,15 @@ class RecordingIndex:
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:
-    """Return a digest of what an index depends on: size, age and samples of the file, and the reader's settings.
+    """Return a digest of everything that an index depends on: size, time stamp and samples of the file, and the
+    settings.
 
-    A file of an object store has an age that depends on its version, and no samples, since it may not be loaded.
+    No samples are read from a file of an object store, since it may not be downloaded yet; its time stamp depends on
+    its version.
+
+    Args:
+        path: The recording.
+        settings: The settings of its reader.
     """
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
@@ -71,7 +77,7 @@ def identity_of(path: Path, settings: bytes) -> bytes:
 
 
 def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
-    """Return the saved index of a recording with this identity, or None if there is no valid one."""
+    """Return the saved index of a recording with this identity, or None if no valid index is found."""
     try:
         content = index_path(path).read_bytes()
     except OSError:
@@ -83,19 +89,19 @@ def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
 
 
 def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
-    """Save an index if it is possible."""
+    """Save an index. An error is ignored."""
     data = _to_bytes(index)
     with contextlib.suppress(OSError), atomic_file(index_path(path)) as staged:  # or another thread was faster
         staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)
 
 
 def index_folder() -> Path:
-    """Return the folder of all indexes."""
+    """Return the folder that holds all indexes."""
     return cache_folder() / "indexes"
 
 
 def index_path(path: Path) -> Path:
-    """Return where the index of a recording is kept."""
+    """Return the file that holds the index of a recording."""
     return index_folder() / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.index"
 
 

@@ -1,7 +1,8 @@
-"""Events from a pipe or a socket, such as those of a camera's driver, decoded as they arrive and not stored.
+"""Events from a pipe or a socket, such as those of a camera driver, decoded as they arrive without being stored.
 
-The formats are those that can be read in order without knowing the end: RAW (EVT2, EVT2.1, EVT3) and DAT with their
-text header, and bare words of DAT (see `rvtssm/events/readers/dat.py`), for which the caller gives the sensor's size.
+The possible formats are those that can be read in order without knowing the end: RAW (EVT2, EVT2.1, EVT3) and DAT with
+their text header, and DAT words without a header (see `rvtssm/events/readers/dat.py`), for which the caller gives the
+size of the sensor.
 """
 
 import os
@@ -29,16 +30,23 @@ from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
-_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times what the fastest sensors can send in this time
-_MIN_HEAD_BYTES = 16  # needed to recognise a format
+_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
+_MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
 
 class PipedRecording:
-    """A stream of events that is read once, while it is recorded. Use `open_recording` for files.
+    """A stream of events that is read once, while it is recorded. To read a file, use `open_recording`.
 
-    `stream` is an open binary stream with `read1`; `name` stands for it in messages. `height` and `width` are needed
-    for streams without a header. Creating an instance waits for the header and raises ValueError if the format cannot
-    be read in order.
+    Creating an instance waits for the header of the stream.
+
+    Args:
+        stream: An open binary stream with the method `read1`.
+        name: Name of the stream in messages.
+        height: Height of the sensor in pixels, if the stream does not state it.
+        width: Width of the sensor in pixels, if the stream does not state it.
+
+    Raises:
+        UserError: The stream ended, or its format cannot be read in order.
     """
 
     def __init__(self, stream: BinaryIO, name: str, height: int | None = None, width: int | None = None) -> None:
@@ -46,9 +54,9 @@ class PipedRecording:
         self._stream = stream
         head = _read_head(stream)
         if not head:
-            raise UserError(f"{name} ended before the first byte; it needs a stream of events, start the sender first")
+            raise UserError(f"{name} ended before the first byte; a stream of events is needed, start the sender first")
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "head.dat"  # without a header it is DAT, as in the oldest files
+            path = Path(folder) / "head.dat"  # without a header it is read as DAT, like the oldest files
             path.write_bytes(head)
             try:
                 recording = open_recording(path, height, width)
@@ -63,13 +71,15 @@ class PipedRecording:
         self._undecoded = _Undecoded(head)
         self.broke_off = ""  # why the stream ended early, empty if it did not
         self._is_reading = self._is_ended = False
-        self._began_us: int | None = None  # of the events that `_check_clock` counts
+        self._began_us: int | None = None  # `_check_clock` counts the events since this time
         self._num_since = 0
 
     def iterate(self, *, reuse: bool = False) -> Iterator[Events]:
-        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
+        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C). Call this only
+        once.
 
-        Call it once. `reuse` is that of `Recording.iterate`.
+        Args:
+            reuse: Let each block overwrite the arrays of the previous one.
         """
         decoder, undecoded = self._decoder, self._undecoded
         decoder.path = Path(self.name)
@@ -92,7 +102,7 @@ class PipedRecording:
                 if self.broke_off:
                     return
             try:
-                self._is_reading = True  # from here on, `end` interrupts the waiting
+                self._is_reading = True  # from here on, `end` interrupts the wait
                 data = b"" if self._is_ended else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
                 self._is_reading = False
             except KeyboardInterrupt:
@@ -105,19 +115,21 @@ class PipedRecording:
         self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
 
     def _before_jump(self, last_us: int | None, events: Events) -> Events:
-        """Return the events before a jump of the clock; `last_us` is the time of the event before them."""
+        """Return the events before a jump of the clock. `last_us` is the time of the last event before these."""
         jump = first_jump(last_us, events.t)
         if jump is None:
             return events
         self.broke_off = (
-            f"{self.name} has no event for more than {LONGEST_SILENCE_US / 1e6:g} s, then one at "
+            f"{self.name} sent no event for more than {LONGEST_SILENCE_US / 1e6:g} s, then one at "
             f"{events.t[jump]} us; its times are damaged, or it is not a stream of events; if the times are right, "
             "give it as a file"
         )
         return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
 
     def _check_clock(self, events: Events) -> None:
-        """End the stream if its clock stands still: no window would close, and its events would fill the memory."""
+        """End the stream if its clock stands still. Otherwise no window would close, and the events would fill the
+        memory.
+        """
         if not len(events):
             return
         if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
@@ -130,21 +142,21 @@ class PipedRecording:
             )
 
     def end(self) -> None:
-        """End the stream after the bytes read so far; a handler of signals calls this."""
+        """End the stream after the bytes read so far. Signal handlers call this."""
         self._is_ended = True
         if self._is_reading:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Do nothing: the caller opened the stream and closes it."""
+        """Do nothing, since the caller opened the stream and closes it."""
 
 
 class _Undecoded:
-    """The bytes that are not decoded yet, with the interface of the file that the decoder expects."""
+    """The bytes that have not been decoded yet, with the interface of the file that the decoder expects."""
 
     def __init__(self, head: bytes) -> None:
         self._bytes = bytearray(head)
-        self._start = 0  # position of the first of them in that file
+        self._start = 0  # position of the first byte in that file
 
     @property
     def end(self) -> int:

@@ -1,8 +1,8 @@
 """An opened event file of any format: a stream of repaired events with access by time.
 
-A format supplies the state of its decoder at the start of the file and a function that decodes one block of events and
-advances the state. States are small vectors of integers. A copy of one is enough to resume decoding there, so an index
-of a few states gives exact access by time in any format. The index is built in one pass and kept on disk.
+A format provides the state of its decoder at the start of the file, and a function that decodes one block of events and
+advances the state. States are small vectors of integers. A copy of a state is enough to resume decoding, so an index of
+a few states gives exact access by time in any format. The index is built in one pass and kept on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rvtssm.remote.mirror import whole
 from rvtssm.system.user_error import UserError
 
 # The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
-POSITION = 0  # the next unit of the file, which is an event, a word or a byte
+POSITION = 0  # index of the next unit of the file; a unit is an event, a word or a byte
 LATEST_US = 1  # the largest time so far
 BACKWARD = 2  # number of events that were earlier than an event before them
 OUTSIDE = 3  # number of events outside the sensor, which are dropped
@@ -34,9 +34,9 @@ NUM_COMMON = 4
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
-_MOST_MOVED = 0.01  # of the events, which are earlier than one before them; more are no glitch of a camera ...
-_FEW_MOVED = 100  # ... unless they are as few as this
-_LONGEST_GAP_US = 6 * 3_600_000_000  # in a recording; its empty windows would be computed, at any rate
+_MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
+_FEW_MOVED = 100  # this many events out of order are accepted in any case
+_LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
 _NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
 
 State = npt.NDArray[np.int64]
@@ -45,15 +45,15 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class ReadFaults:
-    """Numbers of repairs in the part of a file that was read so far."""
+    """How many repairs were made in the part of a file that was read so far."""
 
-    backward_steps: int = 0  # events earlier than an event before them; they get the time of that event
+    backward_steps: int = 0  # events earlier than an event before them; they get the latest time so far
     out_of_frame: int = 0  # events outside the sensor; they are dropped
-    truncated_bytes: int = 0  # bytes after the last whole event; they are ignored
+    truncated_bytes: int = 0  # bytes after the last complete event; they are ignored
 
 
 class EventBuffer:
-    """Arrays for `capacity` events, which decoders overwrite with every block."""
+    """Arrays for `capacity` events. Decoders overwrite them with every block."""
 
     def __init__(self, capacity: int) -> None:
         self.t = np.empty(capacity, np.int64)
@@ -66,7 +66,7 @@ class EventBuffer:
         return Events(self.t[:count], self.x[:count], self.y[:count], self.p[:count])
 
     def after(self, count: int) -> EventBuffer:
-        """Return the same arrays without the first `count` places."""
+        """Return a buffer on the same arrays that skips the first `count` places."""
         rest = EventBuffer(0)
         rest.t, rest.x, rest.y, rest.p = self.t[count:], self.x[count:], self.y[count:], self.p[count:]
         return rest
@@ -79,17 +79,23 @@ class Recording(ABC):
     opens the file again. Only one thread may use it at a time.
 
     A new format derives from this class, or from `ByteRecording` if its file is a header followed by words of equal
-    size. It sets `format`, implements `_open` and `_decode`, and lists the initial values of its own slots of the
-    state in `own_state`. It passes the number of its units (what POSITION counts) to `__init__`. `_decode` follows the
-    same rules in every format: an event that is earlier than one before it gets the latest time so far, an event
-    outside the sensor is dropped, and both are counted in the state. The result of `_decode` depends only on the state,
-    the file and attributes that `__init__` sets and that survive pickling. A damaged file raises a ValueError that
-    names it.
+    size. It sets `format`, implements `_open` and `_decode`, and lists the initial values of its own slots of the state
+    in `own_state`. `_decode` follows the same rules in every format: an event that is earlier than one before it gets
+    the latest time so far, an event outside the sensor is dropped, and both are counted in the state. The result of
+    `_decode` depends only on the state, the file, and attributes that `__init__` sets and that survive pickling. A
+    damaged file raises a UserError that names it.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        num_units: Number of units in the file, as POSITION counts them.
+        truncated_bytes: Bytes after the last complete unit.
     """
 
     format: str
     own_state: tuple[int, ...] = ()
-    index_events = 1 << 15  # between two entries of the index; a smaller number makes short slices cheaper
+    index_events = 1 << 15  # events between two index entries; a smaller number makes short slices cheaper
 
     def __init__(self, path: Path, height: int, width: int, num_units: int, truncated_bytes: int = 0) -> None:
         self.path = path
@@ -97,7 +103,7 @@ class Recording(ABC):
         self.width = width
         self._num_units = num_units
         self.faults = ReadFaults(truncated_bytes=truncated_bytes)
-        self.repair = False  # read it even if many of its times have to be moved
+        self.repair = False  # read the file even if many events are out of order
         self._index: RecordingIndex | None = None
         self._handle: Any = None
         self._handle_owner = 0
@@ -110,7 +116,7 @@ class Recording(ABC):
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         """Write the next events into the buffer, advance the state and return the number of events written.
 
-        The buffer has room for at least MAX_EVENTS_PER_UNIT events. Units without events give 0.
+        The buffer has room for at least MAX_EVENTS_PER_UNIT events. The result is 0 if the units held no events.
         """
 
     @abstractmethod
@@ -138,11 +144,20 @@ class Recording(ABC):
         *,
         reuse: bool = False,
     ) -> Iterator[Events]:
-        """Yield all events, or those with start_us <= t < end_us, in blocks of at most `max_events`.
+        """Yield all events, or those with start_us <= t < end_us, in blocks.
 
-        Every block has arrays of its own. With `reuse` the next block overwrites them, which saves a copy in loops
-        that keep no block. `faults` counts from the start of the file to the end of the block; it is complete after an
-        iteration over all events.
+        `faults` counts from the start of the file to the end of the block. It is complete after an iteration over all
+        events.
+
+        Args:
+            max_events: The most events in a block.
+            start_us: Start of the time range; None: the first event.
+            end_us: End of the time range; None: after the last event.
+            reuse: Let each block overwrite the arrays of the previous one, which saves a copy in loops that keep no
+                block.
+
+        Raises:
+            UserError: The file is damaged, or too many events are out of order without `repair`.
         """
         if max_events < MAX_EVENTS_PER_UNIT:
             raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
@@ -163,11 +178,11 @@ class Recording(ABC):
             self._check_order(num_events)
 
     def read(self) -> Events:
-        """Return all events. Use it only for files that fit in memory."""
+        """Return all events. Use this only for files that fit in memory."""
         return join_events(list(self.iterate()))
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us without decoding much more than these."""
+        """Return the events with start_us <= t < end_us. Few other events are decoded."""
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
         wanted = int(index.num_before[stop] - index.num_before[first])
@@ -178,7 +193,7 @@ class Recording(ABC):
         return buffer.events(filled).between(start_us, end_us)
 
     def part(self, start_us: int, end_us: int) -> Recording:
-        """Return the recording with the index of start_us <= t < end_us only, so that workers receive less data.
+        """Return the recording with only the index of start_us <= t < end_us, so that less data is sent to workers.
 
         Reading other times from it gives wrong results.
         """
@@ -203,16 +218,20 @@ class Recording(ABC):
 
     @property
     def time_range_us(self) -> tuple[int, int]:
-        """The times of the first and of the last event; raises ValueError for a file without events."""
+        """The times of the first and the last event.
+
+        Raises:
+            UserError: The file has no events, or a gap of hours, which comes from a damaged time.
+        """
         index = self._built_index()
         if not len(index.states):
             raise self.error_without_events()
-        gaps_us = np.diff(index.latest_us, prepend=index.first_us)  # of a few thousand events each
+        gaps_us = np.diff(index.latest_us, prepend=index.first_us)  # between blocks of a few thousand events
         if gaps_us.max() > _LONGEST_GAP_US:
             late_us = int(index.latest_us[np.argmax(gaps_us)])
             raise UserError(
                 f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
-                "is damaged, copy it again, or cut it there"
+                "is damaged, copy the file again, or cut it there"
             )
         return index.first_us, int(index.latest_us[-1])
 
@@ -222,17 +241,17 @@ class Recording(ABC):
         return self._built_index().num_events
 
     def _check_order(self, num_events: int) -> None:
-        """Raise UserError if more than 1 % of all events, and more than a few, were moved in time without `repair`."""
+        """Raise UserError without `repair` if more than 1 % of all events, and more than a few, are out of order."""
         moved, total = self.faults.backward_steps, num_events + self.faults.out_of_frame
         if moved > max(_MOST_MOVED * total, _FEW_MOVED) and not self.repair:
             raise UserError(
                 f"{self.path} has {moved} of {total} events that are earlier than an event before them; sort it by "
-                "time, or give repair=true (dataset.repair=true, in Python repair=True), and they get the time of that "
-                "event"
+                "time, or give repair=true (dataset.repair=true, in Python repair=True) to move them "
+                "to the time of that event"
             )
 
     def error_without_events(self) -> UserError:
-        """Return the error to raise if all of the file was read and no event was left."""
+        """Return the error to raise if the whole file was read and contained no valid event."""
         if outside := self.faults.out_of_frame:
             return UserError(
                 f"{self.path} has all of its {outside} events outside its {self.height}x{self.width} (height x width) "
@@ -241,7 +260,7 @@ class Recording(ABC):
         return UserError(f"{self.path} holds no events; remove it or record it again")
 
     def _state_at(self, time_us: int) -> State:
-        """Return the state before the first event at or after a time, or the state some events earlier."""
+        """Return the state before the first event at or after a time, or a state some events earlier."""
         index = self._built_index()
         first, _ = index.blocks(time_us, time_us)
         state: State = index.states[first].copy() if first < len(index.states) else self._start()
@@ -256,7 +275,7 @@ class Recording(ABC):
             index = load_index(self.path, identity)
             if index is None:
                 index = self._build_index()
-                # An index of one block saves no time. A file that changed during the pass has another identity.
+                # An index of one block saves no time. A file that changed during the pass has a new identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
             self._note_faults(index.backward_steps, index.out_of_frame)
@@ -290,7 +309,7 @@ class Recording(ABC):
         )
 
     def _settings(self) -> bytes:
-        """Return everything that decides which events are read, except the content of the file."""
+        """Return everything besides the content of the file that decides which events are read."""
         chosen = {name: value for name, value in self.__getstate__().items() if name not in _NOT_SETTINGS}
         return pickle.dumps((type(self).__qualname__, self.index_events, sorted(chosen.items())), protocol=4)
 
@@ -302,7 +321,7 @@ class Recording(ABC):
 
 
 class ByteRecording(Recording):
-    """A file of a header followed by words of `unit_bytes` bytes, from byte `data_offset` on."""
+    """A file that consists of a header and words of `unit_bytes` bytes, starting at byte `data_offset`."""
 
     unit_bytes: int
     index_events = 1 << 13
@@ -315,7 +334,16 @@ class ByteRecording(Recording):
 
     @classmethod
     def open_raw(cls, path: Path, height: int | None, width: int | None) -> Self:
-        """Open a Prophesee RAW file; the size comes from its header, the caller or the camera that the header names."""
+        """Open a Prophesee RAW file.
+
+        Args:
+            path: The file.
+            height: Height of the sensor in pixels, if the file does not state it.
+            width: Width of the sensor in pixels, if the file does not state it.
+
+        Raises:
+            UserError: Neither the header, nor the caller, nor the camera named in the header gives the size.
+        """
         header = read_text_header(path)
         size_hw = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
         return cls(path, *size_hw, header.num_bytes)
@@ -324,7 +352,7 @@ class ByteRecording(Recording):
         return open(self.path, "rb", buffering=0)
 
     def _read_units(self, state: State, max_units: int) -> Bytes:
-        """Return the bytes of the next units at the position of the state, in a buffer that is overwritten later."""
+        """Return the bytes of the next units at the position of the state, in a buffer that later reads overwrite."""
         position = int(state[POSITION])
         num_units = min(max_units, _READ_BYTES // self.unit_bytes, self._num_units - position)
         num_bytes = num_units * self.unit_bytes
@@ -335,7 +363,7 @@ class ByteRecording(Recording):
         file.seek(offset)
         if file.readinto(self._bytes[:num_bytes]) != num_bytes:
             raise UserError(
-                f"{self.path} became shorter during reading and ends before byte {offset + num_bytes}; "
+                f"{self.path} became shorter while it was read and ends before byte {offset + num_bytes}; "
                 "read it again when it is complete"
             )
         return self._bytes[:num_bytes]
@@ -345,7 +373,7 @@ class ByteRecording(Recording):
 
 
 def copy_events(events: Events) -> Events:
-    """Return the events in arrays of their own, because a reader overwrites its buffer."""
+    """Return the events in arrays of their own, since a reader overwrites its buffer."""
     return Events(events.t.copy(), events.x.copy(), events.y.copy(), events.p.copy())
 
 

@@ -18,7 +18,7 @@ class RvtHdf5Recording(EventGroupRecording):
     """An HDF5 file in the layout of RVT."""
 
     format = "rvt_hdf5"
-    index_events = 1 << 16  # also the most events of one read, which bounds the memory for any buffer
+    index_events = 1 << 16  # also the most events read at once, which bounds the memory
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
@@ -29,7 +29,16 @@ class RvtHdf5Recording(EventGroupRecording):
 
 
 def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
-    """Open an HDF5 event file; raise UserError if it has another layout or its size is not known."""
+    """Open an HDF5 event file in the layout of RVT.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+
+    Raises:
+        UserError: The file has another layout, or the size of the sensor is unknown.
+    """
     with reading(path), open_hdf5(path) as file:
         num_events = count_events(path, file, "iufb", "only the HDF5 layout of RVT can be read")
         sides = [file.get(f"events/{name}") for name in ("height", "width")]
@@ -39,5 +48,5 @@ def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5R
 
 
 def _number(item: Any) -> int:
-    """Return the whole number in a dataset, or 0, which no sensor has, for anything else."""
+    """Return a whole number from a dataset; 0, which is no valid size, for anything else."""
     return int(item[()]) if isinstance(item, h5py.Dataset) and item.ndim == 0 and item.dtype.kind in "iu" else 0

@@ -1,6 +1,6 @@
-"""Decodes words that hold several pixels of one row: a mask of up to 12 pixels becomes events without branches.
+"""Decode words that hold several pixels of one row: turn a mask of up to 12 pixels into events without branches.
 
-All 12 places of the output are written, those of the set bits first. The next events overwrite the surplus.
+All 12 output places are written, the set bits first. The next events overwrite the surplus.
 """
 
 import numpy as np
@@ -10,11 +10,13 @@ from rvtssm.events.jit import jit
 from rvtssm.events.readers.recording import BACKWARD, OUTSIDE
 
 VECTOR = 12  # pixels
-_PLACE_BITS = 4  # per place of a pixel in a vector
+_PLACE_BITS = 4  # bits that hold the position of a pixel in its vector
 
 
 def _places_of_bits() -> npt.NDArray[np.uint64]:
-    """Return for every mask the places of its ones, 4 bits each from the lowest bit up, followed by their number."""
+    """Return, for every mask, the positions of its set bits (4 bits each, from the lowest bit up) and then their
+    number.
+    """
     masks = np.arange(1 << VECTOR, dtype=np.uint64)
     packed, count = np.zeros_like(masks), np.zeros_like(masks)
     for place in range(VECTOR):
@@ -29,9 +31,9 @@ _PLACES = _places_of_bits()
 
 @jit
 def put_vector(mask, column, row, polarity, time, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write the pixels of a mask below 2^VECTOR, all valid, into t, x, y, p; return the total number of events kept.
+    """Write the pixels of a mask below 2^VECTOR, all of them valid, into t, x, y, p. Return the number kept so far.
 
-    `kept` is uint64, so that no index is tested for being negative. VECTOR places are written from there.
+    `kept` is uint64, so that indices need no check for negative values. VECTOR places are written, starting at `kept`.
     """
     places = _PLACES[mask]
     for i in range(VECTOR):
@@ -48,7 +50,7 @@ def put_vector(mask, column, row, polarity, time, t, x, y, p, kept):  # type: ig
 
 @jit
 def keep_pixels(mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write the pixels of any mask with every repair; return the total number of events kept and the latest time."""
+    """Write the pixels of a mask with every repair. Return the number of events kept so far and the latest time."""
     while mask:
         if mask & 1:
             if column >= width or row >= height:
