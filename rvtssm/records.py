@@ -147,6 +147,22 @@ _DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.in
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 
 
+_FASTEST_HZ = 500  # the steps of faster whole rates are about as close to each other as they are to their rounding
+
+
+def exact_us(step_us: float | np.ndarray) -> np.ndarray:
+    """Return steps as float64, those of a whole rate up to 500 Hz without the rounding of the ends of windows.
+
+    At 60 Hz windows end 16,666 or 16,667 us apart, because ends are whole microseconds. Both are 1/60 s here: a step
+    that differs by less than a microsecond from that of a whole number of hertz is the step of that rate. So strides
+    that are even but for rounding are one step scale, for one window at a time and for many.
+    """
+    step = np.asarray(step_us, np.float64)
+    with np.errstate(divide="ignore"):
+        of_rate = 1e6 / np.rint(1e6 / step)
+    return np.where((np.abs(of_rate - step) < 1) & (step >= 1e6 / _FASTEST_HZ), of_rate, step)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
     """How events become frames, both in prepared sequences and in recordings that are counted on the fly."""
@@ -173,6 +189,8 @@ class WindowSettings:
             )
         if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
             raise UserError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
+        if self.stride_us != (exact := float(exact_us(self.stride_us))):  # 16,667 us from a file or an argument
+            object.__setattr__(self, "stride_us", exact)
         shortest, longest = _TIME_CONSTANTS_US
         if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
             raise UserError(

@@ -10,6 +10,7 @@ from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.protocol import scored_labels, scoring_rules
 from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.records import exact_us
 from rvtssm.system.user_error import UserError
 
 
@@ -91,7 +92,8 @@ class SplitPlan:
         if not any(map(len, parts)):
             parts = [sequence.windows.dt_us for sequence in sequences]
         step_us = float(np.median(np.concatenate(parts)))
-        self.checkpoint.detector.prepare(self.options.step_scale or step_us / trained.stride_us)
+        scale = self.options.step_scale or float(exact_us(step_us)) / trained.stride_us
+        self.checkpoint.detector.prepare(scale)  # raises for layers that cannot take it
         hz = true_rate(asked_hz, step_us)
         # the rate of training is run as in training, under its true name: prepared recordings have no other
         if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):

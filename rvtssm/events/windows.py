@@ -138,15 +138,15 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     if not len(times):
         raise UserError("a label grid needs at least one label time; use the free grid for recordings without labels")
     _check_span(start_us, int(times[-1]), stride_us)
-    reach = stride_us if settings.length_us is None else settings.length_us
-    num_before = max(0, int((times[0] - reach - start_us) // stride_us))
-    parts = [np.rint(times[0] - stride_us * np.arange(num_before, -1, -1)).astype(np.int64)]
+    # Windows begin at a rounded end, or at a whole length before one, and the first may begin at `start_us` itself.
+    reach_us = stride_us if settings.length_us is None else settings.length_us
+    num_before = max(0, int((times[0] - reach_us - start_us + 0.5) // stride_us))
+    parts = [np.rint(times[0] - stride_us * np.arange(num_before + 1, -1, -1)).astype(np.int64)]
     for left, right in pairwise(times):
         num_steps = max(1, round((right - left) / stride_us))
         # Rounded down as in RVT, so that its files can be reproduced.
         parts.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
     ends = np.concatenate(parts)
-    ends = np.insert(ends, 0, ends[0] - round(stride_us))
     return Windows(_bounds_us(ends, settings.length_us), np.diff(ends))
 
 

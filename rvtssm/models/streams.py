@@ -16,13 +16,12 @@ from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
-from rvtssm.records import Detections, SequenceBatch
+from rvtssm.records import Detections, SequenceBatch, exact_us
 from rvtssm.ssm.layer import to_constant
 from rvtssm.system.devices import on_device
 from rvtssm.system.user_error import UserError
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
-_FASTEST_HZ = 500  # the steps of faster whole rates are about as close to each other as they are to their rounding
 
 
 class Streams:
@@ -52,7 +51,7 @@ class Streams:
         if memory_chunk is not None and memory_chunk < 1:
             raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
         self.detector = detector
-        self.trained_stride_us = float(exact_us(torch.tensor(trained_stride_us, dtype=torch.float64)))
+        self.trained_stride_us = float(exact_us(trained_stride_us))
         self.memory_chunk = memory_chunk
         self.step_scale = step_scale
         self.with_gradients = with_gradients
@@ -95,7 +94,7 @@ class Streams:
         """
         with nullcontext() if self.with_gradients else torch.inference_mode():
             hist = hist.to(self.detector.device, non_blocking=True)
-            step_scale = exact_us(dt_us) / self.trained_stride_us
+            step_scale = torch.from_numpy(exact_us(dt_us.numpy())) / self.trained_stride_us
             if self.step_scale is not None:
                 step_scale = torch.full_like(step_scale, self.step_scale)
             if self.memory_chunk == 1:
@@ -267,17 +266,3 @@ def _leaves(state: State) -> list[Tensor]:
 def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:
     """(B * n, ...) -> (B, n, ...): a view, since states are ordered by stream first."""
     return leaf.reshape(num_streams, -1, *leaf.shape[1:])
-
-
-def exact_us(step_us: Tensor) -> Tensor:
-    """Return steps as float64, those of a whole rate up to 500 Hz without the rounding of the ends of windows.
-
-    At 60 Hz windows end 16,666 or 16,667 us apart, because ends are whole microseconds. Both are 1/60 s here: a step
-    that differs by less than a microsecond from that of a whole number of hertz is the step of that rate. So strides
-    that are even but for rounding are one step scale, for one window at a time and for many.
-    """
-    step_us = step_us.double()
-    second_us = torch.full_like(step_us, 1e6)  # PyTorch multiplies a number by the reciprocal, which rounds twice
-    of_rate = second_us / (second_us / step_us).round()
-    is_rounded = ((of_rate - step_us).abs() < 1) & (step_us >= 1e6 / _FASTEST_HZ)
-    return torch.where(is_rounded, of_rate, step_us)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.events.windows import FreeGrid, WindowsConfig, free_grid, label_grid
-from rvtssm.records import WindowSettings
+from rvtssm.records import WindowSettings, exact_us
 
 times = st.lists(st.integers(0, 20_000_000), min_size=1, max_size=20, unique=True)
 strides = st.one_of(st.sampled_from([5000, 7812.5, 12_500, 50_000]), st.floats(1000, 300_000))
@@ -20,11 +20,11 @@ lengths = st.one_of(st.none(), st.integers(1000, 200_000))
 
 @given(label_times=times, stride_us=strides, length_us=lengths, start_us=st.integers(0, 100_000))
 def test_every_label_time_ends_a_window_and_steps_are_near_the_stride(label_times, stride_us, length_us, start_us):
-    label_times = np.sort(np.array(label_times))
-    windows = label_grid(label_times, start_us, WindowSettings(stride_us, length_us))
+    label_times, settings = np.sort(np.array(label_times)), WindowSettings(stride_us, length_us)
+    windows, stride_us = label_grid(label_times, start_us, settings), settings.stride_us
     assert np.isin(label_times, windows.ends_us).all() and windows.ends_us[-1] == label_times[-1]
     np.testing.assert_array_equal(windows.dt_us[1:], np.diff(windows.ends_us))
-    assert windows.dt_us[0] == round(stride_us)
+    assert abs(windows.dt_us[0] - stride_us) <= 1
     for left, right in pairwise(label_times):
         steps = np.diff(windows.ends_us[(windows.ends_us >= left) & (windows.ends_us <= right)])
         assert steps.max() - steps.min() <= 2
@@ -35,13 +35,26 @@ def test_every_label_time_ends_a_window_and_steps_are_near_the_stride(label_time
 def test_length_is_the_step_or_fixed_and_the_grid_starts_with_the_recording(
     label_times, stride_us, length_us, start_us
 ):
-    windows = label_grid(np.array(label_times), start_us, WindowSettings(stride_us, length_us))
+    settings = WindowSettings(stride_us, length_us)
+    windows, stride_us = label_grid(np.array(label_times), start_us, settings), settings.stride_us
     span = windows.ends_us - windows.bounds_us[:, 0]
     np.testing.assert_array_equal(span, windows.dt_us if length_us is None else length_us)
     early = windows.bounds_us[windows.ends_us < min(label_times), 0]
-    assert (early >= start_us - 1).all()
+    assert (early >= start_us).all()
     one_earlier = windows.ends_us[0] - stride_us - (stride_us if length_us is None else length_us)
     assert one_earlier < start_us + 1
+
+
+@given(hz=st.integers(1, 500), first_us=st.integers(0, 10**9), start=st.integers(1, 40))
+def test_labels_at_a_whole_rate_give_the_windows_of_that_rate(hz, first_us, start):
+    """A stride that a configuration or a file has rounded is meant: both grids have the same windows from there on."""
+    grid = FreeGrid(first_us, WindowSettings(round(1e6 / hz)))
+    whole = grid.windows(0, start + 10)
+    assert grid.settings.hz == pytest.approx(hz, rel=1e-12)
+    windows = label_grid(whole.ends_us[start:], first_us, grid.settings)
+    assert len(windows) >= len(whole) - 1
+    np.testing.assert_array_equal(windows.bounds_us[-9:], whole.bounds_us[-9:])
+    np.testing.assert_allclose(windows.bounds_us, whole.bounds_us[-len(windows) :], rtol=0, atol=1)
 
 
 def test_gen1_labels_at_4_hz_have_50_ms_everywhere():
@@ -57,7 +70,8 @@ def test_a_stride_that_does_not_divide_the_interval_is_spread_evenly():
 
 @given(first_us=st.integers(0, 10**9), span_us=st.integers(0, 10**7), stride_us=strides)
 def test_the_free_grid_holds_every_time_once(first_us, span_us, stride_us):
-    windows = free_grid(first_us, first_us + span_us, WindowSettings(stride_us))
+    settings = WindowSettings(stride_us)
+    windows, stride_us = free_grid(first_us, first_us + span_us, settings), settings.stride_us
     starts, ends = windows.bounds_us.T
     np.testing.assert_array_equal(starts[1:], ends[:-1])
     assert starts[0] == first_us < ends[0]
@@ -87,11 +101,25 @@ def test_any_part_of_the_free_grid_is_that_of_the_whole(first_us, span_us, strid
     np.testing.assert_array_equal(part.dt_us[: len(whole[start : start + 3])], whole[start : start + 3].dt_us)
 
 
+@given(hz=st.integers(1, 500), first_us=st.integers(0, 10**6))
+def test_rounded_steps_of_a_whole_rate_are_one_step(hz, first_us):
+    ends_us = np.rint(first_us + 1e6 / hz * np.arange(1, 30))
+    assert {*exact_us(np.diff(ends_us)).tolist()} == {1e6 / hz}
+
+
+@given(step_us=st.integers(0, 3_000_000))
+def test_a_step_moves_by_less_than_a_microsecond_or_not_at_all(step_us):
+    found = float(exact_us(step_us))
+    assert found == step_us or (abs(found - step_us) < 1 and 1e6 / round(1e6 / step_us) == found)
+    if 1_000_000 % max(step_us, 1) == 0 or step_us < 2000:
+        assert found == step_us
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
         ({}, WindowSettings()),
-        ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(33_333, 50_000)),
+        ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(1e6 / 30, 50_000)),
         ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
         ({"num_bins": 5, "representation": "voxel_grid"}, WindowSettings(num_bins=5, representation="voxel_grid")),
         ({"time_constants_ms": [0.3, 40]}, WindowSettings(time_constants_us=(300, 40_000))),
