@@ -242,11 +242,7 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
         config=batch.postprocess,
         advance=advance,
     )
-    found = [
-        dict(zip(sequence.wanted_steps.tolist(), results[number], strict=True))
-        for number, sequence in enumerate(batch.sequences)
-    ]
-    write_outputs(batch.path, found)
+    write_outputs(batch.path, [results[number] for number in range(len(batch.sequences))])
     for sequence in batch.sequences:
         sequence.close()
 

@@ -24,8 +24,6 @@ from rvtssm.system.file_errors import FILE_ERRORS
 
 _FOLDER = ".evaluation.kept"
 
-Outputs = dict[int, Detections]  # by step
-
 
 def kept_folder(out: Path) -> Path:
     """Return where an evaluation that writes to `out` keeps outputs."""
@@ -56,36 +54,32 @@ def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequence
     return digest.hexdigest()
 
 
-def write_outputs(path: Path, outputs: Sequence[Outputs]) -> None:
-    """Write the outputs of recordings; a file with this name is always complete."""
-    rows = [
-        (number, step, frame.t_us, len(frame))
-        for number, by_step in enumerate(outputs)
-        for step, frame in by_step.items()
-    ]
+def write_outputs(path: Path, outputs: Sequence[Sequence[Detections]]) -> None:
+    """Write the detections of each recording, ordered by time; a file with this name is always complete."""
+    rows = [(number, frame.t_us, len(frame)) for number, frames in enumerate(outputs) for frame in frames]
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
-    frames = [frame for by_step in outputs for frame in by_step.values()] or [empty]
+    frames = [frame for of_recording in outputs for frame in of_recording] or [empty]
     with atomic_file(path) as staged, open(staged, "wb") as file:
         np.savez(
             file,
-            rows=np.array(rows, np.int64).reshape(-1, 4),
+            rows=np.array(rows, np.int64).reshape(-1, 3),
             xyxy=np.concatenate([frame.xyxy for frame in frames]),
             score=np.concatenate([frame.score for frame in frames]),
             class_id=np.concatenate([frame.class_id for frame in frames]),
         )
 
 
-def read_outputs(path: Path, num_recordings: int) -> list[Outputs] | None:
-    """Return the outputs of each recording; None if there is no file, or one that is damaged."""
+def read_outputs(path: Path, num_recordings: int) -> list[list[Detections]] | None:
+    """Return the detections of each recording; None if there is no file, or one that is damaged."""
     if not path.is_file():
         return None
-    outputs: list[Outputs] = [{} for _ in range(num_recordings)]
+    outputs: list[list[Detections]] = [[] for _ in range(num_recordings)]
     with contextlib.suppress(*FILE_ERRORS):
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             xyxy, score, class_id, first = stored["xyxy"], stored["score"], stored["class_id"], 0
-            for number, step, t_us, length in stored["rows"].tolist():
+            for number, t_us, length in stored["rows"].tolist():
                 part = slice(first, first + length)
-                outputs[number][step] = Detections(xyxy[part], score[part], class_id[part], t_us)
+                outputs[number].append(Detections(xyxy[part], score[part], class_id[part], t_us))
                 first += length
         return outputs
     return None

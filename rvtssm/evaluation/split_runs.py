@@ -14,7 +14,7 @@ import torch
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
 from rvtssm.evaluation.coco import ScoredRecording
-from rvtssm.evaluation.kept_outputs import Outputs, outputs_digest, read_outputs
+from rvtssm.evaluation.kept_outputs import outputs_digest, read_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.models.model_config import PostprocessConfig
@@ -56,10 +56,10 @@ class SplitRuns(SplitPlan):
         sequences = self.sequences(rate, self.options.label_hz)
         if latency_ms is not None:
             sequences = self.streamed(sequences, latency_ms)
-        wanted = [sequence.labels.window_index for sequence in sequences]
+        sequences = [_asking(sequence, sequence.labels) for sequence in sequences]
         progress = f"{rate.asked_hz:g} Hz, {rate.windows[0]}" + (", state reset" if is_reset else "")
-        outputs = self._outputs(sequences, wanted, progress, is_reset)
-        return [_scored(*each) for each in zip(sequences, outputs, strict=True)], sequences
+        outputs = self._outputs(sequences, progress, is_reset)
+        return [_scored(each, each.labels, found) for each, found in zip(sequences, outputs, strict=True)], sequences
 
     def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
         """Return the steps that a detector takes, whose labels have the newest step that had finished.
@@ -70,7 +70,8 @@ class SplitRuns(SplitPlan):
         for sequence in sequences:
             when_late = self.options.when_late
             steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
-            found.append(_with_steps(sequence.taking(steps), newest(sequence.labels.t_us, finished_us)))
+            labels = _with_steps(sequence.labels, newest(sequence.labels.t_us, finished_us))
+            found.append(replace(sequence.taking(steps), labels=labels))
         return found
 
     def scored_with_shifts(self, rate: PlannedRate, shifts_ms: Sequence[float]) -> dict[float, list[ScoredRecording]]:
@@ -81,27 +82,27 @@ class SplitRuns(SplitPlan):
         sequences = self.sequences(rate, self.options.label_hz)
         shifted = [
             {
-                shift: _with_steps(each, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
+                shift: _with_steps(each.labels, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
                 for shift in shifts_ms
             }
             for each in sequences
         ]
-        wanted = [np.concatenate([each.labels.window_index for each in by_shift.values()]) for by_shift in shifted]
-        outputs = self._outputs(sequences, wanted, f"time shifts at {rate.asked_hz:g} Hz")
+        sequences = [_asking(each, *by_shift.values()) for each, by_shift in zip(sequences, shifted, strict=True)]
+        outputs = self._outputs(sequences, f"time shifts at {rate.asked_hz:g} Hz")
         return {
-            shift: [_scored(by_shift[shift], found) for by_shift, found in zip(shifted, outputs, strict=True)]
+            shift: [
+                _scored(sequence, labels[shift], found)
+                for sequence, labels, found in zip(sequences, shifted, outputs, strict=True)
+            ]
             for shift in shifts_ms
         }
 
-    def _outputs(
-        self, sequences: list[FrameSequence], wanted: list[np.ndarray], progress: str, is_reset: bool = False
-    ) -> list[Outputs]:
-        """Run the detector over sequences; return the outputs of the wanted steps; the step -1 has none."""
-        asked = [np.unique(steps[steps >= 0]) for steps in wanted]
-        found: list[Outputs] = [{} for _ in sequences]
+    def _outputs(self, sequences: list[FrameSequence], progress: str, is_reset: bool = False) -> list[list[Detections]]:
+        """Run the detector over sequences; return the detections of each at the steps that are asked for."""
+        found: list[list[Detections]] = [[] for _ in sequences]
         batches = {}
-        for numbers in self._dealt([number for number, steps in enumerate(asked) if len(steps)], sequences):
-            batches[numbers] = self._batch([replace(sequences[n], asked=asked[n]) for n in numbers], is_reset)
+        for numbers in self._dealt([n for n, each in enumerate(sequences) if len(each.wanted_steps)], sequences):
+            batches[numbers] = self._batch([sequences[n] for n in numbers], is_reset)
         kept = {numbers: read_outputs(batch.path, len(numbers)) for numbers, batch in batches.items()}
         missing = [batch for numbers, batch in batches.items() if kept[numbers] is None]
         if missing:
@@ -157,24 +158,30 @@ class SplitRuns(SplitPlan):
         return outputs_digest(settings, self.weights.plugins, sequences)
 
 
-def _with_steps(sequence: FrameSequence, steps: np.ndarray) -> FrameSequence:
-    """Return the sequence with its labels tied to other steps."""
-    return replace(sequence, labels=replace(sequence.labels, window_index=steps))
+def _with_steps(labels: Labels, steps: np.ndarray) -> Labels:
+    """Return the labels tied to other steps."""
+    return replace(labels, window_index=steps)
 
 
-def _scored(sequence: FrameSequence, outputs: Outputs) -> ScoredRecording:
-    return ScoredRecording(sequence.name, sequence.labels, at_labels(sequence.labels, outputs))
+def _asking(sequence: FrameSequence, *labels: Labels) -> FrameSequence:
+    """Return the sequence with the steps asked for that labels are tied to; the step -1 has no output."""
+    steps = np.concatenate([each.window_index for each in labels])
+    return replace(sequence, asked=np.unique(steps[steps >= 0]))
 
 
-def at_labels(labels: Labels, outputs: Outputs) -> list[Detections]:
-    """Return the detections to score at each label time: those of the step that its labels belong to.
+def _scored(sequence: FrameSequence, labels: Labels, outputs: Sequence[Detections]) -> ScoredRecording:
+    return ScoredRecording(sequence.name, labels, at_labels(labels, sequence.wanted_steps, outputs))
 
-    A label of the step -1 came before any output, so nothing was detected.
+
+def at_labels(labels: Labels, steps: np.ndarray, outputs: Sequence[Detections]) -> list[Detections]:
+    """Return the detections to score at each label time: the output of the step that its labels are tied to.
+
+    `outputs` are one per step of `steps`. A label of the step -1 came before any output, so nothing was detected.
     """
+    by_step = dict(zip(steps.tolist(), outputs, strict=True))
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
     times, first = np.unique(labels.t_us, return_index=True)
-    steps = labels.window_index[first]
     return [
-        replace(outputs[step] if step >= 0 else empty, t_us=time)
-        for time, step in zip(times.tolist(), steps.tolist(), strict=True)
+        replace(by_step[step] if step >= 0 else empty, t_us=time)
+        for time, step in zip(times.tolist(), labels.window_index[first].tolist(), strict=True)
     ]

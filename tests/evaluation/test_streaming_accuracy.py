@@ -17,10 +17,8 @@ def streaming_ap(latency_us: float, when_late: str = "skip") -> float:
     steps, finished_us = taken_steps(ENDS_US, latency_us, when_late)
     labels = make_labels(list(BOX_AT.values()), ENDS_US)
     labels.window_index[:] = newest(labels.t_us, finished_us)
-    outputs = {
-        number: make_detections([BOX_AT[int(ENDS_US[step])]], [0.9], ENDS_US[step]) for number, step in enumerate(steps)
-    }
-    return evaluate_detections([("a", labels, at_labels(labels, outputs))], SPEC)["AP"]
+    outputs = [make_detections([BOX_AT[int(ENDS_US[step])]], [0.9], ENDS_US[step]) for step in steps]
+    return evaluate_detections([("a", labels, at_labels(labels, np.arange(len(steps)), outputs))], SPEC)["AP"]
 
 
 @pytest.mark.parametrize("when_late", ["skip", "queue"])
@@ -37,7 +35,7 @@ def test_an_object_that_stands_still_is_found_by_late_outputs_but_not_before_the
     for latency_us, num_found in ((0, 3), (1, 2), (100_000, 2), (100_001, 1), (200_000, 1), (200_001, 0)):
         steps, finished_us = taken_steps(ENDS_US, latency_us, "skip")
         labels.window_index[:] = newest(labels.t_us, finished_us)
-        found = at_labels(labels, {number: frames[step] for number, step in enumerate(steps)})
+        found = at_labels(labels, np.arange(len(steps)), [frames[step] for step in steps])
         assert [frame.t_us for frame in found] == ENDS_US.tolist()
         assert sum(map(len, found)) == num_found
         recall = num_found / 3
