@@ -1,13 +1,14 @@
-"""Frames to few bytes and back: occupied cells are noted as steps from one to the next, and zstd packs the notes.
+"""Compress frames to few bytes: the distances between occupied cells and their values become tokens, packed with zstd.
 
-A frame is its bytes in order. Every byte that is not 0 becomes a token: the number of zeros before it in the upper
-four bits, its value - 1 in the lower four. 15 above means that 15 zeros or more came before, and bytes follow that add
-up to the rest, the last of them below 255. 15 below means a value above 15, which follows as a byte of its own. The
+A frame is its bytes in order. Every byte that is not 0 becomes a token: the number of zeros before it in the upper four
+bits, its value - 1 in the lower four. 15 in the upper bits means 15 or more zeros: bytes follow that add up to the
+rest, the last of them below 255. 15 in the lower bits means a value above 15, which follows as a byte of its own. The
 tokens of a frame are one zstd frame with a checksum.
 
 Histograms of events are mostly zeros, so this beats general codecs on the dense frame in size, in writing and in
-reading. A frame of 1Mpx (50 ms at 5.5 Mev/s, halved, one core) takes 46 kB, 1.43 ms to write and 0.52 ms to read; with
-the blosc of RVT 76 kB, 3.37 and 2.19 ms. `python -m benchmarks.events --json FILE --only preparation` measures others.
+reading. A 1Mpx frame (50 ms at 5.5 Mev/s, halved, one core) takes 46 kB, 1.43 ms to write and 0.52 ms to read; with
+RVT's blosc, 76 kB, 3.37 ms and 2.19 ms. `python -m benchmarks.events --json FILE --only preparation` measures other
+frames.
 """
 
 from typing import Any
@@ -19,9 +20,9 @@ import zstandard
 from rvtssm.events.jit import jit
 from rvtssm.system.user_error import UserError
 
-# Tokens seldom repeat: a quarter faster than plain level 1 for one part in a hundred of the size.
+# Tokens seldom repeat. These parameters are a quarter faster than plain level 1, and the result is 1 % larger.
 _ZSTD = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=10, write_checksum=True)
-# Position of a single bit: times a de Bruijn number, each of the 64 has other bits at the top.
+# Table for the position of a single bit: the product with a de Bruijn number has unique top bits for each of the 64.
 _DE_BRUIJN = 0x03F79D71B4CB0A89
 _BIT_OF = np.zeros(64, np.uint8)
 for _bit in range(64):
@@ -31,11 +32,15 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FrameCompressor:
-    """Compresses frames of one size and type. It holds buffers, so every process or thread needs its own."""
+    """Compresses frames of one size and type. It holds buffers, so every process or thread needs its own.
+
+    Args:
+        num_bytes: Size of a frame.
+    """
 
     def __init__(self, num_bytes: int) -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_ZSTD)
-        self._occupied = np.zeros(-(-num_bytes // 64), np.uint64)  # a bit per byte
+        self._occupied = np.zeros(-(-num_bytes // 64), np.uint64)  # one bit per byte of the frame
         self._tokens = np.empty(_most_tokens(num_bytes), np.uint8)
 
     def compress(self, frame: npt.NDArray[Any]) -> bytes:
@@ -48,7 +53,15 @@ class FrameCompressor:
 
 
 def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
-    """Write a compressed frame into `frame`, contiguous and all zeros. Raise ValueError for damaged data."""
+    """Write a compressed frame into `frame`.
+
+    Args:
+        data: The compressed frame.
+        frame: Output of any shape, contiguous and all zeros.
+
+    Raises:
+        UserError: The data is damaged.
+    """
     cells = frame.reshape(-1).view(np.uint8)
     try:
         if zstandard.frame_content_size(data) > _most_tokens(len(cells)):
@@ -57,7 +70,7 @@ def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
     except zstandard.ZstdError as error:
         raise UserError(str(error)) from None
     if not _from_tokens(tokens, cells):
-        raise UserError("tokens that reach past the frame")
+        raise UserError("tokens reach past the end of the frame")
 
 
 def _most_tokens(num_bytes: int) -> int:
@@ -77,7 +90,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
             value, zeros = np.int64(cells[cell]), cell - last - 1
             last = cell
             tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
-            # The next byte is always written, because the processor would mispredict a branch.
+            # The next byte is always written, because a branch would often be mispredicted.
             rest = zeros - 15
             tokens[count + 1] = min(rest, 255)
             count += 1 + (rest >= 0)
@@ -93,7 +106,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
 
 @jit
 def _from_tokens(tokens, cells):  # type: ignore[no-untyped-def]
-    """Write the values to `cells`, which is all zeros. Return False if tokens end too early or reach too far."""
+    """Write the values to `cells`, which is all zeros. Return False if the tokens end too early or reach too far."""
     at, cell, end = np.int64(0), np.int64(-1), len(tokens)
     while at < end:
         token = np.int64(tokens[at])

@@ -1,4 +1,4 @@
-"""The settings of `rvtssm preprocess`. This file does not import what reads and writes recordings."""
+"""The settings of `rvtssm preprocess`. This file does not import the code that reads and writes recordings."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from rvtssm.system.user_error import UserError
 
 @dataclass
 class PreprocessConfig:
-    """Which recordings are prepared, with or without their labels, and by which processes."""
+    """Which recordings to prepare, whether to use their labels, and which processes do the work."""
 
-    labels: str = "required"  # every label time ends a window; or "none": a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")  # to prepare
-    # of a dask cluster that sees the same folders, or the same object store, such as tcp://node1:8786; null: none
+    labels: str = "required"  # required: a window ends at every label; none: a fixed stride from the first event
+    splits: tuple[str, ...] = ("train", "val", "test")  # the splits to prepare
+    # address of a dask cluster that sees the same folders or object store, such as tcp://node1:8786; null: none
     scheduler: str | None = None
-    workers: int | None = None  # None: one per core
-    overwrite: bool = False  # replace what was made with other settings
-    check_disk: bool = True  # refuse to begin where the disk seems too small
+    workers: int | None = None  # number of worker processes; null: one per core
+    overwrite: bool = False  # replace files that were made with other settings
+    check_disk: bool = True  # refuse to start if the disk seems too small
 
     def __post_init__(self) -> None:
         check_choice("preprocess.labels", self.labels, ("required", "none"))

@@ -1,7 +1,7 @@
-"""Prepares all raw recordings of a dataset in parallel; a second run does what is missing.
+"""Prepare all raw recordings of a dataset in parallel. A second run prepares what is still missing.
 
-Most recordings are prepared by one worker each. One that is much longer than others is cut into sections of consecutive
-windows, which all workers count and compress, and which are written here in their order.
+Most recordings are prepared by one worker each. A recording that is much longer than others is split into sections of
+consecutive windows. All workers count and compress sections, and this process writes them in order.
 """
 
 import shutil
@@ -47,7 +47,8 @@ from rvtssm.system.workers import (
 )
 
 _WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
-# Upper ends of what was measured, for the estimate of disk space. Bytes in a file per event:
+# For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.
+# Bytes per event in a raw file:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 _STORED_BYTES = {
@@ -55,21 +56,21 @@ _STORED_BYTES = {
     "voxel_grid": 6.0,
     "event_stack": 3.0,
     "surfaces": 8.0,
-}  # bytes per event that a frame shows
-_SURFACES_SHOW_US = 50_000  # their frames take as much at any rate; at this stride that is what stands above
-_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # RuntimeError: HDF5 on a full disk
+}  # bytes per event and frame that shows it
+_SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # HDF5 raises RuntimeError on a full disk
 
 
 @dataclass
 class PreprocessSummary:
-    """What became of the recordings of a dataset; names are `split/name`."""
+    """What happened to the recordings of a dataset. Names are `split/name`."""
 
     written: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    dropped: list[tuple[str, str]] = field(default_factory=list)
-    failed: list[tuple[str, str]] = field(default_factory=list)  # with one line on why
-    repaired: dict[str, int] = field(default_factory=dict)  # number of events whose time ran backwards
-    unusable_boxes: dict[str, str] = field(default_factory=dict)  # numbers by reason
+    dropped: list[tuple[str, str]] = field(default_factory=list)  # names and reasons
+    failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
+    repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
+    unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
 
     def add(self, name: str, outcome: Outcome) -> None:
         has_reason = outcome.status in ("dropped", "failed")
@@ -92,8 +93,19 @@ def preprocess_dataset(
     """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
 
     Complete files that were made from the same source with the same settings are skipped. A recording that cannot be
-    prepared is reported in `failed`; the others are prepared. Raise ValueError if there is nothing to prepare, or if
-    the disk has less room than the files are likely to need. `workers`, if given, do the work and stay open.
+    prepared is reported in `failed`, and the others are still prepared.
+
+    Args:
+        spec: The dataset.
+        raw_dir: Folder or URL of the raw recordings.
+        prepared_dir: Folder or URL for the prepared files.
+        settings: How events become frames.
+        config: Which splits to prepare, and how.
+        progress: Whether to show a progress bar.
+        workers: Workers to use, which stay open. None starts and closes workers as `config` says.
+
+    Raises:
+        UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
     """
     summary, jobs = PreprocessSummary(), []
     raw_dir, prepared_dir = local_path(raw_dir), local_path(prepared_dir)
@@ -103,13 +115,13 @@ def preprocess_dataset(
             jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
         for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(spec.event_suffixes)
-            message = f"{boxes_path} has no events beside it (*{suffixes}); copy them or delete it"
+            message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
     if not jobs and not summary.failed:
         raise UserError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
     folders = {job.path.parent for job in jobs}
     for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)  # one error where that is impossible, not one per recording
+        folder.mkdir(parents=True, exist_ok=True)  # if this fails, it is one error and not one per recording
     folders.add(index_folder())
     for folder in folders:
         remove_abandoned(folder)
@@ -127,7 +139,7 @@ def preprocess_dataset(
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:
-            remove_abandoned(folder)  # of workers that were killed
+            remove_abandoned(folder)  # temporary files of workers that were killed
     summary.written.sort()
     summary.dropped.sort()
     summary.failed.sort()
@@ -135,18 +147,18 @@ def preprocess_dataset(
 
 
 def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> list[Job]:
-    """Return the recordings that have to be prepared; add the others to the summary."""
+    """Return the recordings that have to be prepared, and add the others to the summary."""
 
     def outcome(job: Job) -> Outcome | None:
         try:
-            job.num_bytes  # noqa: B018  raises an error for a link that leads nowhere
+            job.num_bytes  # noqa: B018  raises an error for a broken link
             if is_complete(job.recording, job.path, job.recipe, overwrite):
                 return Outcome("skipped")
         except _FAILURES as error:
             return _failure(error)
         return None
 
-    with ThreadPoolExecutor(8) as threads:  # they wait for a disk or a network
+    with ThreadPoolExecutor(8) as threads:  # the threads wait for a disk or a network
         outcomes = list(threads.map(outcome, jobs))
     for job, found in zip(jobs, outcomes, strict=True):
         if found is not None:
@@ -155,7 +167,7 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
 
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
-    """Raise ValueError if the disk has less room than the recordings are likely to need."""
+    """Raise UserError if the disk has less room than the prepared files are likely to need."""
     shown_us = _SURFACES_SHOW_US if settings.warmup_us else settings.length_us or 0
     overlap = max(1.0, shown_us / settings.stride_us)
     stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
@@ -166,8 +178,8 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder} has {decimal(free)} free, {len(jobs)} recordings need up to about {decimal(round(needed))} "
-            f"({stored:.2g} bytes per event); make room, choose another folder, or go on with check_disk=false"
+            f"{folder} has {decimal(free)} free, but {len(jobs)} recordings need up to about {decimal(round(needed))} "
+            f"({stored:.2g} bytes per event); make room, choose another folder, or continue with check_disk=false"
         )
 
 
@@ -187,15 +199,20 @@ def _failure(error: BaseException) -> Outcome:
 
 
 class _Run:
-    """Gives jobs to the workers: the longest first, sections of recordings that were begun before other recordings."""
+    """Assigns jobs to workers: the longest first, and sections of a recording that was begun before new recordings.
+
+    Args:
+        jobs: The recordings to prepare.
+        workers: The workers.
+        advance: Advances the progress bar by a number of bytes and sets its description.
+    """
 
     def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
-        """`advance` shows a number of bytes more and a description."""
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._workers = workers
         self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
-        self._shown = {job: (0.0, 0) for job in jobs}  # share of its windows that is done, and number of events
-        # With n workers, anything longer than half of what each will do could keep the others waiting at the end.
+        self._shown = {job: (0.0, 0) for job in jobs}  # share of the windows that is done, and number of events read
+        # A recording longer than half of a worker's share could keep the other workers waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
         self._longest_whole = (
             max(fair_share / 2, 2 * sections.SECTION_BYTES) if workers.num_workers > 1 else float("inf")
@@ -203,7 +220,7 @@ class _Run:
         self._cut: dict[Job, SectionedRecording] = {}
 
     def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
-        """Yield every job with its outcome, in the order in which they end."""
+        """Yield every job with its outcome, in the order in which the jobs end."""
         try:
             for done in finished(self._workers, self._next_task):
                 job: Job = done.key[0]
@@ -231,16 +248,16 @@ class _Run:
         if not self._jobs:
             return None
         job = self._jobs.popleft()
-        # the frames of a section would lack the events before it, if they need any
+        # Frames of surfaces need earlier events, so their recordings cannot be split into sections.
         if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
             return (job,), plan_recording, (job.recording, job.recipe, True)
         report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
         return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
 
     def _advanced(self, job: Job, done: Done) -> Outcome | None:
-        """Return the outcome of the job; None if more of it is to be done, or if it has failed before."""
+        """Return the outcome of the job; None if it is not finished yet, or has failed before."""
         is_section = len(done.key) > 1
-        if is_section and job not in self._cut:  # it has failed
+        if is_section and job not in self._cut:  # the job has failed
             return None
         try:
             if done.error is not None:

@@ -1,7 +1,7 @@
-"""Prepares one raw recording: checks, cleans, counts, compresses and writes it.
+"""Prepare one raw recording: check, clean, count, compress and write it.
 
-A long recording can be cut into sections of consecutive windows, which any process can count. The file is the same to
-the byte.
+A long recording can be split into sections of consecutive windows, which any process can count. The resulting file is
+the same, byte for byte.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.remote.mirror import is_mirrored, open_parts, whole
 from rvtssm.system.user_error import UserError
 
-_SAMPLE_BYTES = 1 << 20  # of each end of a recording, for telling whether it is still the same file
+_SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
 _kept = threading.local()
 _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one recording: written, skipped (already complete), dropped (no boxes left) or failed."""
+    """What happened to one recording: written, skipped (already complete), dropped (no boxes left) or failed."""
 
     status: str
     message: str = ""
     backward_steps: int = 0
     num_events: int = 0
-    unusable_boxes: str = ""  # how many were dropped as faults, by reason
+    unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def meta(self) -> Meta:
-        """What a prepared file stores of it."""
+        """The metadata that a prepared file stores about its recipe."""
         spec, settings = self.spec, self.settings
         return {
             "dataset": spec.name,
@@ -75,10 +75,11 @@ class Plan:
     """The file that a recording will become."""
 
     sequence: SequencePlan
-    meta: Meta  # without what is known when all events have been read
+    meta: Meta  # without the values that are only known when all events have been read
     unusable_boxes: str = ""
 
     def final_meta(self, num_events: int) -> Meta:
+        """Return the complete metadata, with the number of events and the repairs."""
         return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
 
 
@@ -88,9 +89,16 @@ def prepare_recording(
     recipe: Recipe,
     report: Callable[[float, int], None] | None = None,
 ) -> Outcome:
-    """Prepare one recording as `path`, in constant memory. Raise ValueError if it is unusable.
+    """Prepare one recording in constant memory.
 
-    `report` receives the share of the windows that is done and the number of events that have been read.
+    Args:
+        recording: The raw recording.
+        path: The file to write.
+        recipe: How recordings of this split are prepared.
+        report: Called with the share of the windows that is done and the number of events read so far.
+
+    Raises:
+        UserError: The recording is unusable.
     """
     plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
@@ -111,16 +119,22 @@ def prepare_recording(
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
-    """Return the plan of a recording, or that it is dropped. Raise ValueError if it is unusable.
+    """Plan a recording, or return the outcome "dropped" if no box is left.
 
-    `is_cut` reads all of it once, so that sections of it can be counted and its faults are known.
+    Args:
+        recording: The raw recording.
+        recipe: How recordings of this split are prepared.
+        is_cut: Read the whole recording once, so that its sections can be counted and its faults are known.
+
+    Raises:
+        UserError: The recording is unusable.
     """
     spec, boxes, unusable = recipe.spec, None, ""
     if recipe.is_labelled:
         boxes = recording.read_boxes(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
-            raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare without")
+            raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare it without labels")
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
     with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
@@ -131,7 +145,7 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
-    """Return the compressed frames of a section of a plan, and the number of events that were read for it."""
+    """Return the compressed frames of a section of a plan, and the number of events read for it."""
     start_us, end_us = section.span_us
     blocks = EventBlocks(section.recording, start_us=start_us, end_us=end_us)
     with closing(section.recording):
@@ -146,7 +160,7 @@ def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[li
 
 
 def _compressor(num_bytes: int) -> FrameCompressor:
-    """Return the compressor of this thread for this size of frames: a new one costs as much as several frames."""
+    """Return this thread's compressor for frames of this size. Making a new one takes as long as several frames."""
     if getattr(_kept, "num_bytes", None) != num_bytes:
         _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
     compressor: FrameCompressor = _kept.compressor
@@ -154,7 +168,12 @@ def _compressor(num_bytes: int) -> FrameCompressor:
 
 
 class EventBlocks:
-    """The blocks of a recording, or of `span` as in `Recording.iterate`; counts the events and notes their times."""
+    """The blocks of a recording. While they are iterated, it counts the events and records the first and last time.
+
+    Args:
+        recording: The recording.
+        span: Optional limits `start_us` and `end_us`, as in `Recording.iterate`.
+    """
 
     def __init__(self, recording: Recording, **span: int) -> None:
         self._blocks = recording.iterate(**span, reuse=True)
@@ -170,9 +189,18 @@ class EventBlocks:
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
-    """Return whether `path` is what preparing gives; its digest is checked completely, in a store all but the frames.
+    """Return whether `path` is already the result of preparing the recording.
 
-    Raise ValueError if it is something that may not be replaced: a damaged file, or see `is_made_from`.
+    The digest of the whole file is checked. For a file in an object store, the frames are not checked.
+
+    Args:
+        recording: The raw recording.
+        path: The prepared file.
+        recipe: How recordings of this split are prepared.
+        overwrite: Return False for a file that must not be replaced, instead of raising an error.
+
+    Raises:
+        UserError: `path` must not be replaced: it is damaged or made with another recipe, see `is_made_from`.
     """
     if not path.exists():
         return False
@@ -180,7 +208,7 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
         with closing(open_sequence(path)) as sequence:
             if not is_made_from(recording, sequence, recipe):
                 return False
-            if not is_mirrored(path):  # in a store files are whole or absent, and all of them would be loaded
+            if not is_mirrored(path):  # a file in a store is complete or absent, and checking would download it
                 sequence.check_frames()
             return True
     except UserError:
@@ -190,9 +218,15 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
 
 
 def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Recipe) -> bool:
-    """Return whether a prepared sequence comes from the recording as it is now.
+    """Return whether a prepared sequence was made from the recording as it is now.
 
-    Raise ValueError if it was made with another recipe, or if the recording is shorter now.
+    Args:
+        recording: The raw recording.
+        sequence: The prepared sequence.
+        recipe: How recordings of this split are prepared.
+
+    Raises:
+        UserError: It was made with another recipe, or the recording is shorter now.
     """
     found = sequence.meta
     differences = [
@@ -200,7 +234,8 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     ]
     if differences:
         raise UserError(
-            f"{sequence.path} was made with {'; '.join(differences)}; give that, overwrite=true or another folder"
+            f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
+            "another folder"
         )
     before, now = found.get("source"), _source(recording, recipe.is_labelled)
     if before == now:
@@ -215,7 +250,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
 
 
 def _source(recording: RawRecording, is_labelled: bool) -> Meta:
-    """Return name, size and a fingerprint of the files: all of the boxes, both ends of the events."""
+    """Return name, size and a fingerprint of the raw files, made from all boxes and both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
     with open_parts(recording.events_path) as file:

@@ -1,4 +1,4 @@
-"""A recording that is to be prepared, and the writer of one that is counted in sections by many workers."""
+"""A recording to prepare, and the writer of a recording that many workers count in sections."""
 
 import contextlib
 import itertools
@@ -10,14 +10,14 @@ from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.prepare_recording import Outcome, Plan, Recipe
 from rvtssm.preparation.store import SequenceWriter, sequence_writer
 
-SECTION_BYTES = 1 << 23  # of the raw file, at least; recordings shorter than two sections are never cut
-_SECTIONS_PER_WORKER = 32  # so many let all workers end together
-_SECTION_WINDOWS = 256  # at most, since the frames of a section are in memory at once
+SECTION_BYTES = 1 << 23  # smallest section, in bytes of the raw file; shorter recordings are never split
+_SECTIONS_PER_WORKER = 32  # enough for all workers to finish at about the same time
+_SECTION_WINDOWS = 256  # the most windows of a section, since all its frames are in memory at once
 
 
 @dataclass(frozen=True)
 class Job:
-    """One recording to be prepared, and the file that it becomes."""
+    """One recording to prepare, and the file that it becomes."""
 
     split: str
     recording: RawRecording
@@ -34,7 +34,13 @@ class Job:
 
 
 class SectionedRecording:
-    """A recording that is counted in sections and written here."""
+    """A recording that workers count in sections and this process writes.
+
+    Args:
+        job: The recording and its file.
+        plan: The plan of the file.
+        num_workers: Number of workers.
+    """
 
     def __init__(self, job: Job, plan: Plan, num_workers: int) -> None:
         self.plan = plan
@@ -47,7 +53,7 @@ class SectionedRecording:
         edges = [num_windows * i // num_sections for i in range(num_sections + 1)]
         self.bounds = list(itertools.pairwise(edges))
         self._begun = self._written = 0
-        self._waiting: dict[int, list[bytes]] = {}  # sections that came before their turn
+        self._waiting: dict[int, list[bytes]] = {}  # sections that finished before their turn
         self._stack = ExitStack()
         self._writer: SequenceWriter = self._stack.enter_context(
             sequence_writer(job.path, sequence.windows, sequence.labels, sequence.frame_shape, sequence.settings.dtype)
@@ -58,14 +64,27 @@ class SectionedRecording:
         return self._written == len(self.bounds)
 
     def next_section(self, most_ahead: int) -> int | None:
-        """Return a section to count now; None if none is left, or if too many already wait for a slower one."""
+        """Return the next section to count. None if none is left, or if too many wait for a slower one.
+
+        Args:
+            most_ahead: The most sections that may be counted but not written.
+        """
         if self._begun == len(self.bounds) or self._begun >= self._written + most_ahead:
             return None
         self._begun += 1
         return self._begun - 1
 
     def take(self, section: int, frames: list[bytes], num_events: int) -> float:
-        """Write the section when its turn comes, and return the share of the windows that is written."""
+        """Write a section as soon as all earlier ones are written.
+
+        Args:
+            section: Its number.
+            frames: Its compressed frames.
+            num_events: Number of events read for it.
+
+        Returns:
+            The share of the windows that is written.
+        """
         self._waiting[section] = frames
         self.num_events += num_events
         while self._written in self._waiting:
@@ -74,11 +93,13 @@ class SectionedRecording:
         return self.bounds[self._written - 1][1] / len(self.plan.sequence.windows) if self._written else 0.0
 
     def finish(self) -> Outcome:
+        """Complete the file and return the outcome."""
         self._writer.meta = self.plan.final_meta(self.plan.sequence.recording.num_events)
         self._stack.close()
         faults = self.plan.sequence.recording.faults
         return Outcome("written", "", faults.backward_steps, self.num_events, self.plan.unusable_boxes)
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):  # its own, and errors of a full disk that have been reported
+        """Close the file without keeping it."""
+        with contextlib.suppress(Exception):  # the error raised here, or a full disk, which was reported before
             self._stack.__exit__(RuntimeError, RuntimeError("abandoned"), None)

@@ -1,10 +1,10 @@
-"""The prepared sequence on disk, one HDF5 file per recording, and the folders that RVT prepares, behind one class.
+"""The prepared sequence on disk: one HDF5 file per recording. Folders prepared by RVT are read through the same class.
 
-Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and type as
-attributes; `offsets` (T + 1,) int64, where each begins and the last ends; `bounds_us` (T, 2), `dt_us` (T,); a group
-`labels` with the fields of Labels, `pseudo_score` only if a detector made a label; an attribute `meta`, JSON, of what
-the frames were made with and from. Its `digest` is the CRC-32 of `frames` and that of all other content and the name of
-the file; files of earlier versions have none.
+Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and dtype as
+attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
+group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label); an attribute `meta`, JSON,
+which records the settings and the source of the frames. Its `digest` holds two CRC-32: one of `frames`, and one of all
+other content and the name of the file. Files of earlier versions have no digest.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ from rvtssm.system.watchdog import watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
-_WRITE_BYTES = 1 << 20  # frames are collected until there is so much to write
+_WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
 _AGAIN = "delete it and prepare it again"
-_CHECK_BYTES = 1 << 24  # of frames that are checked at once
+_CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
 _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
-_OPTIONAL = ("labels/pseudo_score",)  # all of its values are 0 in a file without it
+_OPTIONAL = ("labels/pseudo_score",)  # a file without it means that all values are 0
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 Read = TypeVar("Read")
@@ -51,9 +51,9 @@ Read = TypeVar("Read")
 
 @dataclass(eq=False)
 class StoredSequence:
-    """A prepared recording: windows and labels (sensor pixels) are in memory, frames are read on demand.
+    """A prepared recording. Windows and labels (sensor pixels) are in memory, frames are read on demand.
 
-    It can be pickled; every process opens the file for itself when it first reads.
+    It can be pickled. Every process opens the file itself when it first reads.
     """
 
     name: str
@@ -61,19 +61,27 @@ class StoredSequence:
     windows: Windows
     labels: Labels
     meta: Meta
-    offsets: npt.NDArray[np.int64] | None = None  # None: RVT's `data` (T, C, h, w)
+    offsets: npt.NDArray[np.int64] | None = None  # None: a file of RVT with frames in `data` (T, C, h, w)
     frames_crc: int | None = None  # None: the file has no digest
     _file: h5py.File | None = None
-    _parts: PartialFile | None = None  # what the file is read through if it is one of an object store
+    _parts: PartialFile | None = None  # used to read a file of an object store
     _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the frames (stop - start, C, h, w) of the windows [start, stop), uint8 if they are histograms.
+        """Return the frames of the windows [start, stop).
 
-        Raise ValueError for windows outside the recording, and for a damaged file.
+        Args:
+            start: The first window.
+            stop: The window after the last.
+
+        Returns:
+            (stop - start, C, h, w) of the dtype of the representation, uint8 for histograms.
+
+        Raises:
+            UserError: The recording has no such windows, or the file is damaged.
         """
         if not 0 <= start <= stop <= len(self.windows):
-            raise UserError(f"{self.name} has {len(self.windows)} windows, asked for [{start}, {stop})")
+            raise UserError(f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested")
         if self.offsets is None:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
@@ -81,11 +89,11 @@ class StoredSequence:
 
     @property
     def has_digest(self) -> bool:
-        """Return whether the file can be checked completely; files of RVT and of earlier versions cannot."""
+        """Whether the file can be checked completely. Files of RVT and of earlier versions cannot."""
         return self.frames_crc is not None
 
     def check_frames(self) -> None:
-        """Raise ValueError if the frames are not those that were written. Everything else is checked when opening."""
+        """Raise UserError if the frames have changed since they were written. All else is checked on opening."""
         if self.frames_crc is None:
             return
         crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), _CHECK_BYTES))
@@ -93,23 +101,27 @@ class StoredSequence:
             part = slice(start, start + _CHECK_BYTES)
             crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
         if crc != self.frames_crc:
-            raise UserError(f"{self.path} is damaged (its frames are not those of its digest); {_AGAIN}")
+            raise UserError(f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
 
     @property
     def settings(self) -> WindowSettings:
-        """How the frames were counted. Raise ValueError if the file describes that wrongly."""
+        """How the frames were counted.
+
+        Raises:
+            UserError: The file does not describe its settings correctly.
+        """
         with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
             return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
 
     def close(self) -> None:
-        """Release the file; reading again opens it again."""
+        """Close the file. Reading opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _read(self, read: Callable[[h5py.File], Read]) -> Read:
-        """Return what `read` returns of the open file; errors name the file."""
-        if self._file is None or self._file_owner != os.getpid():  # a handle must not be used on both sides of a fork
+        """Return the result of `read` on the open file. Errors name the file."""
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
             self._parts = _parts_of(self.path) if self.offsets is not None else None
             self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
 
@@ -124,7 +136,7 @@ class StoredSequence:
 
 
 class SequenceWriter:
-    """Takes the compressed frames of a recording in their order; `meta` must be set before the end."""
+    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed."""
 
     def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
         self.meta: Meta = {}
@@ -135,6 +147,7 @@ class SequenceWriter:
         self._lengths: list[int] = []
 
     def append(self, frames: Sequence[bytes]) -> None:
+        """Append compressed frames."""
         self._waiting += frames
         self._lengths += map(len, frames)
         self._waiting_bytes += sum(map(len, frames))
@@ -142,6 +155,7 @@ class SequenceWriter:
             self.flush()
 
     def flush(self) -> None:
+        """Write the frames that are still in memory."""
         waiting = b"".join(self._waiting)
         self.crc = zlib.crc32(waiting, self.crc)
         data = np.frombuffer(waiting, np.uint8)
@@ -164,9 +178,19 @@ class SequenceWriter:
 def sequence_writer(
     path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
 ) -> Iterator[SequenceWriter]:
-    """Write a prepared recording, one frame per window. The file appears when the block ends without an error.
+    """Write a prepared recording with one frame per window. The file only appears if the block ends without an error.
 
-    The same frames and `meta` give the same bytes. Raise ValueError if the number of frames is not that of the windows.
+    The same frames and `meta` always give the same bytes.
+
+    Args:
+        path: The file to write.
+        windows: T windows.
+        labels: The labels, in sensor pixels.
+        frame_shape: (C, h, w).
+        dtype: Data type of the frames.
+
+    Raises:
+        UserError: The number of frames differs from the number of windows.
     """
     with uploaded_file(path) as staged, UnfailingFile(staged) as disk:
         file = h5py.File(disk, "w")
@@ -178,7 +202,7 @@ def sequence_writer(
             writer.flush()
             offsets = writer.offsets
             if len(offsets) != len(windows) + 1:
-                raise UserError(f"{path} was given {len(offsets) - 1} frames for {len(windows)} windows")
+                raise UserError(f"{path} received {len(offsets) - 1} frames for {len(windows)} windows")
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
             tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
@@ -194,19 +218,24 @@ def sequence_writer(
 
 
 def shared_settings(meta: Meta) -> Meta:
-    """Return what all prepared files of a dataset have in common, from the metadata of one."""
+    """Return the metadata that all prepared files of a dataset share, from the metadata of one file."""
     return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
 
 
 def read_meta(path: Path | str) -> Meta:
-    """Return what a prepared file was made with. Raise ValueError for another file or another format version."""
+    """Return the metadata of a prepared file. Raise UserError for another file or another format version."""
     return _read_tables(Path(path), [])[0]
 
 
 def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
-    """Open a prepared recording: a file of `sequence_writer`, or with `spec` a folder prepared by RVT.
+    """Open a prepared recording.
 
-    Raise ValueError for anything else.
+    Args:
+        path: A file written with `sequence_writer`, or a folder prepared by RVT.
+        spec: The dataset; needed for a folder of RVT.
+
+    Raises:
+        UserError: The path is anything else, or is damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -220,14 +249,19 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
         frames_crc, crc_of_all = digest or (None, None)
         if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
-            raise UserError("its labels, times, settings or name are not those that were written")
+            raise UserError("its labels, times, settings or name have changed since it was written")
     return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
-    """Open a recording prepared by RVT as it is: its own timestamps end the windows, its labels are kept.
+    """Open a recording prepared by RVT with its original windows and labels.
 
-    Raise ValueError if files are missing, or contradict each other or the spec.
+    Args:
+        folder: The folder of the recording.
+        spec: The dataset.
+
+    Raises:
+        UserError: Files are missing, or contradict each other or the spec.
     """
     folder = Path(folder)
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
@@ -238,7 +272,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
-        raise UserError(f"{path} has shape {shape}, {spec.name} needs {wanted}; choose the dataset that fits")
+        raise UserError(f"{path} has shape {shape}, but {spec.name} needs {wanted}; choose the dataset that fits")
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
@@ -267,7 +301,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
-        raise UserError(f"{num_bytes} bytes are announced, fewer are stored")
+        raise UserError(f"it claims {num_bytes} bytes of frames but stores fewer")
     check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
     frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
@@ -285,7 +319,7 @@ def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt
 
 
 def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
-    """Return the folder of histograms, their window length in us and number of bins. Of several, take the published."""
+    """Return the folder of histograms, its window length in us and its number of bins. Prefer the published one."""
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
     name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
@@ -314,7 +348,7 @@ def _opened(path: Path, parts: PartialFile | None) -> h5py.File:
 
 
 def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
-    """Return the metadata, the digest and the tables of a file of `sequence_writer`."""
+    """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
     parts = _parts_of(path)
 
     def attempt() -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
@@ -333,7 +367,7 @@ def _text(value: Any) -> str:
 
 
 def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
-    """Return the metadata and the digest, None if there is none. Raise ValueError for another format version."""
+    """Return the metadata, and the digest or None. Raise UserError for another format version."""
     check_lengths(path, file, _AGAIN)
     try:
         meta: Meta = json.loads(_text(file.attrs["meta"]))
@@ -342,7 +376,7 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | 
         raise UserError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{path} has format version {version}, this program reads {FORMAT_VERSION}; "
+            f"{path} has format version {version}, but this program reads {FORMAT_VERSION}; "
             "prepare it again with overwrite=true"
         )
     return meta, digest

@@ -1,4 +1,4 @@
-"""Lengths that the texts of a prepared file claim, checked before libhdf5 takes memory for them."""
+"""Check the lengths that texts of a prepared file claim to have, before libhdf5 allocates memory for them."""
 
 import mmap
 from collections.abc import Iterator
@@ -10,15 +10,19 @@ import h5py
 from rvtssm.remote.mirror import whole
 from rvtssm.system.user_error import UserError
 
-_HEAP_SIGNATURE = (
-    b"GCOL\x01"  # HDF5, section III.E: a signature and the version; the size stands 8 bytes after its start
-)
+_HEAP_SIGNATURE = b"GCOL\x01"  # HDF5, section III.E: signature and version; the size follows 8 bytes after the start
 
 
 def check_lengths(path: Path | str, file: h5py.File, advice: str) -> None:
-    """Raise ValueError for a text or a heap that says it is longer than the file: libhdf5 would take so much memory.
+    """Raise UserError if a text or heap claims to be longer than the file, because libhdf5 would allocate that much
+    memory.
 
-    Texts without a fixed length lie in heaps: those of files of earlier versions, and of files that others made.
+    Texts without a fixed length lie in heaps. They occur in files of earlier versions and in files that others made.
+
+    Args:
+        path: The file.
+        file: The same file, opened.
+        advice: End of the messages.
     """
     places = [(file.attrs, "meta")]
     if "frames" in file:
@@ -31,7 +35,7 @@ def check_lengths(path: Path | str, file: h5py.File, advice: str) -> None:
         for name in loose:
             found = list(_text_lengths(content, name.encode() + b"\0"))
             if not found:
-                raise UserError(f"{path} holds {name} in a form that cannot be checked; {advice}")
+                raise UserError(f"{path} stores {name} in a form that cannot be checked; {advice}")
             lengths += found
         if max(lengths, default=0) > len(content):
             raise UserError(f"{path} is damaged (a text of {max(lengths)} bytes in a file of {len(content)}); {advice}")
@@ -47,8 +51,8 @@ def _places(content: mmap.mmap, wanted: bytes) -> Iterator[int]:
 def _text_lengths(content: mmap.mmap, name: bytes) -> Iterator[int]:
     """Yield the lengths of texts in messages of attributes with this name; see HDF5, section IV.A.2.m.
 
-    A message has a version, a byte, the sizes of name, type and space, in version 3 another byte, then these three, and
-    the value, which begins with the length of the text. In version 1 each of the three is padded to 8 bytes.
+    A message consists of a version, a byte, the sizes of name, type and space, in version 3 another byte, then these
+    three, and the value, which begins with the length of the text. In version 1 each of the three is padded to 8 bytes.
     """
     for at in _places(content, name):
         for version, start in ((1, at - 8), (2, at - 8), (3, at - 9)):

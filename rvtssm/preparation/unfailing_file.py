@@ -1,4 +1,6 @@
-"""A file for libhdf5, which crashes the process some time after a write that failed: errors are raised afterwards."""
+"""A file for libhdf5, which crashes the process some time after a failed write: errors are raised after the call
+instead.
+"""
 
 import contextlib
 import io
@@ -10,9 +12,12 @@ from typing import Any
 
 
 class UnfailingFile(io.FileIO):
-    """A new file whose writes never raise. After the first error they write nothing.
+    """A new file whose writes never raise. After the first error it writes nothing more.
 
-    Hand it to `h5py.File`, and put every call that makes h5py write into a block of `errors_at_end`.
+    Pass it to `h5py.File`, and put every call that makes h5py write into a block of `errors_at_end`.
+
+    Args:
+        path: The file to create.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +38,9 @@ class UnfailingFile(io.FileIO):
 
     @contextlib.contextmanager
     def errors_at_end(self) -> Iterator[None]:
-        """Raise the first error when the block ends, and also KeyboardInterrupt, which must not end `write`."""
+        """Raise the first error when the block ends. KeyboardInterrupt also waits until then, since it must not
+        interrupt `write`.
+        """
         usual: Any = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(usual):
             yield  # signals are not handled here
@@ -54,5 +61,5 @@ class UnfailingFile(io.FileIO):
         try:
             yield
         except OSError as error:
-            # without the traceback, which refers to memory of libhdf5
+            # without its traceback, which refers to memory of libhdf5
             self._error = self._error or error.with_traceback(None)

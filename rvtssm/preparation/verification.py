@@ -1,4 +1,4 @@
-"""Checks a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
+"""Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,17 +24,17 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
-_NO_DIGEST = "no digest"  # not a fault
+_NO_DIGEST = "no digest"  # counted, but not a fault
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
 
 @dataclass
 class Verification:
-    """What was found in a dataset; names are `raw/split/name` and `prepared/split/name`."""
+    """What was found in a dataset. Names are `raw/split/name` and `prepared/split/name`."""
 
     num_checked: int = 0
-    num_without_digest: int = 0  # prepared files whose labels and times can only be checked for sense
-    faults: list[tuple[str, str]] = field(default_factory=list)  # with one line on what is wrong
+    num_without_digest: int = 0  # prepared files whose content can only be checked for plausibility
+    faults: list[tuple[str, str]] = field(default_factory=list)  # names and faults, one line each
 
 
 def verify_dataset(
@@ -45,10 +45,21 @@ def verify_dataset(
     config: PreprocessConfig,
     progress: bool = True,
 ) -> Verification:
-    """Check the splits of `config` in the folders that are given, at least one.
+    """Check the splits of `config` in the given folders.
 
-    With both, prepared files are compared with their recordings and with `settings`; without recordings, with each
-    other. Raise ValueError if there is nothing to check.
+    If both folders are given, prepared files are compared with their recordings and with `settings`. Without
+    recordings, they are compared with each other.
+
+    Args:
+        spec: The dataset.
+        raw_dir: Folder or URL of the raw recordings, or None.
+        prepared_dir: Folder or URL of the prepared files, or None.
+        settings: How events become frames.
+        config: Which splits to check, and how many workers to use.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to check.
     """
     found, tasks = Verification(), []
     raw_dir, prepared_dir = (each and local_path(each) for each in (raw_dir, prepared_dir))
@@ -75,7 +86,8 @@ def _raw_tasks(spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig,
         for recording in recordings:
             yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled)
         for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
-            found.faults.append((f"raw/{split}/{path.name}", f"{path} has no events beside it; copy them or delete it"))
+            message = f"{path} has no event file beside it; copy one there or delete it"
+            found.faults.append((f"raw/{split}/{path.name}", message))
 
 
 def _prepared_tasks(
@@ -103,13 +115,13 @@ def _prepared_tasks(
             if raw_dir is not None and recording is None:
                 found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
             if shared is None and raw_dir is None and path.is_file():
-                with suppress(ValueError):  # a file that cannot be read is reported when its turn comes
+                with suppress(ValueError):  # an unreadable file is reported when it is checked
                     shared = shared_settings(read_meta(path))
             yield key, _verify_prepared, (path, recording, recipe, shared)
 
 
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
-    """Return what is wrong with a recording and its labels."""
+    """Return the faults of a recording and its labels."""
     with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
         blocks = EventBlocks(events)
         deque(blocks, maxlen=0)  # reads all of them
@@ -118,7 +130,7 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -
         faults = _said(check_faults, events, blocks.num_events)
         if events.faults.truncated_bytes and not faults:
             num_bytes = events.faults.truncated_bytes
-            faults.append(f"{events.path} is cut: {num_bytes} bytes follow its last whole event; copy it again")
+            faults.append(f"{events.path} is cut off: {num_bytes} bytes follow its last complete event; copy it again")
         if not is_labelled:
             return faults
         try:
@@ -132,9 +144,10 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -
 
 
 def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
-    """Return what is wrong with a prepared sequence.
+    """Return the faults of a prepared sequence.
 
-    It should have been made from `recording`, if there is one, and with the settings `shared` of other files.
+    If `recording` is given, the sequence must be made from it. If `shared` is given, its settings must match those of
+    the other files.
     """
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
@@ -142,7 +155,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         faults = [*_window_faults(sequence), *_label_faults(sequence, spec)]
         has_source = recording is not None and path.is_file()
         of_source = _source_faults(sequence, recording, recipe) if recording is not None and has_source else []
-        if of_source or not has_source:  # frames that were counted again and are equal have no fault
+        if of_source or not has_source:  # if the frames were counted again and are equal, they have no faults
             faults += _frame_faults(sequence, spec)
         faults += of_source
     if sequence.meta.get("dataset") != spec.name:
@@ -150,13 +163,13 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     mine = shared_settings(sequence.meta)
     if shared is not None and mine != shared:
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
-        found = "; ".join(f"{name}={mine.get(name)}, others {shared.get(name)}" for name in names)
+        found = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
     return faults if sequence.has_digest else [*faults, _NO_DIGEST]
 
 
 def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
-    """Return a fault if a recording that is not prepared has boxes that would be kept."""
+    """Return a fault if a recording was not prepared although it has boxes that would be kept."""
     if isinstance(plan_recording(recording, recipe), Plan):
         return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
     return []
@@ -175,7 +188,7 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
     faults = []
     num_events, now = sequence.meta.get("num_events"), plan.sequence.recording.num_events
     if num_events not in (None, now):
-        faults.append(f"{recording.events_path} has {now} events, {num_events} when it was prepared; copy it again")
+        faults.append(f"{recording.events_path} has {now} events, not {num_events} as before; copy it again")
     for name in ("windows", "labels"):
         stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
         if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):
@@ -189,7 +202,7 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
 
 
 def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | None:
-    """Return the first window whose frame differs when its events are counted again; None if there is none."""
+    """Return the first window whose frame differs when its events are counted again; None if all are equal."""
     start = 0
     with closing(plan.recording) as events:
         for windows, frames in count_as_they_close(
@@ -210,7 +223,7 @@ def _window_faults(sequence: StoredSequence) -> list[str]:
     if np.any(windows.bounds_us[:, 0] >= windows.ends_us) or np.any(np.diff(windows.ends_us) <= 0):
         faults.append(f"{path} has windows that are empty or do not follow each other; prepare it again")
     if np.any(windows.dt_us <= 0) or np.any(windows.dt_us[1:] != np.diff(windows.ends_us)):
-        faults.append(f"{path} has steps that are not the distances of its windows; prepare it again")
+        faults.append(f"{path} has steps that differ from the distances between its windows; prepare it again")
     return faults
 
 
@@ -224,7 +237,7 @@ def _label_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
         faults.append(f"{path} has labels of classes that {spec.name} does not have; prepare it again")
     x, y, w, h = labels.boxes_ltwh.T
     is_good = (x >= 0) & (y >= 0) & (w > 0) & (h > 0) & (x + w <= spec.width) & (y + h <= spec.height)
-    if not is_good.all():  # also where one is not a number
+    if not is_good.all():  # also true if a coordinate is not a number
         count = np.count_nonzero(~is_good)
         faults.append(f"{path} has {count} boxes outside {spec.width}x{spec.height} pixels or without area")
     return faults
@@ -237,7 +250,8 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
         frames = sequence.histograms(start, stop)
         if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
             found = f"{frames.shape[-1]}x{frames.shape[-2]}"
-            return [f"{sequence.path} has frames of {found}, {spec.name} {spec.frame_width}x{spec.frame_height}"]
+            wanted = f"{spec.frame_width}x{spec.frame_height}"
+            return [f"{sequence.path} has frames of {found}, but {spec.name} has {wanted}; prepare it again"]
         is_over = settings.representation == "histogram" and frames.max() > settings.count_cutoff
         if is_over or frames.shape[1] != settings.num_channels:
             return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]
@@ -247,7 +261,9 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 
 def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> list[str]:
-    """Return what is wrong with boxes. Published boxes leave the view, so only most of them outside are a fault."""
+    """Return the faults of boxes. Published boxes may leave the view, so boxes outside are a fault only if most are
+    outside.
+    """
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []
@@ -263,7 +279,7 @@ def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> lis
             "pixels; choose the dataset or the size that fits"
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
-    # a dataset that names its class ids may leave others out on purpose
+    # A dataset that lists its class ids may leave others out on purpose.
     if not is_known.any() or not (spec.class_ids or is_known.all()):
         ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))
         faults.append(
@@ -274,7 +290,7 @@ def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> lis
 
 
 def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
-    """Return the message of the error that a check raises, if any."""
+    """Return the message of the error that a check raises, or an empty list."""
     try:
         check(*arguments)
     except _FAILURES as error:

@@ -1,11 +1,11 @@
-"""Copies of files of an object store in a bounded cache, of which only the blocks that were read are there.
+"""Copies of files of an object store in a bounded cache. A copy only holds the blocks that were read.
 
-The folder `files` of the cache holds the copies. They have the size of the original but, at first, not its content. The
-folder `states` holds a file for each of them: which version it is of, and which of its blocks are there. A block is
-noted after it was written, so that a process may be killed at any moment. If the cache is larger than RVTSSM_CACHE_GB
-(50 by default), the copies that were not used for the longest time lose their content. Nobody empties a copy while
-another process holds its lock, as all do while they open a file. A file that is open stays readable. A copy that
-another program cut short, or replaced by a link, is made anew.
+The folder `files` of the cache holds the copies. A copy has the size of the original but no content at first. The
+folder `states` holds one file per copy, which records the version of the copy and the blocks that it holds. A block is
+recorded after it was written, so a process may be killed at any moment. If the cache grows beyond RVTSSM_CACHE_GB (50
+by default), the least recently used copies lose their content. No process empties a copy while another one holds its
+lock, and every process holds the lock while it opens a copy. An open file stays readable. A copy that another program
+truncated or replaced with a link is made anew.
 """
 
 import contextlib
@@ -25,23 +25,27 @@ from rvtssm.system.cache import cache_folder
 from rvtssm.system.user_error import UserError
 
 _BLOCK = 1 << 18  # bytes
-_MOST_BLOCKS = 32  # in one request
+_MOST_BLOCKS = 32  # the most blocks of one request
 _REQUESTS_OF_A_FILE = 4
 _CACHE_GB = 50.0
-_STATE = struct.Struct("<8s16sq32s")  # mark of these files, number of the copy, size and version; then a byte per block
+_STATE = struct.Struct("<8s16sq32s")  # signature, number of the copy, size and version; a byte per block follows
 _MARK = b"rvtssm 1"
 
-_unchecked = [float("inf")]  # bytes that this process has loaded since it looked at the size of the cache
+_unchecked = [float("inf")]  # bytes loaded by this process since it last checked the size of the cache
 
 
 class State:
-    """An open state file, locked. All zero: nothing is known of the file, as after a kill."""
+    """An open and locked state file. If it is all zeros, nothing is known about the copy, as after a kill.
+
+    Args:
+        descriptor: Descriptor of the open file.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def header(self) -> tuple[bytes, int, bytes] | None:
-        """Return the number of the copy, size and version; None if they are not known."""
+        """Return number, size in bytes and version of the copy; None if they are unknown."""
         content = os.pread(self.descriptor, _STATE.size, 0)
         if len(content) < _STATE.size:
             return None
@@ -49,17 +53,25 @@ class State:
         return (copy, num_bytes, version) if mark == _MARK else None
 
     def is_of(self, copy: "Copy") -> bool:
+        """Return whether the state belongs to this copy, and not to a later one of the same file."""
         return (self.header() or (b"",))[0] == copy.number
 
     def blocks(self, num_bytes: int) -> bytearray:
+        """Return one byte per block of a file of `num_bytes`, 1 if the copy holds the block."""
         num_blocks = -(-num_bytes // _BLOCK)
         return bytearray(os.pread(self.descriptor, num_blocks, _STATE.size).ljust(num_blocks, b"\0"))
 
     def note(self, first: int, stop: int) -> None:
+        """Record that the copy holds the blocks [first, stop)."""
         os.pwrite(self.descriptor, b"\1" * (stop - first), _STATE.size + first)
 
     def reset(self, path: Path, file: RemoteFile) -> None:
-        """Make a new copy without content; the state must be locked for this process alone."""
+        """Make a new copy without content. The caller must hold the exclusive lock of the state.
+
+        Args:
+            path: The copy.
+            file: Size and version of the original.
+        """
         with _stored(path):
             os.ftruncate(self.descriptor, 0)
             _make_place(path)
@@ -72,15 +84,20 @@ class State:
 
 
 class Copy:
-    """An open file of the mirror. If another process empties it, it stays as it is until something is missing."""
+    """An open file of the mirror. If another process empties the copy, this one stays usable until a block is missing.
+
+    Args:
+        path: The copy in the mirror.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.url = path, url_of(path)
         self.data = -1
-        self._next, self._run = -1, 1  # blocks: where the last `load_ahead` ended, and how many it was
+        self._next, self._run = -1, 1  # in blocks: where the last `load_ahead` ended, and its length
         self.open()
 
     def open(self) -> None:
+        """Open the copy again, and make it first if it is missing or damaged."""
         self.close()
         while True:
             with locked(self.path, fcntl.LOCK_SH) as state:
@@ -89,7 +106,7 @@ class Copy:
                     self.number, self.num_bytes, self.version = header
                     self.data = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
                     self._has = state.blocks(self.num_bytes)
-                    os.utime(state.descriptor)  # the time of its last use
+                    os.utime(state.descriptor)  # records the time of last use
                     return
             place(self.path, describe(self.url))
 
@@ -99,23 +116,27 @@ class Copy:
             self.data = -1
 
     def first_missing(self, start: int, stop: int) -> int | None:
-        """Return the first block of the bytes [start, stop) that is not there; None if all are."""
+        """Return the first block of the bytes [start, stop) that is missing, or None."""
         found = self._has.find(0, start // _BLOCK, -(-stop // _BLOCK))
         return None if found < 0 else found
 
     def load(self, start: int, stop: int) -> None:
-        """Load those of the bytes [start, stop) that are not there. Raise ValueError if that fails."""
+        """Load the missing blocks of the bytes [start, stop).
+
+        Raises:
+            UserError: The store cannot be read, the disk is full, or the original was replaced.
+        """
         if start >= stop or self.first_missing(start, stop) is None:
             return
         with locked(self.path, fcntl.LOCK_SH) as state:
             is_current = state.is_of(self)
-            if is_current:  # others may have loaded more
+            if is_current:  # other processes may have loaded more
                 self._has = state.blocks(self.num_bytes)
         if not is_current:
             before = self.num_bytes, self.version
             self.open()
             if before != (self.num_bytes, self.version):
-                raise UserError(f"{self.url} was replaced while it was read; run again")
+                raise UserError(f"{self.url} was replaced during reading; run again")
         missing = [block for block in range(start // _BLOCK, -(-stop // _BLOCK)) if not self._has[block]]
         runs: list[tuple[int, int]] = []
         for block in missing:
@@ -131,7 +152,7 @@ class Copy:
                 list(threads.map(self._load_blocks, runs))
 
     def load_ahead(self, start: int, stop: int) -> None:
-        """Load as `load` does, and more than is asked for if that follows what was loaded before."""
+        """Load the bytes [start, stop) like `load`, and more if they follow the bytes that were loaded last."""
         first = self.first_missing(start, stop)
         if first is not None:
             self._run = min(2 * self._run, _MOST_BLOCKS) if first == self._next else 1
@@ -147,7 +168,7 @@ class Copy:
             while content:
                 written = os.pwrite(self.data, content, at)
                 content, at = content[written:], at + written
-            os.fdatasync(self.data)  # before the note, in case the machine stops
+            os.fdatasync(self.data)  # before recording the blocks, in case the machine crashes
         _set_age(self.data, self.version)
         with locked(self.path, fcntl.LOCK_SH) as state:
             if state.is_of(self):
@@ -158,7 +179,7 @@ class Copy:
 
 @contextmanager
 def held(copy: Copy) -> Iterator[None]:
-    """Let no process empty a copy until the block ends, and open it again if that has happened already."""
+    """Keep all processes from emptying a copy until the block ends. If it was emptied before, open it again first."""
     while True:
         with locked(copy.path, fcntl.LOCK_SH) as state:
             if state.is_of(copy):
@@ -168,7 +189,12 @@ def held(copy: Copy) -> Iterator[None]:
 
 
 def place(path: Path, file: RemoteFile) -> None:
-    """Make sure that the mirror has this version of a file."""
+    """Make sure that the mirror has a copy of this version of a file.
+
+    Args:
+        path: The copy in the mirror.
+        file: Size and version of the original.
+    """
 
     def is_there(state: State) -> bool:
         is_current = (state.header() or (b"",))[1:] == (file.num_bytes, file.version)
@@ -176,7 +202,7 @@ def place(path: Path, file: RemoteFile) -> None:
 
     state_path = _state_path(path)
     if state_path.exists():
-        with open(state_path, "rb") as opened:  # without a lock, since it may be in use for long
+        with open(state_path, "rb") as opened:  # without a lock, since other processes may hold it for long
             if is_there(State(opened.fileno())):
                 return
     with locked(path, fcntl.LOCK_EX) as state:
@@ -185,15 +211,16 @@ def place(path: Path, file: RemoteFile) -> None:
 
 
 def remove(path: Path) -> None:
+    """Delete a copy."""
     with locked(path, fcntl.LOCK_EX) as state:
         os.ftruncate(state.descriptor, 0)
         path.unlink(missing_ok=True)
 
 
 def make_room(num_bytes: int) -> None:
-    """Empty the files that were not used for the longest time if the cache is too large with `num_bytes` more.
+    """Empty the least recently used copies if the cache would be too large with `num_bytes` more.
 
-    To look at all files costs time, so it is done after every 64 MiB or twentieth part of the cache.
+    Looking at all files takes time, so this is done after every 64 MiB or twentieth of the cache, whichever is less.
     """
     most = _cache_bytes()
     _unchecked[0] += num_bytes
@@ -228,14 +255,19 @@ def _cache_bytes() -> int:
 
 
 def _set_age(file: Path | int, version: bytes) -> None:
-    """Give a file a time of change that depends on its version alone: an index of a recording is bound to it."""
-    age_ns = int.from_bytes(version[:7], "little")  # two years at most
+    """Set a modification time that depends on the version only, because the index of a recording depends on it."""
+    age_ns = int.from_bytes(version[:7], "little")  # at most two years
     os.utime(file, ns=(age_ns, age_ns))
 
 
 @contextmanager
 def locked(path: Path, how: int) -> Iterator[State]:
-    """Yield the state of a file, locked by `fcntl.flock`; the lock ends with the block, and with this process."""
+    """Yield the state of a copy, locked with `fcntl.flock`. The lock ends with the block, or with this process.
+
+    Args:
+        path: The copy.
+        how: The operation of `fcntl.flock`.
+    """
     state_path = _state_path(path)
     with _stored(path):
         state_path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,17 +280,18 @@ def locked(path: Path, how: int) -> Iterator[State]:
 
 
 def mirror_folder(name: str) -> Path:
+    """Return a folder of the mirror: `files`, `states` or `uploads`."""
     return (cache_folder() / "remote" / name).absolute()
 
 
 def _state_path(path: Path) -> Path:
-    """Return the state of a copy: all in one folder, since the name of an object may become that of a folder."""
+    """Return the state file of a copy. All lie in one folder, since an object's name may later be that of a folder."""
     name = os.fsencode(path.relative_to(mirror_folder("files")))
     return mirror_folder("states") / hashlib.sha256(name).hexdigest()
 
 
 def _is_intact(path: Path, num_bytes: int) -> bool:
-    """Return whether a file of this size lies in the mirror itself, and neither it nor its folders are links."""
+    """Return whether a regular file of this size lies in the mirror itself, not behind a link."""
     root = mirror_folder("files")
     try:
         found = path.lstat()
@@ -269,7 +302,7 @@ def _is_intact(path: Path, num_bytes: int) -> bool:
 
 
 def _make_place(path: Path) -> None:
-    """Make the folders of a copy. Links are removed, and copies of what was a folder or a file in the store before."""
+    """Make the folders of a copy. Remove links and older copies that are in the way."""
     root = mirror_folder("files")
     for above in reversed(path.relative_to(root).parents[:-1]):  # from the outermost on, so that no link is followed
         if (root / above).is_symlink() or (root / above).is_file():
@@ -281,16 +314,17 @@ def _make_place(path: Path) -> None:
 
 @contextmanager
 def _stored(path: Path) -> Iterator[None]:
-    """Raise UserError, which names the object and the cache, if the disk does not take what is written."""
+    """Raise UserError, which names the object and the cache, if the disk cannot store what is written."""
     try:
         yield
     except OSError as error:
         raise UserError(
             f"{url_of(path)} cannot be kept in {mirror_folder('files').parent} ({error.strerror or error}); make room "
-            "there, or name a folder on another disk by RVTSSM_CACHE_DIR"
+            "there, or set RVTSSM_CACHE_DIR to a folder on another disk"
         ) from None
 
 
 def url_of(path: Path) -> str:
+    """Return the URL of the original of a copy."""
     scheme, *parts = path.relative_to(mirror_folder("files")).parts
     return f"{scheme}://{'/'.join(parts)}"

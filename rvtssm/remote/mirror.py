@@ -1,10 +1,10 @@
-"""Local files that stand for those of an object store, with the parts of them that were read.
+"""Local files that stand in for files of an object store and hold only the parts that were read.
 
-A file `s3://BUCKET/NAME` is `files/s3/BUCKET/NAME` in the folder `remote` of the cache, with the size of the original
-but, at first, without its content. So whatever lists and names files works as with local ones. What opens a file takes
-`whole`, which loads all of it, or `open_parts`, which loads the blocks that are read. The folder belongs to one
-machine; all its processes share it. Its path has to be the same on all machines of a cluster, which send each other
-paths.
+A file `s3://BUCKET/NAME` becomes `files/s3/BUCKET/NAME` in the folder `remote` of the cache, with the size of the
+original but no content at first. Code that lists and names files therefore works as with local ones. Code that opens a
+file uses `whole`, which loads all of it, or `open_parts`, which loads blocks as they are read. The folder belongs to
+one machine and is shared by all its processes. On a cluster its path must be the same on all machines, because they
+send each other paths.
 """
 
 import contextlib
@@ -22,15 +22,20 @@ from rvtssm.system.atomic_files import atomic_file, named_if_full, staging_folde
 from rvtssm.system.user_error import UserError
 
 _MOST_NAME_BYTES = 255
-_REQUESTS = 16  # at once, where many files are opened
+_REQUESTS = 16  # parallel requests when many files are opened
 Result = TypeVar("Result")
 
 
 def local_path(where: Path | str) -> Path:
-    """Return the local path of a folder or file, and of what a URL names the path in the mirror.
+    """Return the local path of a folder or file. For a URL, return its path in the mirror.
 
-    The mirror then has the files that the store has now. Raise ValueError if the store cannot be listed, or if files on
-    this machine cannot have the names of its objects.
+    The mirror is updated to the files that the store has now.
+
+    Args:
+        where: A path or a URL.
+
+    Raises:
+        UserError: The store cannot be listed, or an object has a name that no file on this machine can have.
     """
     if not is_url(where):
         return Path(where)
@@ -48,45 +53,45 @@ def local_path(where: Path | str) -> Path:
 
 
 def _check_names(url: str, names: Collection[str]) -> None:
-    """Raise UserError for an object that would be a file and a folder, or whose name is longer than a file's can be."""
+    """Raise UserError for an object that would be both a file and a folder, or whose name is too long for a file."""
     url = url.rstrip("/")
     for name in names:
         parts = name.split("/")
         num_bytes = max(len(os.fsencode(part)) for part in parts)
         if num_bytes > _MOST_NAME_BYTES:
             raise UserError(
-                f"{url}/{name[:200]}... has a name of {num_bytes} bytes, and files on this machine have at most "
-                f"{_MOST_NAME_BYTES}; give it a shorter one in the store"
+                f"{url}/{name[:200]}... has a name of {num_bytes} bytes, but files on this machine allow at most "
+                f"{_MOST_NAME_BYTES}; give it a shorter name in the store"
             )
         above = ["/".join(parts[:count]) for count in range(len(parts))] if name else []
         if shared := [folder for folder in above if folder in names]:
             raise UserError(
-                f"{f'{url}/{shared[0]}'.rstrip('/')} is an object, and {url}/{name} lies in a folder of that name; "
-                "give one of them another name, since a file on this machine cannot also be a folder"
+                f"{f'{url}/{shared[0]}'.rstrip('/')} is an object, but {url}/{name} lies in a folder of that name; "
+                "rename one of them, since a file on this machine cannot also be a folder"
             )
 
 
 def absolute_path(where: str) -> str:
-    """Return the path from the root of this machine, and a URL as it is."""
+    """Return the absolute path on this machine. A URL is returned unchanged."""
     return where if is_url(where) else str(Path(where).resolve())
 
 
 def is_mirrored(path: Path | str) -> bool:
-    """Return whether a path is one of the mirror, whose content may have to be loaded."""
+    """Return whether a path lies in the mirror, so that its content may have to be loaded."""
     return str(path).startswith(f"{mirror_folder('files')}{os.sep}")
 
 
 def with_urls(text: str) -> str:
-    """Return a text in which paths of the mirror are replaced by URLs."""
+    """Return a text with the paths of the mirror replaced by their URLs."""
     before, *parts = text.split(f"{mirror_folder('files')}{os.sep}")
     return before + "".join(part.replace("/", "://", 1) for part in parts)
 
 
 @contextmanager
 def whole(path: Path | str) -> Iterator[None]:
-    """Load all of a file, or of all files in a folder, and keep it until the block ends. Open it in the block.
+    """Load a file, or all files of a folder, and keep them loaded until the block ends. Open the file inside the block.
 
-    Other paths than those of the mirror are left alone.
+    Paths outside the mirror are left alone.
     """
     with ExitStack() as stack:
         if is_mirrored(path):
@@ -100,9 +105,9 @@ def whole(path: Path | str) -> Iterator[None]:
 
 @contextmanager
 def uploaded_file(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path, which becomes `path` if the block ends without an error.
+    """Yield a temporary path that becomes `path` if the block ends without an error.
 
-    If `path` is one of the mirror, the file is uploaded, and no copy of it stays here.
+    If `path` lies in the mirror, the file is uploaded and its content is not kept on this machine.
     """
     path = Path(path)
     if not is_mirrored(path):
@@ -116,7 +121,7 @@ def uploaded_file(path: Path | str) -> Iterator[Path]:
 
 
 def load_ends(paths: Iterable[Path]) -> None:
-    """Load the first and the last block of many files at once, where prepared files hold everything but frames."""
+    """Load the first and the last block of many files in parallel. In prepared files they hold all except frames."""
 
     def load(path: Path) -> None:
         with contextlib.closing(Copy(path)) as copy:
@@ -128,9 +133,12 @@ def load_ends(paths: Iterable[Path]) -> None:
 
 
 class PartialFile(io.RawIOBase):
-    """A file of the mirror, open for reading, whose blocks are loaded when they are read.
+    """A file of the mirror, open for reading. Blocks are loaded when they are read.
 
-    If `loads` is False, reading what is not there raises an OSError, and `load_missing` loads it.
+    If `loads` is False, reading a missing block raises an OSError, and `load_missing` then loads it.
+
+    Args:
+        path: The file in the mirror.
     """
 
     loads = True
@@ -167,12 +175,12 @@ class PartialFile(io.RawIOBase):
             self.load_missing()
         num_bytes = os.preadv(self._copy.data, [view[: stop - start]], start)
         if not num_bytes:
-            raise UserError(f"the copy of {self._copy.url} was cut short while it was read; run again")
+            raise UserError(f"the copy of {self._copy.url} was truncated during reading; run again")
         self._position += num_bytes
         return num_bytes
 
     def load_missing(self) -> bool:
-        """Load what was missing when it was last read. Return whether something was missing."""
+        """Load the block that was missing at the last read. Return whether one was missing."""
         if self._missing is None:
             return False
         start, stop = self._missing
@@ -187,15 +195,19 @@ class PartialFile(io.RawIOBase):
 
 
 def open_parts(path: Path | str) -> io.RawIOBase | io.BufferedReader:
-    """Open a file for reading bytes; of a file in the mirror only what is read is loaded."""
+    """Open a file for reading bytes. Of a file in the mirror, only the parts that are read are loaded."""
     return PartialFile(Path(path)) if is_mirrored(path) else open(path, "rb")
 
 
 def loading(file: PartialFile | None, read: Callable[[], Result]) -> Result:
-    """Return what `read` returns, which reads `file` inside a library; without a file, call it once.
+    """Return the result of `read`, which reads `file` inside a library. Without a file, just call it.
 
-    What is missing is loaded out here, and then it is read again. A library that holds a lock while it reads, as h5py
-    does, would otherwise wait for threads of the network that wait for this lock.
+    If a block is missing, it is loaded outside the library and `read` is called again. Otherwise a library that holds a
+    lock while it reads, such as h5py, would wait for network threads that wait for the same lock.
+
+    Args:
+        file: The file that `read` uses, or None.
+        read: A function that can be called again after an error.
     """
     if file is None:
         return read()

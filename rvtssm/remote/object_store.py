@@ -1,7 +1,7 @@
-"""The connection to an object store: lists, reads and uploads files by URL, through the package fsspec.
+"""The connection to an object store: list, read and upload files by URL, through the package fsspec.
 
-Credentials, regions and endpoints come from the environment and the files of the store's own package; nothing of them
-is stored or shown. An operation that fails is tried again, unless its error says that this is useless.
+Credentials, regions and endpoints come from the environment and from the configuration files of the store's own
+package. They are never stored or shown. A failed operation is tried again, unless its error says that this is useless.
 """
 
 import hashlib
@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before the second attempt, the third, ...
-_TIMEOUT_S = 20.0  # of one attempt to connect, and of silence during a transfer
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before the second attempt, the third and so on
+_TIMEOUT_S = 20.0  # limit for one attempt to connect, and for silence during a transfer
 _URL = re.compile(r"([a-z][a-z0-9]*)://(.*)", re.DOTALL)
-_MODULES = {"s3": "s3fs"}  # others are not part of the extra; fsspec says what they need
+_MODULES = {"s3": "s3fs"}  # other stores are not part of the extra; fsspec says what they need
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
         "config_kwargs": {
             "connect_timeout": _TIMEOUT_S,
             "read_timeout": _TIMEOUT_S,
-            "retries": {"total_max_attempts": 1},  # they are counted here
+            "retries": {"total_max_attempts": 1},  # attempts are counted in `_tried`
         }
     }
 }
-# What tells one version of a file from another, by the names that stores give it. The first that exists is used.
+# Properties that distinguish versions of a file, by the names that stores give them. The first that exists is used.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "checksum", "LastModified", "mtime", "created")
 _USELESS = (FileNotFoundError, PermissionError, NotImplementedError, TypeError)
 _USELESS_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError")
@@ -38,24 +38,28 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """What a store says of a file."""
+    """What a store reports about a file."""
 
     num_bytes: int
-    version: bytes  # SHA-256 of what the store calls its version, which changes with the content
+    version: bytes  # SHA-256 of the store's version property, which changes with the content
 
 
 def is_url(where: Path | str) -> bool:
-    """Return whether this names something in an object store, such as s3://BUCKET/FOLDER."""
+    """Return whether this is a URL of an object store, such as s3://BUCKET/FOLDER."""
     return _URL.fullmatch(str(where)) is not None
 
 
 def parts_of(url: str) -> tuple[str, ...]:
-    """Return the scheme, the bucket and the folders of a URL. Raise ValueError if it is not one of a bucket."""
+    """Return the scheme, the bucket and the folders of a URL.
+
+    Raises:
+        UserError: The URL does not name a bucket, or may contain credentials.
+    """
     found = _URL.fullmatch(url.rstrip("/"))
     scheme, rest = found.groups() if found else ("", "")
     bucket, *folders = rest.split("/")
-    if "@" in bucket or set("?#") & set(rest):  # may hold a password or a key, so it is not repeated
-        raise UserError(f"a {scheme}:// address holds @ in its bucket, ? or #; give credentials by the environment")
+    if "@" in bucket or set("?#") & set(rest):  # may contain a password or a key, so it is not repeated
+        raise UserError(f"a {scheme}:// address has @ in its bucket, ? or #; pass credentials through the environment")
     if not bucket or not all(map(is_name, (bucket, *folders))):
         raise UserError(f"{url} is not of the form {scheme or 's3'}://BUCKET/FOLDER")
     return scheme, bucket, *folders
@@ -67,37 +71,41 @@ def is_name(part: str) -> bool:
 
 
 def list_files(url: str) -> dict[str, RemoteFile]:
-    """Return the files below a URL by their path from there; one file under "" if the URL is that of a file.
+    """Return the files below a URL by their relative paths. If the URL names a file, return it under "".
 
-    Raise ValueError if the bucket cannot be listed. Nothing below the URL is no error.
+    The result is empty if nothing lies below the URL.
+
+    Raises:
+        UserError: The bucket cannot be listed.
     """
     files, root = _connected(url)
     found = _tried(url, "listed", lambda: files.find(root, detail=True))
     names = {path: path.removeprefix(root).lstrip("/") for path, info in found.items() if info.get("type") == "file"}
-    # a name that ends in a slash stands for a folder, and one with `..` would lead out of it
+    # A name that ends in a slash represents a folder, and one with `..` would lead out of it.
     kept = {path: name for path, name in names.items() if not name or all(map(is_name, name.split("/")))}
     return {name: _described(found[path]) for path, name in kept.items()}
 
 
 def describe(url: str) -> RemoteFile:
-    """Return what the store says of a file. Raise ValueError if there is none."""
+    """Return size and version of a file. Raise UserError if it does not exist."""
     files, path = _connected(url)
     return _described(_tried(url, "read", lambda: files.info(path)))
 
 
 def read_range(url: str, start: int, stop: int) -> bytes:
-    """Return the bytes [start, stop) of a file. Raise ValueError if they cannot be had."""
+    """Return the bytes [start, stop) of a file. Raise UserError if they cannot be read."""
     files, path = _connected(url)
     content: bytes = _tried(url, "read", lambda: files.cat_file(path, start=start, end=stop))
     if len(content) != stop - start:
-        raise UserError(f"{url} has other content than when it was listed; run again")
+        raise UserError(f"{url} has changed since it was listed; run again")
     return content
 
 
 def upload(path: Path, url: str) -> RemoteFile:
-    """Copy a local file to a URL, and return what the store says of it.
+    """Copy a local file to a URL, and return the size and version that the store reports.
 
-    Raise ValueError if that fails, also if the store has another size afterwards.
+    Raises:
+        UserError: The upload failed, or the store reports another size afterwards.
     """
     files, target = _connected(url)
     _tried(url, "written", lambda: files.put_file(str(path), target))
@@ -108,7 +116,7 @@ def upload(path: Path, url: str) -> RemoteFile:
 
 
 def _connected(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it."""
+    """Return fsspec's file system for a URL, and the path inside it."""
     scheme, *parts = parts_of(url)
     check_extra(url, "remote", "fsspec", *([_MODULES[scheme]] if scheme in _MODULES else []))
     import fsspec
@@ -123,7 +131,10 @@ def _connected(url: str) -> tuple[Any, str]:
 
 
 def _tried(url: str, done: str, attempt: Callable[[], Found]) -> Found:
-    """Return what an attempt returns. Raise ValueError, which says what was tried, if it cannot be `done`."""
+    """Return the result of an attempt, made several times if necessary.
+
+    Raise UserError, which says what could not be `done`, if no attempt succeeds.
+    """
     begun_s = time.monotonic()
     for pause_s in (*PAUSES_S, None):
         try:

@@ -1,4 +1,4 @@
-"""Files that are either complete or absent: they are written under a temporary name and then renamed."""
+"""Write files that are either complete or absent, under a temporary name that is then renamed."""
 
 import contextlib
 import errno
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
-_TEMPORARY = re.compile(r"\.[^.]+\.\d+-\d+\.tmp$")  # how the names of `_writer` end
+_TEMPORARY = re.compile(r"\.[^.]+\.\d+-\d+\.tmp$")  # the end of names made with `_writer`
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HOST = socket.gethostname().replace(".", "-")
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it becomes `path` if the block ends without an error.
+    """Yield a temporary path beside `path`. It becomes `path` if the block ends without an error.
 
-    The temporary name contains the host, the process and the start time of the process. So writers do not disturb each
-    other, and abandoned files can be recognised even if a later process has the same number.
+    The temporary name contains the host, the process and the start time of the process. Writers therefore do not
+    disturb each other, and abandoned files can be recognised even if a later process has the same id.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
 
 def replace_file(staged: Path, path: Path) -> None:
-    """Rename a file to `path` after the disk has received its content."""
+    """Rename a file to `path` after its content has reached the disk."""
     with open(staged, "rb+") as file:
         os.fsync(file.fileno())
     os.replace(staged, path)
@@ -46,7 +46,7 @@ def replace_file(staged: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def named_if_full(path: Path | str) -> Iterator[None]:
-    """Name `path` in the OSError of a full disk, which does not say where it is."""
+    """Add `path` to the OSError of a full disk, which does not name a file."""
     try:
         yield
     except OSError as error:
@@ -57,9 +57,13 @@ def named_if_full(path: Path | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
-    """Yield a new hidden folder in `folder` for files that are moved from there when all are complete.
+    """Yield a new hidden folder in `folder`, for files that are moved out of it once all are complete.
 
-    It is removed after the block, as are folders of the same name that killed processes left.
+    The folder is removed after the block, together with folders of the same name that killed processes left behind.
+
+    Args:
+        folder: The folder to work in, created if missing.
+        name: Part of the name of the hidden folder.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +75,7 @@ def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path | str) -> int:
-    """Delete the temporary files in and below `folder` whose writer has ended; return their number."""
+    """Delete the temporary files in and below `folder` whose writer has ended. Return their number."""
     removed = 0
     for staged in Path(folder).rglob(".*.tmp"):
         with contextlib.suppress(OSError):  # the writer just finished, or the folder is read-only
@@ -83,7 +87,7 @@ def remove_abandoned(folder: Path | str) -> int:
 
 
 def _writer() -> str:
-    """Return the end of the names of temporary files of this process."""
+    """Return the end of the names of this process's temporary files."""
     return f"{_HOST}.{os.getpid()}-{_started(os.getpid())}.tmp"
 
 
@@ -95,7 +99,12 @@ def _is_orphan(staged: Path) -> bool:
 
 
 def is_running(pid: int, started: str = "") -> bool:
-    """Return whether there is a process with this number, which began at this time if one is given."""
+    """Return whether a process exists.
+
+    Args:
+        pid: Id of the process.
+        started: Its start time as `_started` gives it; empty to accept any.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -104,14 +113,14 @@ def is_running(pid: int, started: str = "") -> bool:
         return True
     with contextlib.suppress(OSError):
         state = _process_state(pid)
-        # Z is a process that has ended but that its parent has not collected
+        # Z: the process has ended, but its parent has not collected it yet
         return state[0] != "Z" and started in ("", "0", state[19])
     return True
 
 
 @functools.cache
 def _started(pid: int) -> str:
-    """Return the start time of a process in ticks since the machine started; 0 if the system does not tell it."""
+    """Return the start time of a process in ticks since boot; 0 if the system does not tell."""
     try:
         return _process_state(pid)[19]
     except OSError:
@@ -119,5 +128,5 @@ def _started(pid: int) -> str:
 
 
 def _process_state(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat (Linux) from the third on; the second, a name, may contain spaces."""
+    """Return the fields of /proc/PID/stat (Linux) from the third on. The second one, a name, may contain spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,10 +1,10 @@
-"""The folder in which the package keeps what it can make or load again."""
+"""The folder for files that the package can make or load again."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return that folder: below RVTSSM_CACHE_DIR, XDG_CACHE_HOME or ~/.cache, whichever is set first."""
+    """Return the cache folder: in RVTSSM_CACHE_DIR, XDG_CACHE_HOME or ~/.cache, whichever is set first."""
     cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "rvtssm"

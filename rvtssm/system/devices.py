@@ -1,4 +1,4 @@
-"""Moving values to the device of a model."""
+"""Move values to the device of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return values of the CPU on a device, without waiting for what it computes: only pinned memory is copied so."""
+    """Copy values from the CPU to a device without waiting for the device's computations.
+
+    Only pinned memory can be copied in this way, so values are pinned first if the device is a GPU.
+    """
     if device.type == "cuda" and values.device.type == "cpu":
         values = values.pin_memory()
     return values.to(device, non_blocking=True)

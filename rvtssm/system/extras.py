@@ -1,10 +1,10 @@
-"""Optional packages: the one sentence that names a package that is not installed, and the extra that brings it."""
+"""Optional packages: one sentence that names the missing package and the extra that installs it."""
 
 from importlib.util import find_spec
 
 from rvtssm.system.user_error import UserError
 
-# What a package is called where its name differs from that of its module.
+# Names of packages whose name differs from that of their module.
 _NAMES = {
     "distributed": "dask.distributed",
     "neuromorphic_drivers": "neuromorphic-drivers",
@@ -19,12 +19,18 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that would hold it
+    except ModuleNotFoundError:  # the package that would contain it is missing
         return False
 
 
 def check_extra(what: str, extra: str, *modules: str) -> None:
-    """Raise ValueError if a module is not installed; it names `what`, the package and the extra."""
+    """Raise UserError if an optional package is not installed. The message names it and the extra that installs it.
+
+    Args:
+        what: What needs the packages, for the message.
+        extra: Name of the extra.
+        modules: Modules that must be importable.
+    """
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"

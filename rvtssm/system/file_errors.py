@@ -1,4 +1,4 @@
-"""Turns what libraries raise for a damaged or hostile file into one line that names the file."""
+"""Turn the errors that libraries raise for a damaged or hostile file into one line that names the file."""
 
 import contextlib
 import tokenize
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rvtssm.system.user_error import UserError
 
-# what numpy, h5py and the readers of compressed files raise for a damaged file; RuntimeError includes RecursionError,
-# SyntaxError and TokenError are those of numpy for a damaged header
+# Errors that numpy, h5py and the readers of compressed files raise for a damaged file. RuntimeError includes
+# RecursionError. numpy raises SyntaxError and TokenError for a damaged header.
 FILE_ERRORS = (
     *(OSError, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
     *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-# and what follows where values of a file are of other kinds than they should be
+# The same, and errors that follow if values in a file have the wrong type.
 CONTENT_ERRORS = (*FILE_ERRORS, TypeError, AttributeError)
 
 
@@ -26,9 +26,15 @@ def file_errors(
     advice: str = "copy it again",
     errors: tuple[type[Exception], ...] = FILE_ERRORS,
 ) -> Iterator[None]:
-    """Raise a ValueError, "PATH FAULT (REASON); ADVICE", instead of any of the errors of a library that reads `path`.
+    """Raise UserError with the text "PATH FAULT (REASON); ADVICE" in place of errors of a library that reads `path`.
 
-    A ValueError that begins with the path is one of ours, so it stays as it is.
+    A ValueError that starts with the path is one of this package and is passed on unchanged.
+
+    Args:
+        path: The file that is read.
+        fault: What is wrong with it, with a leading space.
+        advice: What the user should do.
+        errors: The exceptions to replace.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Refuses work that does not fit in memory before it fills the machine, and gives memory back that was freed."""
+"""Refuse work that does not fit in memory before it fills the machine, and return freed memory to the system."""
 
 import contextlib
 import ctypes
@@ -7,23 +7,28 @@ from pathlib import Path
 
 from rvtssm.system.user_error import UserError
 
-_SMALL = 1 << 27  # bytes; less is not worth asking the system
+_SMALL = 1 << 27  # bytes; smaller amounts are not worth a check
 
 
 def check_memory(num_bytes: int, what: str) -> None:
-    """Raise ValueError if so many bytes are not free. `what` needs them; the message ends with what to make smaller."""
+    """Raise UserError if not enough memory is free.
+
+    Args:
+        num_bytes: The memory that is needed.
+        what: What needs the memory and what to make smaller, the start of the message.
+    """
     if num_bytes > _SMALL and (free := _free_bytes()) is not None and num_bytes > free:
-        raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, {free / 1e9:.3g} GB are free")
+        raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free")
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the system, where the C library keeps it for the thread that used it (glibc)."""
+    """Return freed memory to the system, if the C library keeps it for the thread that used it (glibc)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _free_bytes() -> int | None:
-    """Return what the system and its container leave to this process; None if they do not tell (other than Linux)."""
+    """Return the memory that the system and the container leave to this process; None if unknown (not Linux)."""
     try:
         found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
         free = [int(found[1]) << 10] if found else []

@@ -1,4 +1,4 @@
-"""Checks of the values of a configuration. Their messages name the key, the value and what is allowed."""
+"""Check values of a configuration. Messages name the key, the value and what is allowed."""
 
 import math
 from collections.abc import Collection
@@ -7,18 +7,32 @@ from typing import Any
 
 from rvtssm.system.user_error import UserError
 
-LONGEST_NOTE = 60  # letters, which most pictures are wide enough for
+LONGEST_NOTE = 60  # letters; most pictures are wide enough for this many
 
 
 def check_choice(key: str, value: object, choices: Collection[object]) -> None:
-    """Raise ValueError if the value is none of the choices. None is written as null."""
+    """Raise UserError if a value is not one of the choices.
+
+    Args:
+        key: Name of the value, for the message.
+        value: The value.
+        choices: The allowed values. The message writes None as null.
+    """
     if value not in choices:
         names = ", ".join("null" if choice is None else str(choice) for choice in choices)
         raise UserError(f"{key}={value!r}; choose from {names}")
 
 
 def check_number(key: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
-    """Raise ValueError if the value is not a finite number, or whole number, from `lowest` to `highest`."""
+    """Raise UserError if a value is not a finite number within limits.
+
+    Args:
+        key: Name of the value, for the message.
+        value: The value.
+        lowest: The smallest allowed value.
+        highest: The largest allowed value.
+        is_whole: Whether the number must be an integer.
+    """
     is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
     if not (is_right_kind and lowest <= value <= highest and abs(value) < math.inf):
         range_ = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
@@ -26,7 +40,14 @@ def check_number(key: str, value: Any, lowest: float, highest: float = math.inf,
 
 
 def check_at_least(section: str, config: object, lowest: float, *names: str) -> None:
-    """Raise ValueError for the first of the fields that is below `lowest` or not finite. None is allowed."""
+    """Raise UserError for the first field that is too small or not finite. None is allowed.
+
+    Args:
+        section: Section of the configuration, for the message.
+        config: The object with the fields.
+        lowest: The smallest allowed value.
+        names: The fields to check.
+    """
     for name in names:
         value = getattr(config, name)
         if value is not None and not (_is_number(value) and lowest <= value < math.inf):
@@ -35,7 +56,13 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
-    """Raise ValueError for the first of the fields that is not positive and finite. None is allowed."""
+    """Raise UserError for the first field that is not positive and finite. None is allowed.
+
+    Args:
+        section: Section of the configuration, for the message.
+        config: The object with the fields.
+        names: The fields to check.
+    """
     for name in names:
         value = getattr(config, name)
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
@@ -43,7 +70,13 @@ def check_positive(section: str, config: object, *names: str) -> None:
 
 
 def check_share(section: str, config: object, *names: str) -> None:
-    """Raise ValueError for the first of the fields that is not between 0 and 1."""
+    """Raise UserError for the first field that is not between 0 and 1.
+
+    Args:
+        section: Section of the configuration, for the message.
+        config: The object with the fields.
+        names: The fields to check.
+    """
     for name in names:
         value = getattr(config, name)
         if not (_is_number(value) and 0 <= value <= 1):
@@ -51,10 +84,15 @@ def check_share(section: str, config: object, *names: str) -> None:
 
 
 def check_note(key: str, value: object) -> None:
-    """Raise ValueError if a terminal or a picture cannot show the value as one short line. None is allowed."""
+    """Raise UserError if a value cannot be shown as one short line in a terminal or a picture. None is allowed.
+
+    Args:
+        key: Name of the value, for the message.
+        value: The value.
+    """
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
-        raise UserError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable letters of ASCII")
+        raise UserError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable ASCII characters")
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Python files of users that add parts to the tables of the package, named by `plugins=[FILE]`."""
+"""Python files of users that add parts to the tables of the package, given as `plugins=[FILE]`."""
 
 import importlib
 import sys
@@ -9,26 +9,35 @@ from rvtssm.system.user_error import UserError
 
 
 def check_part(key: str, name: str, table: Collection[str]) -> None:
-    """Raise UserError if a table of parts has no such name, which a plugin could have added."""
+    """Raise UserError if a table of parts, to which plugins can add, does not have this name.
+
+    Args:
+        key: Name of the setting, for the message.
+        name: The name of the part.
+        table: The names of all parts.
+    """
     if name not in table:
-        raise UserError(f"{key}={name!r}; choose from {', '.join(table)}, or name the file of a part: plugins=[FILE]")
+        raise UserError(f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]")
 
 
 def import_plugins(paths: Iterable[str]) -> None:
-    """Import Python files by their path: what they add to the tables of parts can then be named in a configuration.
+    """Import Python files by path. A configuration can then name the parts that they add to tables.
 
-    A file that is imported already is not imported again. ValueError if there is none, or its name is taken.
+    A file that has been imported already is not imported again.
+
+    Raises:
+        UserError: A file does not exist, or another module has its name.
     """
     for path in paths:
         file = Path(path).resolve()
         if not file.is_file():
-            raise UserError(f"plugins=[{path}]: there is no such file")
+            raise UserError(f"plugins=[{path}]: the file does not exist")
         if file.suffix != ".py" or not file.stem.isidentifier():
             raise UserError(f"plugins=[{path}]: name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # so that processes that are started from this one find it
+            sys.path.append(str(file.parent))  # so that child processes find it
         found = getattr(importlib.import_module(file.stem), "__file__", None)
         if found is None or Path(found).resolve() != file:
             raise UserError(
-                f"plugins=[{path}]: {file.stem} is the name of another module ({found or 'of Python'}); rename the file"
+                f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file"
             )

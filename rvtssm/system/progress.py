@@ -1,4 +1,6 @@
-"""The progress bar of all commands but training, on stderr and with the remaining time; tasks that run behind one."""
+"""The progress bar of all commands except training, on stderr with the remaining time, and tasks that run with such a
+bar.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,11 +22,11 @@ from rich.text import Text
 
 from rvtssm.system.workers import Done, Processes, SameProcess, Task, finished, num_usable_cores
 
-_RATE_S = 120  # of the past, from which the remaining time is estimated
+_RATE_S = 120  # the remaining time is estimated from the last two minutes
 
 
 class _Name(ProgressColumn):
-    """The description, cut where there is no room for it."""
+    """The description, truncated if there is not enough room."""
 
     def render(self, task: Any) -> Text:
         return Text(task.description, no_wrap=True, overflow="ellipsis")
@@ -32,9 +34,14 @@ class _Name(ProgressColumn):
 
 @contextmanager
 def progress_bar(description: str | None, total: float | None, of_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """Yield a function that advances a bar by a number of steps, or of bytes, and may change its description.
+    """Yield a function that advances a bar, and may change its description.
 
-    Without a description, there is no bar. An error removes the bar, so that only the error message remains.
+    An error removes the bar, so that only the error message remains.
+
+    Args:
+        description: Text beside the bar; None for no bar.
+        total: Number of steps or bytes; None if unknown.
+        of_bytes: Whether the bar counts bytes.
     """
     if description is None:
         yield lambda steps, description=None: None
@@ -58,7 +65,13 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
 
 
 def run_all(tasks: Sequence[Task], num_workers: int | None, description: str | None) -> Iterator[Done]:
-    """Run tasks in parallel behind a bar and yield each when it ends; by default on every core."""
+    """Run tasks in parallel with a progress bar, and yield each when it ends.
+
+    Args:
+        tasks: The tasks.
+        num_workers: Number of processes; None for one per core.
+        description: Text beside the bar; None for no bar.
+    """
     num_workers, remaining = min(num_workers or num_usable_cores(), len(tasks)), iter(tasks)
     with (
         closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,

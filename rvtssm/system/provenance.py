@@ -10,15 +10,15 @@ from rvtssm import __version__
 
 
 def written_by() -> dict[str, str]:
-    """Return version, commit and date of a file that is written now, as plain values."""
+    """Return version, commit and today's date, for a file that is written now."""
     return {"rvtssm": __version__, "commit": commit(), "date": datetime.now(UTC).date().isoformat()}
 
 
 @functools.cache
 def commit() -> str:
-    """Return the commit of the package, with "+changes" if files differ from it; empty outside of a checkout."""
+    """Return the commit of the package, followed by "+changes" if files differ from it; empty outside a checkout."""
     folder = Path(__file__).resolve().parents[1]
-    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:  # another repository may be around
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:  # inside another repository
         return ""
     found = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
     has_changes = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git answers; None if it fails or is not installed."""
+    """Return the output of git; None if it fails or is not installed."""
     try:
         done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

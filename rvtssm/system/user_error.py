@@ -1,8 +1,8 @@
-"""The error for what a user can cause and can put right."""
+"""The error for mistakes that a user can make and correct."""
 
 
 class UserError(ValueError):
     """A mistake that the user can correct. The message says what was found, what is needed and what to do.
 
-    The command line prints it as one line. Every other exception is a bug of this package, and keeps its traceback.
+    The command line prints it as one line. Any other exception is a bug of this package and keeps its traceback.
     """

@@ -1,7 +1,7 @@
-"""Ends this process if a library never returns from reading a file.
+"""End this process if a library never returns from reading a file.
 
-libhdf5 can loop for ever over a damaged file and holds the interpreter lock meanwhile, so that no thread of Python can
-run. The thread of `faulthandler` needs no such lock.
+libhdf5 can loop forever over a damaged file. Meanwhile it holds the interpreter lock, so no Python thread can run. The
+thread of `faulthandler` does not need that lock.
 """
 
 import contextlib
@@ -10,8 +10,8 @@ import os
 import threading
 from collections.abc import Iterator
 
-LIMIT_S = 300.0  # of one block, waiting for a slow disk included
-EXIT_CODE = 1  # of a process that was ended, as faulthandler has it
+LIMIT_S = 300.0  # longest duration of one block, including waits for a slow disk
+EXIT_CODE = 1  # exit code that faulthandler gives a process it ends
 _STANDARD_ERROR = 2
 
 _lock, _depth = threading.RLock(), 0
@@ -21,8 +21,8 @@ _lock, _depth = threading.RLock(), 0
 def watched() -> Iterator[None]:
     """End this process with EXIT_CODE if the block takes longer than LIMIT_S, and print where its threads were.
 
-    Use it for short blocks, since only one thread at a time can be inside. The process has one such timer: a block
-    replaces one that the program has set itself.
+    Use this for short blocks, since only one thread at a time can be inside. A process has only one such timer, so the
+    block replaces a timer that the program has set itself.
     """
     global _depth
     with _lock:
@@ -37,5 +37,5 @@ def watched() -> Iterator[None]:
                 faulthandler.cancel_dump_traceback_later()
 
 
-# A fork waits until no thread is inside: it would inherit a timer without the thread of the timer, and wait for that.
+# A fork waits until no thread is inside. Otherwise the child would inherit a timer without its thread and wait for it.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

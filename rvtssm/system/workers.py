@@ -1,8 +1,9 @@
 """Workers for many recordings: this process, other processes on this machine, or a cluster, behind one interface.
 
-Processes are started fresh: they copy no thread of the parent and import no module of its main program. They end when
+Processes are started fresh: they copy no threads of the parent and import no module of its main program. They end when
 the parent ends, even if it is killed. If a worker is killed, only its current task fails, and another worker takes its
-place. The pools of `concurrent.futures` and joblib lose all tasks then, and workers of pebble outlive a killed parent.
+place. In that case the pools of `concurrent.futures` and joblib lose all tasks, and workers of pebble outlive a killed
+parent.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from rvtssm.system.watchdog import EXIT_CODE
 
 _WORKER = "import sys; from rvtssm.system.workers import serve; serve(int(sys.argv[1]))"
 _END_TIMEOUT_S = 5.0
-_PR_SET_PDEATHSIG = 1  # of Linux
+_PR_SET_PDEATHSIG = 1  # Linux
 _CLUSTER_TIMEOUT_S = 10.0
 
 Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
@@ -40,7 +41,7 @@ class WorkerDied(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """A task that ended, with the key of its submission and either a result or an error."""
+    """A task that has ended, with the key it was submitted with and either a result or an error."""
 
     key: Any
     result: Any = None
@@ -48,12 +49,18 @@ class Done:
 
 
 class Workers(Protocol):
-    """The interface of all workers. Functions and arguments of tasks must be picklable; always call `close`."""
+    """The interface of all workers. Functions and arguments of tasks must be picklable. Always call `close`."""
 
     num_workers: int
 
     def submit(self, key: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Start a task. Submit few more than `num_workers` at a time, because results wait in memory."""
+        """Start a task. Submit few more than `num_workers` at a time, because results wait in memory.
+
+        Args:
+            key: Returned with the result.
+            function: The function to call.
+            arguments: Its positional arguments.
+        """
 
     def wait(self) -> Done:
         """Return the next task that ends, in any order. At least one task must be running."""
@@ -83,9 +90,11 @@ class SameProcess:
 
 
 class Processes:
-    """Runs tasks in at most `num_workers` processes on this machine, each started when it is first needed.
+    """Runs tasks in at most `num_workers` processes on this machine. Each is started when it is first needed.
 
-    `environments` are variables that processes get in turn, besides those of this process.
+    Args:
+        num_workers: The most processes that run at the same time.
+        environments: Additional environment variables, given to the processes in turn.
     """
 
     def __init__(self, num_workers: int, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
@@ -125,7 +134,7 @@ class Processes:
                 self._idle.pop().end(at_once=True)
             process = self._idle.pop() if self._idle else _Process(next(self._environments))
             key, function, arguments = self._waiting.popleft()
-            # if the process ends now, `wait` notices it
+            # If the process ends now, `wait` notices.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 process.connection.send((function, arguments))
             self._busy[process.connection] = process, key
@@ -138,8 +147,8 @@ class _Process:
             self._popen = subprocess.Popen(
                 [sys.executable, "-c", _WORKER, str(there.fileno())],
                 pass_fds=(there.fileno(),),
-                process_group=0,  # Ctrl-C goes to the parent only, which decides what to do
-                stdin=subprocess.PIPE,  # closes when the parent ends, which ends the process
+                process_group=0,  # Ctrl-C only reaches the parent, which decides what to do
+                stdin=subprocess.PIPE,  # closes when the parent ends, and this ends the process
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         self.connection = Connection(here.detach())
@@ -153,11 +162,11 @@ class _Process:
         code = self._popen.returncode
         if code == EXIT_CODE:
             return WorkerDied(
-                f"its worker process ended with exit code {code}; if `Timeout` stands above, reading its file does not "
-                "end, so it is damaged: copy it or prepare it again"
+                f"its worker process ended with exit code {code}; if `Timeout` is printed above, reading its file "
+                "never ends, so the file is damaged: copy it or prepare it again"
             )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return WorkerDied(f"its worker process {how}, perhaps because memory was full; run again with fewer workers")
+        return WorkerDied(f"its worker process {how}, perhaps because memory ran out; run again with fewer workers")
 
     def end(self, at_once: bool) -> None:
         self.connection.close()
@@ -170,10 +179,16 @@ class _Process:
 
 
 class DaskCluster:
-    """Runs tasks on a dask cluster that is already running. Its workers must see the same folders as this process."""
+    """Runs tasks on a running dask cluster. Its workers must see the same folders as this process.
+
+    Args:
+        address: Address of the scheduler.
+
+    Raises:
+        UserError: dask is not installed, no scheduler answers, or the cluster has no workers.
+    """
 
     def __init__(self, address: str) -> None:
-        """Connect to the scheduler; raise UserError if dask is not installed or no scheduler answers."""
         check_extra("preprocess.scheduler=ADDRESS", "cluster", "distributed")
         from distributed import Client, as_completed
 
@@ -201,7 +216,7 @@ class DaskCluster:
         key = self._keys.pop(future.key)
         if future.status != "finished":
             died = future.exception() if future.status == "error" else future.status
-            message = f"no worker of the cluster could do it ({' '.join(str(died).split())}); run again"
+            message = f"no worker of the cluster completed the task ({' '.join(str(died).split())}); run again"
             return Done(key, None, WorkerDied(message))
         result, error = future.result()
         return Done(key, result, error)
@@ -219,8 +234,10 @@ def num_usable_cores() -> int:
 def finished(workers: Workers, next_task: Callable[[], Task | None]) -> Iterator[Done]:
     """Run the tasks that `next_task` returns, and yield each task when it ends.
 
-    If `next_task` returns None, there is nothing to start now. It is called again when a task has ended, until it
-    returns None and no task is running.
+    Args:
+        workers: Where the tasks run.
+        next_task: Returns the next task, or None if there is nothing to start now. After None, it is called again when
+            a task has ended. The run is over when it returns None and no task is running.
     """
     num_running = 0
     while True:
@@ -235,7 +252,11 @@ def finished(workers: Workers, next_task: Callable[[], Task | None]) -> Iterator
 
 
 def serve(descriptor: int) -> None:
-    """Run the tasks from a socket one after another until it closes. This is the main function of a worker process."""
+    """Run the tasks from a socket one after another until it closes. This is the main function of a worker process.
+
+    Args:
+        descriptor: Descriptor of the socket.
+    """
     end_with_parent()
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     connection = Connection(descriptor)
@@ -243,20 +264,20 @@ def serve(descriptor: int) -> None:
         while True:
             function, arguments = connection.recv()
             result, error = _attempt(function, arguments)
-            if error is not None:  # the parent gets it without its traceback
+            if error is not None:  # the traceback is lost when the error is sent to the parent
                 error.add_note("".join(traceback.format_exception(error)))
             connection.send((result, error))
 
 
 def end_with_parent() -> None:
-    """Let this process be killed when its parent ends, even while a library holds the interpreter lock.
+    """Have the system kill this process when its parent ends, even while a library holds the interpreter lock.
 
-    Linux does so, when the thread that started this process ends. On other systems nothing does.
+    This works on Linux only, and takes effect when the thread that started this process ends.
     """
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 

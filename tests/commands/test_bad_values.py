@@ -116,7 +116,7 @@ def test_what_is_free_is_there():
         (("model.backbone=timm", "model.timm_name=resnet81"), "no model of timm; near it are resnet"),
         (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.neck=pafpn needs maps of the strides"),
         (("training.recompute_strides=[2]",), "training.recompute_strides=[2]; name strides of the backbone once each"),
-        (("plugins=[gone.py]",), "plugins=[gone.py]: there is no such file"),
+        (("plugins=[gone.py]",), "plugins=[gone.py]: the file does not exist"),
         (("model.head_dim=7",), "head_dim=7 does not divide the 64 channels"),
         (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.bandlimit=0.5 is not defined for temporal.name=lstm"),
         (("temporal=s7", "optim.h2_weight=0.1"), "optim.h2_weight=0.1: temporal.name=s7 has no H2 norm"),

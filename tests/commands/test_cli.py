@@ -473,7 +473,7 @@ FAULTS = {
     "outside": (lambda path: change_events(path, move_outside), "1 of 5000 events outside its 48x64"),
     "other_sensor": (lambda path: write_recording(path.parent, "other_sensor", height=96), "choose the dataset"),
     "unlabelled": (lambda path: path.with_name("unlabelled_bbox.npy").unlink(), "has no labels .*labels=none"),
-    "labels_only": (lambda path: path.unlink(), "has no events beside it"),
+    "labels_only": (lambda path: path.unlink(), "has no event file beside it"),
 }
 SOUND = ("a", "backwards", "z")
 

@@ -325,7 +325,7 @@ def test_weights_of_other_settings_are_not_taken(fake, tmp_path, change):
 def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_path):
     done, run, _ = fake
     (tmp_path / "study.md").write_text("notes")
-    with pytest.raises(ValueError, match=r"holds study\.md, which this rvtssm did not write"):
+    with pytest.raises(ValueError, match=r"holds study\.md, which was not written by rvtssm"):
         run(tmp_path)
     assert not done
 

@@ -170,7 +170,7 @@ def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_p
     (tmp_path / "out" / "evaluation.json").write_text("mine")
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
-    assert "holds evaluation.json, which this rvtssm did not write there" in capsys.readouterr().err
+    assert "holds evaluation.json, which was not written by rvtssm" in capsys.readouterr().err
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 

@@ -93,8 +93,8 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("json.py", "json is the name of another module"),
-        ("time.py", "time is the name of another module"),  # which has no file
+        ("json.py", "another module is named json"),
+        ("time.py", "another module is named time"),  # which has no file
         ("my.part.py", "name a Python file, such as my_part.py"),
         ("part.txt", "name a Python file, such as my_part.py"),
     ],

@@ -350,7 +350,7 @@ def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
     out.mkdir()
     for number, name in enumerate(reversed(names)):
         (out / name).write_bytes(b"mine")
-        with pytest.raises(ValueError, match=f"out holds {name}, which this rvtssm did not write there"):
+        with pytest.raises(ValueError, match=f"out holds {name}, which was not written by rvtssm"):
             predict_recording(checkpoint, recording, out, PredictConfig(formats=["jsonl"]), progress=False)
         assert len(list(out.iterdir())) == number + 1
     assert {path.read_bytes() for path in out.iterdir()} == {b"mine"}

@@ -404,7 +404,7 @@ def _fails_late(section):
 def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "a")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10_000))
-    with pytest.raises(ValueError, match=r"has 10\.0 kB free, 1 recordings need .*20\.0 kB .*check_disk=false"):
+    with pytest.raises(ValueError, match=r"has 10\.0 kB free, but 1 recordings need .*20\.0 kB .*check_disk=false"):
         prepare(tmp_path)
     with pytest.raises(ValueError, match=r"about 80\.0 kB"):
         prepare(tmp_path, stride_ms=12.5, window_ms=50)

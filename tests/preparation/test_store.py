@@ -241,7 +241,7 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
         ("text.h5", "cannot be opened"),
         ("missing.h5", "cannot be opened"),
         ("foreign.h5", "not written by"),
-        ("newer.h5", "format version 9, this program reads 2; prepare it again with overwrite=true"),
+        ("newer.h5", "format version 9, but this program reads 2; prepare it again with overwrite=true"),
     ):
         with pytest.raises(ValueError, match=message):
             read_meta(tmp_path / name)

@@ -99,7 +99,7 @@ RAW_DAMAGES = {
     "cut events": ("train/a_td.dat", cut, "train/a: .*a_td.dat is truncated: 3 bytes"),
     "no events": ("train/a_td.dat", lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "240x304"),
-    "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy has no events beside it"),
+    "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy has no event file beside it"),
     "missing labels": ("train/a_bbox.npy", Path.unlink, "a_td.dat has no labels"),
     "empty labels": ("train/a_bbox.npy", lambda path: write_boxes(path, read_boxes(path)[:0]), "holds no boxes"),
     "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
@@ -180,7 +180,7 @@ PREPARED_DAMAGES = {
     "frames": (change("frames", lambda data: data[:-40]), "a.h5"),
     "offsets": (change("offsets", shifted), "a.h5"),
     "windows": (change("bounds_us", lambda bounds: bounds[::-1]), "do not follow each other"),
-    "steps": (change("dt_us", shifted), "not the distances of its windows"),
+    "steps": (change("dt_us", shifted), "differ from the distances between its windows"),
     "label times": (change("labels/t_us", shifted), "window does not end at their time"),
     "label windows": (change("labels/window_index", lambda index: index + 500), "window does not end at their time"),
     "classes": (change("labels/class_id", lambda class_id: class_id + 5), "classes that tiny does not have"),
@@ -239,7 +239,7 @@ def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
         file.attrs["meta"] = file.attrs["meta"].replace(b'"num_events": 4000', b'"num_events": 4001')
     without_digest(tree / "prepared" / "test" / "c.h5")
     (fault,) = faults_of(tree)
-    assert "c_td.dat has 4000 events, 4001 when it was prepared" in fault
+    assert "c_td.dat has 4000 events, not 4001 as before" in fault
 
 
 def test_a_changed_event_in_the_middle_of_a_recording_is_found(tree, monkeypatch):
@@ -265,7 +265,7 @@ def test_files_made_with_different_settings_are_told_without_the_recordings(tree
     config = replace(CONFIG, splits=("test",), overwrite=True)
     preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WindowSettings(25_000), config, progress=False)
     (fault,) = faults_of(tree, raw=False)
-    assert "c.h5 was made with stride_us=25000, others 50000" in fault
+    assert "c.h5 was made with stride_us=25000, others with 50000" in fault
 
 
 def test_settings_are_held_against_those_of_the_run(tree):

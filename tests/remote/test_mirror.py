@@ -130,7 +130,7 @@ def test_a_file_that_changes_while_it_is_read_is_one_line(store):
         store.files["s3://bucket/a"] = CONTENT[::-1]
         mirror.local_path("s3://bucket/a")
         file.seek(20 * BLOCK)
-        with pytest.raises(ValueError, match=r"^s3://bucket/a was replaced while it was read; run again$"):
+        with pytest.raises(ValueError, match=r"^s3://bucket/a was replaced during reading; run again$"):
             file.read(1)
 
 
@@ -270,7 +270,7 @@ def test_a_copy_that_is_cut_while_it_is_open_is_told(store):
         file.read(len(CONTENT))
         cut(path)
         file.seek(2000)
-        with pytest.raises(ValueError, match=r"^the copy of s3://bucket/a was cut short while it was read; run again$"):
+        with pytest.raises(ValueError, match=r"^the copy of s3://bucket/a was truncated during reading; run again$"):
             file.read(10)
 
 
@@ -287,8 +287,8 @@ def test_an_object_may_become_a_folder_and_a_folder_an_object(store):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a/b", r"^s3://bucket/a is an object, and s3://bucket/a/b lies in a folder of that name; give one of them"),
-        ("n" * 256, r"^s3://bucket/n+\.\.\. has a name of 256 bytes, and files on this machine have at most 255;"),
+        ("a/b", r"^s3://bucket/a is an object, but s3://bucket/a/b lies in a folder of that name; rename one of them"),
+        ("n" * 256, r"^s3://bucket/n+\.\.\. has a name of 256 bytes, but files on this machine allow at most 255;"),
     ],
 )
 def test_names_that_no_file_can_have_are_one_line(store, name, message):
@@ -308,7 +308,7 @@ def test_a_full_disk_is_one_line_that_names_the_object(store, monkeypatch, call)
 
     path = copies.mirror_folder("files") / "s3" / "bucket" / "a"
     monkeypatch.setattr(copies.os, call, fail)
-    expected = r"^s3://bucket/a cannot be kept in /[^\n]*/remote \(No space left on device\); make room there, or name"
+    expected = r"^s3://bucket/a cannot be kept in /[^\n]*/remote \(No space left on device\); make room there, or set"
     with pytest.raises(ValueError, match=expected), mirror.whole(path):
         pass
 

@@ -19,7 +19,7 @@ from rvtssm.system.free_memory import check_memory, return_freed_memory
 
 def test_only_what_is_free_is_given():
     check_memory(1 << 20, "little")
-    with pytest.raises(ValueError, match=r"^1 exabyte: that takes 1e\+09 GB of memory, .* GB are free$"):
+    with pytest.raises(ValueError, match=r"^1 exabyte: that takes 1e\+09 GB of memory, but only .* GB are free$"):
         check_memory(10**18, "1 exabyte")
 
 

@@ -62,7 +62,7 @@ def test_a_file_that_is_not_from_the_set_is_refused_before_the_work(tmp_path, fo
         publish(tmp_path, {"b": b"22"})
     (tmp_path / foreign).write_bytes(b"mine")
     before = visible(tmp_path)
-    refused = pytest.raises(ValueError, match=f"{tmp_path} holds {foreign}, which this rvtssm did not write")
+    refused = pytest.raises(ValueError, match=f"{tmp_path} holds {foreign}, which was not written by rvtssm")
     with refused, result_set(tmp_path, "set", PATTERNS):
         raise AssertionError("the work began")
     assert visible(tmp_path) == before
