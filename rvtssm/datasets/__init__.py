@@ -1,4 +1,6 @@
-"""Recordings and prepared sequences of each dataset -> batches; this table is where a new dataset is added."""
+"""Turn recordings and prepared sequences of each dataset into batches. A new dataset is added to the table in this
+file.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -16,20 +18,20 @@ DATASETS: dict[str, DatasetSpec] = {
     "custom": custom.SPEC,
 }
 SOURCES = ("raw", "prepared")
-_LARGEST_SENSOR = 1 << 16  # pixels; coordinates beyond belong to no sensor
+_LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 
 
 @dataclass
 class DatasetConfig:
-    """Which dataset, and where its files are: `<dir>/{train,val,test}/...`."""
+    """Which dataset to use, and where its files are: `<dir>/{train,val,test}/...`."""
 
     name: str = ""  # one of DATASETS
     raw_dir: str | None = None  # recordings and boxes as published: a folder, or s3://BUCKET/FOLDER
-    prepared_dir: str | None = None  # histograms, by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
-    height: int | None = None  # of the sensor in pixels, where it is not that of the dataset
-    width: int | None = None  # of the sensor in pixels, where it is not that of the dataset
-    repair: bool = False  # read recordings of which more than 1 % of the events are earlier than one before them
-    source: str | None = None  # what to train from: raw or prepared; null: prepared where there are files, or raw
+    prepared_dir: str | None = None  # files made by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
+    height: int | None = None  # height of the sensor in pixels, if it differs from the dataset's
+    width: int | None = None  # width of the sensor in pixels, if it differs from the dataset's
+    repair: bool = False  # read recordings even if more than 1 % of the events are out of order
+    source: str | None = None  # raw or prepared training data; null: prepared if there are files, otherwise raw
 
     def __post_init__(self) -> None:
         if self.name:
@@ -39,11 +41,15 @@ class DatasetConfig:
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
-    """Return the spec of the named dataset at the named sensor size. Raise ValueError for names that do not exist."""
+    """Return the spec of the dataset, at the sensor size that the configuration gives.
+
+    Raises:
+        UserError: The name is missing, the description of a custom dataset is missing or wrong, or the size is invalid.
+    """
     if not config.name:
         raise UserError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
-    if not spec.class_names:  # a file beside its recordings describes it
+    if not spec.class_names:  # a file beside the recordings describes the dataset
         folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
         if not folders:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
@@ -52,7 +58,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "
-            f"times smaller; a frame needs a pixel and a sensor no side above {_LARGEST_SENSOR}, choose the size that "
-            "fits"
+            f"times smaller; a frame needs at least one pixel, and a sensor has at most {_LARGEST_SENSOR} pixels per "
+            "side, choose the size that fits"
         )
     return spec

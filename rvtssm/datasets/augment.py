@@ -1,8 +1,8 @@
-"""Random flip, zoom in and zoom out of a chunk: histograms and boxes move together, the same way at every step.
+"""Random flip, zoom in and zoom out of a chunk. Histograms and boxes move together, in the same way at every step.
 
-The recipe is that of RVT (Gehrig and Scaramuzza, CVPR 2023): the flip comes first; a zoom in shows a window that holds
-one box of the latest labelled frame; a zoom out shrinks the frame into a window of an empty one. Boxes are clipped to
-the visible pixels, of which the last is width - 1, and dropped if nothing is left.
+The recipe is RVT's (Gehrig and Scaramuzza, CVPR 2023). The flip comes first. A zoom in shows a window that contains one
+box of the latest labelled frame. A zoom out shrinks the frame into a window of an empty frame. Boxes are clipped to the
+visible pixels, the last of which is width - 1, and dropped if no area is left.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A flip, then a stretch of the window `source` of a frame onto the window `target` of an empty frame."""
+    """A flip, followed by stretching the window `source` of a frame onto the window `target` of an empty frame."""
 
     frame: Window
     is_flipped: bool
@@ -41,7 +41,7 @@ class Placement:
         return not self.is_flipped and self.source == self.target == self.frame
 
     def sources(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the row (H,) and the column (W,) that each row and column is taken from, -1 if it stays empty."""
+        """Return which row (H,) and column (W,) of the frame each row and column shows; -1 if it stays empty."""
         rows = _sources(self.frame.height, self.source.top, self.source.height, self.target.top, self.target.height)
         columns = _sources(self.frame.width, self.source.left, self.source.width, self.target.left, self.target.width)
         if self.is_flipped:
@@ -49,18 +49,25 @@ class Placement:
         return rows, columns
 
     def histograms(self, hist: Frames) -> Frames:
-        """Move pixels to the nearest place; hist (n, C, H, W) -> the same shape and dtype."""
+        """Move pixels to the nearest place.
+
+        Args:
+            hist: (n, C, H, W), frames of n steps.
+
+        Returns:
+            The moved frames, of the same shape and dtype.
+        """
         if self.is_identity:
             return hist
         rows, columns = self.sources()
         moved = np.empty_like(hist)
-        # numba does not know float16; pixels are only moved, so int16 does the same
+        # numba does not support float16. Pixels are only moved, so int16 works just as well.
         whole = hist.view(np.int16) if hist.dtype == np.float16 else hist
         _gather(whole, rows, columns, moved.view(whole.dtype))
         return moved
 
     def labels(self, labels: Labels) -> Labels:
-        """Move boxes; drop those of which nothing is left."""
+        """Move boxes, and drop those with no area left."""
         if self.is_identity:
             return labels
         start, size = labels.boxes_ltwh[:, :2], labels.boxes_ltwh[:, 2:]
@@ -81,7 +88,15 @@ class Placement:
 
 
 def draw_placement(config: FlipZoomConfig, height: int, width: int, labels: Labels, seed: int) -> Placement:
-    """Return the placement of a seed. Only a zoom in uses the labels (of one chunk, frame px), and needs one."""
+    """Return the placement that belongs to a seed. Only a zoom in uses the labels; without labels there is no zoom in.
+
+    Args:
+        config: Probabilities and ranges.
+        height: Height of the frame, pixels.
+        width: Width of the frame, pixels.
+        labels: Labels of one chunk, frame pixels.
+        seed: The seed of the request.
+    """
     rng = np.random.default_rng(seed)
     frame = Window(0, 0, width, height)
     is_flipped = bool(rng.random() < config.flip_prob)
@@ -106,7 +121,9 @@ def _shrunk(frame: Window, factor: float) -> Window:
 
 
 def _window_on_box(labels: Labels, window: Window, frame: Window, rng: np.random.Generator) -> Window:
-    """Return a random place for `window` that holds a random box of the latest frame, or lies within a larger box."""
+    """Return `window` at a random place where it contains a random box of the latest frame, or lies inside a larger
+    box.
+    """
     latest = labels[labels.window_index == labels.window_index.max()]
     left, top, width, height = latest.boxes_ltwh[rng.integers(len(latest))].tolist()
     return replace(
@@ -117,13 +134,13 @@ def _window_on_box(labels: Labels, window: Window, frame: Window, rng: np.random
 
 
 def _start_around(first: float, last: float, length: int, size: int, rng: np.random.Generator) -> int:
-    """Return a start s with s <= first and last <= s + length - 1; the limits are swapped for a longer box."""
+    """Return a start s with s <= first and last <= s + length - 1. For a longer box, the limits are swapped."""
     limits = np.clip([int(np.ceil(last)) + 1 - length, int(first)], 0, size - length)
     return int(rng.integers(limits.min(), limits.max(), endpoint=True))
 
 
 def _sources(size: int, source: int, source_size: int, target: int, target_size: int) -> npt.NDArray[np.int64]:
-    """Return for each of `size` places the place that it is taken from, -1 outside the target."""
+    """Return, for each of `size` places, the place it is copied from; -1 outside the target."""
     places = np.full(size, -1, np.int64)
     twice_centre = 2 * np.arange(target_size) + 1  # the centre of a pixel decides (nearest-exact)
     places[target : target + target_size] = source + twice_centre * source_size // (2 * target_size)

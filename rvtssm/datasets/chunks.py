@@ -1,4 +1,4 @@
-"""Chunks and batches: reads the steps that a request names, augments them, thins labels, and puts chunks together."""
+"""Chunks and batches: read the steps that a request names, augment them, thin out labels, and batch chunks."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,21 +20,29 @@ from rvtssm.system.user_error import UserError
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """n consecutive steps of a recording; wanted steps and the windows of labels count from the first of them."""
+    """n consecutive steps of a recording. The steps and windows below are counted from the first of these."""
 
     request: ChunkRequest
-    frames: DenseFrames | ChunkEvents  # of n windows
+    frames: DenseFrames | ChunkEvents  # n frames
     dt_us: npt.NDArray[np.int64]  # (n,)
-    labels: Labels  # frame px
-    steps: npt.NDArray[np.int64]  # (m,) whose outputs are wanted, ascending
-    t_us: npt.NDArray[np.int64]  # (m,) when: the times of their labels, or the ends of their windows
+    labels: Labels  # in frame pixels
+    steps: npt.NDArray[np.int64]  # (m,) steps whose outputs are wanted, ascending
+    t_us: npt.NDArray[np.int64]  # (m,) times of these outputs: of their labels, or the ends of their windows
 
 
 class ChunkDataset(Dataset[Chunk]):
-    """The sequences of a split, read by request, with at most `max_open` files open per loader worker.
+    """The sequences of a split, read by request.
 
-    Without `augment` chunks are as stored. With `num_kinds` > 1 all recordings are given with the first kind of
-    windows, then all with the second, ...
+    Args:
+        sequences: The sequences. With several kinds of windows: all recordings with the first kind, then all with the
+            second, and so on.
+        augment: Augmentation of training chunks; None leaves chunks as they are.
+        frames_per_chunk: The most labelled frames of a chunk that keep their labels; None keeps all.
+        max_open: The most files that a loader worker keeps open.
+        num_kinds: Number of kinds of windows.
+
+    Raises:
+        UserError: There are no sequences, or their frames differ in shape or representation.
     """
 
     def __init__(
@@ -49,7 +57,7 @@ class ChunkDataset(Dataset[Chunk]):
             raise UserError("a dataset needs at least one sequence")
         kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
         if len(kinds) > 1:
-            raise UserError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; prepare them alike")
+            raise UserError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; use the same settings")
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
@@ -62,6 +70,7 @@ class ChunkDataset(Dataset[Chunk]):
         return self.num_recordings
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
+        """Return the chunk that a request names."""
         if request.is_empty:
             first = self._sequence(0, 0)
             nothing = np.zeros(0, np.int64)
@@ -99,18 +108,19 @@ class ChunkDataset(Dataset[Chunk]):
 
 
 def spread_to_the_last(count: int, limit: int) -> npt.NDArray[np.int64]:
-    """Return at most `limit` of the indices 0 ... count - 1, evenly spread, including the last one."""
+    """Return at most `limit` of the indices 0 ... count - 1, evenly spread and including the last one."""
     num_kept = min(count, limit)
     return count - 1 - np.arange(num_kept)[::-1] * count // max(num_kept, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Collate:
-    """Puts chunks together as batches of `num_steps`, or if that is None of the longest chunk.
+    """Combines chunks into a batch. Steps come first, shorter chunks are padded at their end, boxes are [class, cx, cy,
+    w, h].
 
-    Steps come first, shorter chunks are padded at their end, boxes are [class, cx, cy, w, h].
-
-    `pad_dt_us` is the step of padding: the usual one, so that a constant step stays constant.
+    Args:
+        num_steps: Number of steps of the batch; None for the length of the longest chunk.
+        pad_dt_us: Step of the padding: the usual one, so that a constant step stays constant.
     """
 
     num_steps: int | None

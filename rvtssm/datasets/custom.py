@@ -1,12 +1,12 @@
-"""custom: recordings of any kind, described by a file `dataset.yaml` in their folder; no code is needed.
+"""custom: recordings of any kind, described by a file `dataset.yaml` in their folder, without any code.
 
-    classes: [person]      # their names; ids on disk are 0, 1, ... or those in class_ids
+    classes: [person]      # class names; ids on disk are 0, 1, ... or those in class_ids
     height: 260            # of the sensor, pixels
     width: 346
-    labels: .xml           # how label files end; rvtssm/events/label_files.py explains the formats
+    labels: .xml           # suffix of label files; rvtssm/events/label_files.py explains the formats
 
-Recordings of any format that can be read lie in `train/`, `val/` and `test/`, labels beside them under the same name.
-Every other key is a field of DatasetSpec.
+Recordings of any supported format lie in `train/`, `val/` and `test/`, with labels of the same name beside them. Every
+other key is a field of DatasetSpec.
 """
 
 import json
@@ -24,7 +24,7 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"
-_MOST_NAME_BYTES = 50_000  # of all classes as JSON, beside other things in an attribute of HDF5, which has 64 KiB
+_MOST_NAME_BYTES = 50_000  # all class names as JSON; they share an HDF5 attribute of 64 KiB with other metadata
 SPEC = DatasetSpec(  # values for keys that the file leaves out
     name="custom",
     height=0,
@@ -39,20 +39,27 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
     ignored_classes=(),
     event_suffixes=EVENT_SUFFIXES,
 )
-_NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # as the file says, as the spec says
+_NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
 _NEEDED = ("classes", "height", "width")
 _OWN = ("name", "disk_names", "class_names", "boxes_suffix")  # fields that are not keys
 _KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_OWN))
 
 
 def read_spec(*folders: Path | str) -> DatasetSpec:
-    """Return the spec that the first `dataset.yaml` in these folders describes. Raise ValueError for what is wrong."""
+    """Return the spec that the first `dataset.yaml` in these folders describes.
+
+    Args:
+        folders: Folders or URLs to search, in order.
+
+    Raises:
+        UserError: There is no such file, or its content is wrong.
+    """
     paths = [_description(folder) for folder in folders]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         names = " and ".join(map(str, paths))
-        raise UserError(f"{names} does not exist; it describes a custom dataset, with {', '.join(_NEEDED)}")
-    with whole(path), file_errors(path, " is not YAML", "write one `key: value` a line"):
+        raise UserError(f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}")
+    with whole(path), file_errors(path, " is not YAML", "write one `key: value` per line"):
         try:
             content = yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
@@ -62,7 +69,7 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     if unknown := [str(key) for key in content if key not in _KEYS]:
         raise UserError(f"{path} has the unknown key {unknown[0]}; choose from {', '.join(sorted(_KEYS))}")
     if missing := [key for key in _NEEDED if key not in content]:
-        raise UserError(f"{path} does not say {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
+        raise UserError(f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
     if Path(spec.boxes_suffix).suffix not in LABEL_READERS and spec.boxes_suffix not in LABEL_READERS:
@@ -111,7 +118,7 @@ def _description(folder: Path | str) -> Path:
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:
-    """Return a value of the file as the spec holds it. Raise ValueError if it is of another kind."""
+    """Return a value of the file in the form that the spec uses. Raise UserError if it has the wrong type or range."""
     kind = type(getattr(SPEC, _NAMES.get(key, key)))
     if key in ("classes", "event_suffixes"):
         wanted = "a list of different names, such as [car, person]"
@@ -120,8 +127,8 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if are_names and are_suffixes and len(set(value)) == len(value):
             if (num_bytes := len(json.dumps(value))) > _MOST_NAME_BYTES:
                 raise UserError(
-                    f"{path} has {len(value)} {key}, whose names take {num_bytes} bytes; prepared files have room for "
-                    f"{_MOST_NAME_BYTES}; give fewer or shorter names"
+                    f"{path} has {len(value)} {key}, whose names take {num_bytes} bytes, but prepared files have room "
+                    f"for {_MOST_NAME_BYTES}; give fewer or shorter names"
                 )
             return tuple(value)
     elif key == "ignored_classes":
@@ -147,15 +154,17 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return value
     else:
         is_folder = key in ("events_dir", "boxes_dir")
-        wanted = "a folder in that of this file" if is_folder else "a name without /"
+        wanted = "a folder inside the folder of this file" if is_folder else "a name without /"
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
     raise UserError(f"{path} has {key}: {value!r}; write {wanted}")
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a path leads nowhere outside the folder it is in. Links in that folder are followed all the same:
-    they are not part of the description, and often lead to another disk."""
+    """Return whether a path stays inside the folder that contains it.
+
+    Links inside the folder are still followed: they are not part of the description, and often lead to another disk.
+    """
     return not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
 
 
@@ -164,7 +173,7 @@ def _is_name(name: object) -> bool:
 
 
 def _is_pattern(pattern: object) -> bool:
-    """Return whether it names recordings in a folder of the dataset: `folder/name`, wildcards in the name only."""
+    """Return whether a pattern names recordings in a folder of the dataset: `folder/name`, wildcards only in `name`."""
     if not isinstance(pattern, str):
         return False
     folder, _, name = pattern.partition("/")

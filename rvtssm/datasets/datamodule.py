@@ -1,4 +1,4 @@
-"""The batches of a dataset, for Lightning and without it: training, validation, test, and evaluation at any rate."""
+"""The batches of a dataset for training, validation, test, and evaluation at any rate, with or without Lightning."""
 
 import functools
 import math
@@ -26,22 +26,22 @@ from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import end_with_parent
 
-# Ctrl-C, the end of a preemptible machine, the end of a job's time
+# Ctrl-C, a preemptible machine about to stop, a job about to reach its time limit
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Loader = TypeVar("Loader", bound="SequenceLoader")
 
 
 class SequenceLoader(DataLoader[PackedBatch]):
-    """A loader that counts the events which its workers send, in this process and on the device of the model.
+    """A data loader that counts the events sent by its workers, in this process and on the model's device.
 
-    A thread does so one batch ahead, while the batch before is in use.
+    A thread does this one batch ahead, while the previous batch is in use.
     """
 
     count_on = torch.device("cpu")
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
-        # workers start with these signals blocked, and install their own handlers first
+        # Workers start with these signals blocked and install their own handlers first.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             batches = super().__iter__()
@@ -54,8 +54,8 @@ class SequenceLoader(DataLoader[PackedBatch]):
                 yield batch
 
     def _enter_thread(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for the main thread, which may be waiting
-        if self.count_on.type == "cuda":  # a thread begins with the first GPU
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the main thread handles these signals
+        if self.count_on.type == "cuda":  # a new thread uses the first GPU by default
             torch.cuda.set_device(self.count_on)
 
     def _counted(self, batches: Iterator[PackedBatch]) -> SequenceBatch | None:
@@ -64,16 +64,16 @@ class SequenceLoader(DataLoader[PackedBatch]):
 
 
 def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
-    """Return the next batch, None after the last. An error of a worker that says what to do loses its traceback."""
+    """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
     try:
         return next(batches, None)
-    except UserError as error:  # its message is the traceback of the worker, whose last line names the class
+    except UserError as error:  # its message is the worker's traceback, whose last line names the class
         kind = type(error)
         raise UserError(str(error).rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip()) from error
 
 
 class ResumableLoader(SequenceLoader):
-    """A loader whose state is the number of batches handed out, not of those its workers have prepared."""
+    """A loader whose state counts the batches handed out, not the batches that its workers have prepared."""
 
     batch_sampler: MixedBatchSampler
 
@@ -90,9 +90,24 @@ class ResumableLoader(SequenceLoader):
 
 
 class SequenceDataModule(L.LightningDataModule):
-    """Training batches are mixed (see sampling); evaluation streams every recording from its start.
+    """The batches of a dataset. Training batches are mixed (see sampling); evaluation streams every recording from its
+    start.
 
-    A trainer must be told `use_distributed_sampler=False`: the plans divide the work among processes themselves.
+    The trainer must be created with `use_distributed_sampler=False`, because the samplers divide the work among
+    processes themselves.
+
+    Args:
+        dataset: Which dataset, and where its files are.
+        sampling: Composition of training batches.
+        augment: Augmentation of training chunks; None leaves them as they are.
+        data: Loading of batches.
+        seed: Seed of the plans.
+        windows: Windows for raw recordings, by default 50 ms.
+        has_pseudo_labels: Whether to train on labels that a detector made. They are never scored.
+
+    Raises:
+        UserError: `augment` asks for other windows of prepared recordings, or draws windows for chunks that the
+            sampling mode does not have.
     """
 
     def __init__(
@@ -105,12 +120,6 @@ class SequenceDataModule(L.LightningDataModule):
         windows: WindowSettings | None = None,
         has_pseudo_labels: bool = True,
     ) -> None:
-        """`augment=None` leaves training chunks as they are; `windows` are those of raw recordings, by default 50 ms.
-
-        `has_pseudo_labels` says whether labels that a detector made are trained on; they are never scored.
-
-        Raise ValueError if `augment` asks for other windows of prepared recordings.
-        """
         super().__init__()
         self.config = dataset
         self.spec = build_spec(dataset)
@@ -134,20 +143,25 @@ class SequenceDataModule(L.LightningDataModule):
             and augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode)
         ):
             raise UserError(
-                f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches have no such "
+                f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches contain no such "
                 "chunks; set augment.draws=all"
             )
 
     @functools.cached_property
     def source(self) -> str:
-        """Where the frames of training and validation come from: prepared files if there are some, or raw events."""
+        """Where training and validation frames come from: prepared files if there are any, otherwise raw events."""
         if self.config.source is not None:
             return self.config.source
         is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
         return "prepared" if is_prepared or self.config.raw_dir is None else "raw"
 
     def sequences(self, split: str, source: str | None = None) -> list[FrameSequence]:
-        """Return the sequences of a split, in the order that `SequenceBatch.recording` counts."""
+        """Return the sequences of a split, in the order in which `SequenceBatch.recording` numbers them.
+
+        Args:
+            split: train, val or test.
+            source: raw or prepared; None for the source of training.
+        """
         source = source or self.source
         if (split, source) not in self._sequences:
             is_trained = split == "train" and self.has_pseudo_labels
@@ -162,15 +176,15 @@ class SequenceDataModule(L.LightningDataModule):
 
     @property
     def settings(self) -> WindowSettings:
-        """How the training histograms were counted."""
+        """How the frames of the training sequences are counted."""
         return self.sequences("train")[0].settings
 
     @property
     def window_lengths_us(self) -> tuple[int, ...]:
-        """The lengths of windows that random chunks and streams are counted with, ascending.
+        """The window lengths of training chunks, ascending.
 
-        A length that only one of them draws is left out, since such weights lose accuracy where windows shrink
-        (benchmarks/recipe/README.md).
+        In mixed batches, a length that only random chunks or only streams draw is left out, because such weights lose
+        accuracy when windows shrink (benchmarks/recipe/README.md).
         """
         if not self.draws_windows:
             return (self.settings.nominal_length_us,)
@@ -184,15 +198,20 @@ class SequenceDataModule(L.LightningDataModule):
         return self.augment is not None and (self.augment.window_ms is not None or self.augment.hz is not None)
 
     def _windows_to_draw(self) -> tuple[list[WindowSettings], list[WindowSettings]]:
-        """Return the windows that random chunks draw from, and those that streams draw from."""
+        """Return the windows that random chunks draw from, and the windows that streams draw from."""
         if self.augment is None or not self.draws_windows:
             return [self.windows], [self.windows]
         drawn, draws = drawn_windows(self.windows, self.augment), self.augment.draws
         return drawn if draws != "stream" else [self.windows], drawn if draws != "random" else [self.windows]
 
     def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int], list[int]]:
-        """Return the training sequences, all with the first kind of windows, then all with the second, ..., and the
-        kinds that random chunks and streams draw from; without such an augmentation those of `sequences`, [0], [0]."""
+        """Return the training sequences for every kind of windows that training draws.
+
+        Returns:
+            All sequences with the first kind of windows, then all with the second, and so on; the kinds that random
+            chunks
+            draw from; the kinds that streams draw from. Without drawn windows: the training sequences, [0] and [0].
+        """
         if not self.draws_windows:
             return self.sequences("train"), [0], [0]
         random, stream = self._windows_to_draw()
@@ -237,9 +256,16 @@ class SequenceDataModule(L.LightningDataModule):
     ) -> list[FrameSequence]:
         """Return the sequences of a split at any rate.
 
-        source="raw" counts the events of the recordings into windows of `settings`, on either grid; source="prepared"
-        reads stored frames, and raises ValueError if they have other settings. By default it is that of training. With
-        `label_hz` the labels are interpolated to this rate.
+        Args:
+            split: train, val or test.
+            settings: How events become frames.
+            source: raw: count the events of the recordings with `settings`, on either grid. prepared: read stored
+                frames. None: the source of training.
+            grid: labels or free.
+            label_hz: Interpolate the labels to this rate; None keeps the annotated ones.
+
+        Raises:
+            UserError: Prepared frames have other settings, or cannot be used on this grid or with interpolated labels.
         """
         check_choice("source", source, (*SOURCES, None))
         if (source or self.source) == "raw":
@@ -247,8 +273,8 @@ class SequenceDataModule(L.LightningDataModule):
         if grid == "free" or label_hz is not None:
             key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
             raise UserError(
-                f"evaluation.{key} with prepared recordings, whose windows end at the labels and which have no tracks; "
-                "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+                f"evaluation.{key} is not possible with prepared recordings, whose windows end at the labels and which "
+                "have no tracks; use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
             )
         sequences = self.sequences(split, source)
         for sequence in sequences:
@@ -256,9 +282,10 @@ class SequenceDataModule(L.LightningDataModule):
         return _annotated(sequences)
 
     def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:
-        """Return a loader of every recording in order, from its start, with all its labelled frames.
+        """Return a loader that reads every recording from its start, in order, with all its labelled frames.
 
-        `SequenceBatch.recording` counts `sequences`.
+        Args:
+            sequences: The sequences; `SequenceBatch.recording` is an index into them.
         """
         rank, world_size = self._place()
         sampler = EvalBatchSampler(
@@ -283,24 +310,22 @@ class SequenceDataModule(L.LightningDataModule):
     def _loader(
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
-        """Return a loader that counts on the device of the trainer, or without a trainer on a GPU if there is one."""
+        """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
         frames = dataset.sequences[0]
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
         batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
-        what = (
-            f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}; use fewer of them, or num_bins"
-        )
+        what = f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}, use fewer or fewer num_bins"
         check_memory(math.prod(batch) * num_bytes, what)
         dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
-            dataset,  # type: ignore[arg-type]  # it gives chunks, of which batches are made
+            dataset,  # type: ignore[arg-type]  # its chunks become batches
             batch_sampler=sampler,
             collate_fn=Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
             num_workers=self.data.num_workers,
             prefetch_factor=self.data.prefetch_factor if self.data.num_workers else None,
             pin_memory=self.data.pin_memory and torch.cuda.is_available(),
             worker_init_fn=leave_signals_to_the_parent,
-            generator=torch.Generator(),  # its own, because a loader draws seeds, which would change the training
+            generator=torch.Generator(),  # its own, since a loader draws seeds, which would change the training
         )
         if self.trainer is not None:
             loader.count_on = self.trainer.strategy.root_device
@@ -310,11 +335,11 @@ class SequenceDataModule(L.LightningDataModule):
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
-    """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end well."""
+    """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end cleanly."""
     end_with_parent()
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    # only the parent ends a worker by SIGTERM: others send it to groups of processes
+    # Only the parent sends SIGTERM to a single worker; schedulers send it to process groups.
     os.setpgid(0, 0)
     while signal.SIGTERM in signal.sigpending():
         signal.sigwait({signal.SIGTERM})
@@ -322,7 +347,7 @@ def leave_signals_to_the_parent(worker: int) -> None:
 
 
 def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
-    """Return the windows that training draws from: every rate of the augmentation with every length of it."""
+    """Return the windows that training draws from: every rate of the augmentation with every window length."""
     return [
         _with_length(windows.at_rate(hz, "slide") if augment.hz else windows, window_ms)
         for hz in augment.hz or [windows.hz]
@@ -331,13 +356,13 @@ def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[Windo
 
 
 def _with_length(windows: WindowSettings, window_ms: float | None) -> WindowSettings:
-    """Return windows of a length; those that have it already stay as they are."""
+    """Return windows of this length. If they have it already, return them unchanged."""
     length_us = windows.nominal_length_us if window_ms is None else round(window_ms * 1000)
     return windows if length_us == windows.nominal_length_us else replace(windows, length_us=length_us)
 
 
 def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
-    """Return the sequences without the labels that a detector made, and without those that have no other labels."""
+    """Return the sequences without labels that a detector made. Drop sequences that have only such labels."""
     kept = [each for each in sequences if not len(each.labels) or (each.labels.pseudo_score == 0).any()]
     return [replace(each, labels=each.labels[each.labels.pseudo_score == 0]) for each in kept]
 

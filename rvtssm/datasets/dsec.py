@@ -1,12 +1,12 @@
-"""DSEC-Det, driving in Swiss cities seen by the left event camera of DSEC at 640 x 480: eight classes at 20 Hz.
+"""DSEC-Det: driving in Swiss cities, seen by the left event camera of DSEC at 640 x 480. Eight classes at 20 Hz.
 
 Sources: Gehrig et al., DSEC, RA-L 2021 (the recordings); Gehrig and Scaramuzza, Nature 2024, and its dsec-det (labels,
-splits); the smallest boxes that are scored are those of its DAGR.
+splits). The smallest boxes that are scored are those of its detector, DAGR.
 
-The tree is the published one: `{train,test}/<sequence>/events/left/events.h5` and
-`{train,test}/<sequence>/object_detections/left/tracks.npy`, the sequences for validation lying in `train`. Coordinates
-are those of the sensor, distorted by its lens: the labels were made in that view, and rectifying the events would leave
-holes and pixels counted twice. A sequence without tracks can be predicted.
+The folder has the published layout: `{train,test}/<sequence>/events/left/events.h5` and
+`{train,test}/<sequence>/object_detections/left/tracks.npy`; the validation sequences lie in `train`. Coordinates are
+sensor pixels, distorted by the lens: the labels were made in this view, and rectifying the events would leave holes and
+count some pixels twice. A sequence without tracks can be predicted but not scored.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ SPEC = DatasetSpec(
     height=480,
     width=640,
     class_names=("pedestrian", "rider", "car", "bus", "truck", "bicycle", "motorcycle", "train"),
-    label_interval_us=50_000,  # labels come with the images
+    label_interval_us=50_000,  # the images are labelled
     min_side_px=20,
     min_diagonal_px=30,
     prepare_min_side_px=5,
     prepare_min_diagonal_px=0,
-    skip_us=0,  # time does not start at 0 here
+    skip_us=0,  # times are absolute and do not start at 0
     disk_names=("dsec_det", "dsec-det"),
     event_suffixes=("/events/left/events.h5",),
     boxes_suffix="/object_detections/left/tracks.npy",
@@ -44,9 +44,9 @@ SPEC = DatasetSpec(
     },
 )
 
-# A label counts as the first of these classes that a model has. Two-wheelers of 1Mpx include their riders, so that
-# model cannot find a rider alone; nor was it trained on lorries, buses and trains. Such labels are ignored: it is no
-# error to miss them or to find them.
+# A label counts as the first of these classes that a model has. Two-wheelers in 1Mpx include their riders, so a model
+# trained there cannot find a rider alone. Nor was it trained on lorries, buses and trains. Such labels are ignored: a
+# model is not penalised for missing or finding these objects.
 _STANDS_FOR = {
     "pedestrian": ("pedestrian", "person"),
     "rider": ("two-wheeler", "pedestrian", "person"),
@@ -61,10 +61,16 @@ _IGNORED = ("rider", "bus", "truck", "train")
 
 
 def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, npt.NDArray[np.bool_]]:
-    """Return the tracks of a sequence, cleaned, as labels for a model of these classes: sensor px, ordered by time.
+    """Return the cleaned tracks of a sequence as labels for a model with these classes.
 
-    Also return which of them (N,) the model has to find; the others are ignored. Labels that stand for no class are
-    left out. `window_index` is -1, since there are no windows yet.
+    Args:
+        path: A file `tracks.npy`.
+        class_names: The classes of the model.
+
+    Returns:
+        The labels in sensor pixels, ordered by time, without those that no class of the model stands for;
+        `window_index` is
+        -1, since there are no windows yet. Also (N,), which of them the model has to find; the others are ignored.
     """
     with whole(path):
         boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
@@ -83,7 +89,7 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
 
 
 def mapping_in_words(class_names: Sequence[str]) -> str:
-    """Return how labels count for a model of these classes, as one sentence for a report."""
+    """Return how labels count for a model with these classes, as one sentence for a report."""
     if tuple(class_names) == SPEC.class_names:
         return "classes as labelled"
     parts: dict[str, list[str]] = {"scored": [], "ignored": [], "left out": []}
@@ -96,7 +102,7 @@ def mapping_in_words(class_names: Sequence[str]) -> str:
 
 
 def _places(class_names: Sequence[str]) -> list[int | None]:
-    """Return for each class of SPEC the index of the class that it stands for, None if there is none."""
+    """Return, for each class of SPEC, the index of the class that it counts as, or None."""
     if tuple(class_names) == SPEC.class_names:
         return list(range(len(class_names)))
     known = {name: place for place, name in enumerate(class_names)}

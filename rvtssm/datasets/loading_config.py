@@ -12,15 +12,15 @@ class SamplingConfig:
     """The composition of training batches. Numbers are per process."""
 
     mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
-    batch_size: int = 8  # chunks
+    batch_size: int = 8  # chunks per batch
     chunk_length: int = 21  # steps per chunk
-    stream_share: float = 0.5  # of a mixed batch, which holds at least one of each kind
-    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss, null = all
-    batches_per_epoch: int | None = None  # mode=random only; null = every labelled step once
+    stream_share: float = 0.5  # share of streams in a mixed batch, which holds at least one chunk of each kind
+    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss; null: all
+    batches_per_epoch: int | None = None  # only for mode=random; null: every labelled step once
 
     @property
     def num_streams(self) -> int:
-        """Chunks of a batch that continue the chunk before them."""
+        """Number of chunks in a batch that continue an earlier chunk."""
         if self.mode != "mixed":
             return self.batch_size if self.mode == "stream" else 0
         return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
@@ -36,8 +36,8 @@ class SamplingConfig:
             )
         if self.mode == "mixed" and self.stream_share in (0, 1):
             raise UserError(
-                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches hold random "
-                f"chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
+                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches contain "
+                f"random chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
             )
         if self.batches_per_epoch is not None and self.mode != "random":
             raise UserError(
@@ -48,19 +48,23 @@ class SamplingConfig:
 
 @dataclass
 class FlipZoomConfig:
-    """Probabilities and ranges; the defaults are those of random chunks."""
+    """Probabilities and ranges of flips and zooms. The defaults are for random chunks."""
 
-    flip_prob: float = 0.5  # of a chunk that is mirrored, left to right
-    zoom_prob: float = 0.8  # of a chunk that is zoomed in or out
-    zoom_in_weight: float = 8.0  # how often a zoom is a zoom in rather than out
-    zoom_out_weight: float = 2.0  # how often a zoom is a zoom out rather than in
+    flip_prob: float = 0.5  # probability that a chunk is mirrored left to right
+    zoom_prob: float = 0.8  # probability that a chunk is zoomed in or out
+    zoom_in_weight: float = 8.0  # relative frequency of zooming in
+    zoom_out_weight: float = 2.0  # relative frequency of zooming out
     zoom_in_min: float = 1.0  # smallest factor by which objects grow
     zoom_in_max: float = 1.5  # largest factor by which objects grow
     zoom_out_min: float = 1.0  # smallest divisor by which objects shrink
     zoom_out_max: float = 1.2  # largest divisor by which objects shrink
 
     def check(self, section: str) -> None:
-        """Raise ValueError for values out of range."""
+        """Raise UserError for values out of range.
+
+        Args:
+            section: Section of the configuration, for messages.
+        """
         check_share(section, self, "flip_prob", "zoom_prob")
         check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
         if self.zoom_in_weight + self.zoom_out_weight == 0:
@@ -72,21 +76,21 @@ class FlipZoomConfig:
 
 @dataclass
 class AugmentConfig:
-    """Augmentation of training chunks; streams do not zoom in, since their window would depend on the labels.
+    """Augmentation of training chunks. Streams do not zoom in, because the zoom would depend on the labels of one
+    chunk.
 
-    Every random chunk, or every recording in the streams of an epoch, or both (`draws`) draw the windows that their
-    events are counted with: the length from `window_ms`, the rate from `hz`. A value that is named twice is drawn twice
-    as often. This needs raw recordings. Chunks have the same number of steps at every rate, so they are shorter in time
-    at high rates.
+    With `window_ms` or `hz`, the windows are drawn: `draws` says whether for each random chunk, for each recording in
+    the streams of an epoch, or for both. A value that is listed twice is drawn twice as often. This needs raw
+    recordings. Chunks have the same number of steps at every rate, so they cover less time at high rates.
     """
 
     random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
     stream: FlipZoomConfig = field(
         default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
     )
-    window_ms: list[float] | None = None  # lengths of windows, such as [5,10,20,35,50]; null: that of `windows`
-    hz: list[float] | None = None  # rates, such as [20,40,100]; null: that of `windows`
-    draws: str = "random"  # chunks that draw from these two: random, stream or all; the others have `windows`
+    window_ms: list[float] | None = None  # window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`
+    hz: list[float] | None = None  # rates to draw, such as [20,40,100]; null: as in `windows`
+    draws: str = "random"  # which chunks draw their windows: random, stream or all; the others use `windows`
 
     def __post_init__(self) -> None:
         self.random.check("augment.random")
@@ -98,21 +102,21 @@ class AugmentConfig:
         check_choice("augment.draws", self.draws, ("random", "stream", "all"))
         if self.stream.zoom_in_weight:
             raise UserError(
-                f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in is placed by the labels of one "
+                f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in depends on the labels of one "
                 "chunk and cannot stay the same over a stream: use 0"
             )
 
 
 @dataclass
 class DataConfig:
-    """Loading; numbers are per process."""
+    """Loading of batches. Numbers are per process."""
 
-    num_workers: int = 2  # 0: this process loads
-    prefetch_factor: int = 2  # batches each worker keeps ready
-    pin_memory: bool = True  # batches lie where a GPU reads them while it computes; without one it means nothing
-    eval_batch_size: int = 8  # recordings side by side
-    eval_chunk_length: int = 21  # steps
-    max_open_recordings: int = 32  # files each worker keeps open
+    num_workers: int = 2  # loader processes; 0: load in the main process
+    prefetch_factor: int = 2  # batches that each worker keeps ready
+    pin_memory: bool = True  # put batches into pinned memory, which a GPU can read while it computes
+    eval_batch_size: int = 8  # recordings evaluated in parallel
+    eval_chunk_length: int = 21  # steps per evaluation batch
+    max_open_recordings: int = 32  # files that each worker keeps open
 
     def __post_init__(self) -> None:
         check_at_least("data", self, 0, "num_workers")

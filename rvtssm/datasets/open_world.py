@@ -1,6 +1,6 @@
-"""open_world: recordings of simulated streets, open places and rooms, made by `rvtssm generate`.
+"""open_world: simulated recordings of streets, open places and rooms, made with `rvtssm generate`.
 
-They are meant for weights that work on real recordings. People on two-wheelers belong to their vehicle.
+They serve to train weights that work on real recordings. People on two-wheelers belong to their vehicle.
 """
 
 from rvtssm.records import DatasetSpec

@@ -1,7 +1,7 @@
-"""The frames of chunks and batches: read from a store, or raw events that are counted where the frames are needed.
+"""The frames of chunks and batches: read from a store, or sent as raw events that are counted where frames are needed.
 
-A dense frame costs more to move from a loader worker than to count. So workers send the cells of events (4 bytes each,
-8 if a representation needs times) and their division into bins.
+Moving a dense frame from a loader worker costs more than counting it. Workers therefore send the cells of events (4
+bytes each, 8 if a representation needs times) and their division into bins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ class DenseFrames:
         return len(self.frames)
 
     def stack(self, chunks: Sequence[Any], num_steps: int) -> Tensor:
-        """Return frames (L, B, C, h, w): chunk b becomes the first steps of stream b, the other frames are zero."""
+        """Combine the frames of chunks. Chunk b becomes the first steps of stream b, and all other frames are zero.
+
+        Args:
+            chunks: The frames of B chunks.
+            num_steps: L, at least the length of the longest chunk.
+
+        Returns:
+            (L, B, C, h, w).
+        """
         frames = np.empty((num_steps, len(chunks), *self.frames.shape[1:]), self.frames.dtype)
         for stream, chunk in enumerate(chunks):
             frames[: len(chunk), stream] = chunk.frames
@@ -40,29 +48,35 @@ class DenseFrames:
 
 @dataclass(frozen=True, slots=True)
 class PackedFrames:
-    """The events of W windows, which are some of the L * B frames of a batch; the other frames are zero."""
+    """The events of W windows, which are some of the L * B frames of a batch. The other frames are zero."""
 
     settings: WindowSettings
     shape: tuple[int, int, int, int, int]  # (L, B, C, H, W) of the frames
     cells: Tensor  # (N,) int32, 2 * pixel + polarity
-    times: Tensor  # (N,) int32 from the start of each chunk, or (0,)
-    ranges: Tensor  # (W, R, 2) int64 into cells
-    bounds_us: Tensor  # (W, 2) int64 from the start of each chunk
-    places: Tensor  # (W,) int64, step * B + stream
+    times: Tensor  # (N,) int32, us from the start of each chunk; (0,) if they are not needed
+    ranges: Tensor  # (W, R, 2) int64, the cells [start, stop) of each bin
+    bounds_us: Tensor  # (W, 2) int64, from the start of each chunk
+    places: Tensor  # (W,) int64, the frame of each window: step * B + stream
 
     def pin_memory(self) -> PackedFrames:
-        """Pin what a device reads."""
+        """Pin the tensor that a device reads."""
         return replace(self, cells=self.cells.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """Return the frames (L, B, C, H, W) on the device. Only histograms are counted there, others on the CPU.
+        """Return the frames on a device. Only histograms are counted on a GPU; other representations are counted on the
+        CPU.
 
-        With `pin_memory` they are counted into memory that a GPU can read.
+        Args:
+            device: Where the frames are needed.
+            pin_memory: Count on the CPU into pinned memory.
+
+        Returns:
+            (L, B, C, H, W).
         """
         device = torch.device(device)
         if device.type != "cpu" and self.settings.representation == "histogram":
             return self.scattered(device)
-        # from numpy, which asks for large pages: with small ones, touching new memory costs more than counting
+        # numpy asks for large pages. With small ones, touching new memory costs more than counting.
         frames = torch.from_numpy(np.empty(self.shape, self.settings.dtype))
         if pin_memory:
             frames = torch.empty_like(frames, pin_memory=True)
@@ -78,7 +92,7 @@ class PackedFrames:
         return frames.to(device, non_blocking=True)
 
     def scattered(self, device: torch.device) -> Tensor:
-        """Return histograms that are counted on the device, step by step, to hold the wide counts of one step only."""
+        """Return histograms counted on the device, one step after another, so that only one step needs wide counts."""
         num_steps, num_streams, num_channels, height, width = self.shape
         num_pixels, num_bins = height * width, self.settings.num_bins
         frames = torch.empty(self.shape, dtype=torch.uint8, device=device)
@@ -89,7 +103,7 @@ class PackedFrames:
             starts, stops = self.ranges[chosen].flatten(0, 1).unbind(1)  # every bin of every stream
             lengths = stops - starts
             first_channel = (self.places[chosen] % num_streams)[:, None] * num_channels + torch.arange(num_bins)
-            # event i of bin r is number i - shift[r] among the events of all bins of this step
+            # Event i of bin r is number i - shift[r] among the events of all bins of this step.
             shift = starts - (lengths.cumsum(0) - lengths)
             table = on_device(torch.stack([shift, first_channel.flatten()]), device)
             row = torch.repeat_interleave(on_device(lengths, device), output_size=int(lengths.sum()))
@@ -106,7 +120,7 @@ class PackedFrames:
 
 @dataclass(frozen=True, slots=True)
 class ChunkEvents:
-    """The events of n consecutive windows of one recording, which `PackedFrames` counts."""
+    """The events of n consecutive windows of one recording, which `PackedFrames` counts later."""
 
     binned: Binned
     settings: WindowSettings
@@ -116,7 +130,12 @@ class ChunkEvents:
         return len(self.binned)
 
     def stack(self, chunks: Sequence[Any], num_steps: int) -> PackedFrames:
-        """Return a batch of L steps: chunk b becomes the first steps of stream b, the other frames are zero."""
+        """Combine the events of chunks. Chunk b becomes the first steps of stream b, and all other frames are zero.
+
+        Args:
+            chunks: The events of B chunks.
+            num_steps: L, at least the length of the longest chunk.
+        """
         parts = [chunk.binned for chunk in chunks]
         starts_us = [int(part.bounds_us[0, 0]) if len(part) else 0 for part in parts]
         first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
@@ -135,7 +154,7 @@ class ChunkEvents:
 class PackedBatch:
     """A batch whose frames may still be events."""
 
-    fields: dict[str, Any]  # of a SequenceBatch, all but `hist`
+    fields: dict[str, Any]  # all fields of a SequenceBatch except `hist`
     frames: Tensor | PackedFrames
 
     def pin_memory(self) -> PackedBatch:
@@ -143,6 +162,11 @@ class PackedBatch:
         return PackedBatch(pinned, self.frames.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:
-        """Return the batch with its frames. Events are counted on `device`; everything else stays where it is."""
+        """Return the batch with its frames. All other tensors stay where they are.
+
+        Args:
+            device: Where events are counted.
+            pin_memory: Count on the CPU into pinned memory.
+        """
         frames = self.frames if isinstance(self.frames, Tensor) else self.frames.counted(device, pin_memory)
         return SequenceBatch(hist=frames, **self.fields)

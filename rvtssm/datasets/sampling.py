@@ -1,7 +1,7 @@
-"""Batches as plans: which steps of which recording go where, decided before anything is read.
+"""Batches as plans: which steps of which recording go into which batch, decided before anything is read.
 
-A plan depends only on the seed, the epoch and the place in it. So batches are the same for any number of loader
-workers, and a sampler resumes from two integers.
+A plan depends only on the seed, the epoch and the position in the epoch. Batches are therefore the same for any number
+of loader workers, and a sampler resumes from two integers.
 """
 
 import heapq
@@ -16,21 +16,21 @@ from torch.utils.data import Sampler
 from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.system.user_error import UserError
 
-# the purposes of random numbers, kept apart so that one does not follow from another
+# Purposes of random numbers, each with its own seeds, so that they are independent of each other.
 _STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _WINDOWS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """Steps [start, stop) of one recording; an empty request fills the place of a stream that has ended."""
+    """Steps [start, stop) of one recording. An empty request takes the place of a stream that has ended."""
 
-    recording: int  # index in the split, -1 when empty
+    recording: int  # index in the split, -1 for an empty request
     start: int
     stop: int
     is_first: bool  # the state before this chunk is zero
     slot: int  # stream slot of this process, -1 for a random chunk
     augment_seed: int  # equal for all chunks of a recording in a stream
-    kind: int = 0  # which of the kinds of windows that the recordings are counted with
+    kind: int = 0  # index of the kind of windows that the recording is counted with
 
     @property
     def is_empty(self) -> bool:
@@ -38,12 +38,12 @@ class ChunkRequest:
 
 
 def chunks_of(num_steps: int, length: int) -> list[tuple[int, int]]:
-    """Return [start, stop) of consecutive chunks that cover `num_steps`; the last one may be short."""
+    """Return [start, stop) of consecutive chunks that cover `num_steps`. The last one may be shorter."""
     return [(start, min(start + length, num_steps)) for start in range(0, num_steps, length)]
 
 
 def random_chunk(label_step: int, num_steps: int, length: int) -> tuple[int, int]:
-    """Return the `length` steps that end with `label_step`, or the first ones if fewer come before it."""
+    """Return the `length` steps that end with `label_step`; if fewer come before it, the first `length` steps."""
     start = max(label_step + 1 - length, 0)
     return start, min(start + length, num_steps)
 
@@ -63,16 +63,30 @@ def _empty(slot: int) -> ChunkRequest:
 class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     """Plans training batches: random chunks first, then one chunk of every stream slot.
 
-    Streams: each epoch shuffles all recordings and cuts the sequence of all their chunks into equal parts, one per slot
-    of all processes. A recording that is cut starts with a zero state in the next slot. An epoch reads every chunk
-    once, in a multiple of `accumulate` batches; slots that end early get empty requests. Random chunks end at a
-    labelled step; labelled steps are drawn without replacement across epochs and processes.
+    Streams: each epoch shuffles all recordings, joins all their chunks in this order and divides them into equal parts,
+    one per slot of all processes. A recording that is split by this starts from the zero state in the next slot. An
+    epoch reads every chunk once, in a multiple of `accumulate` batches. Slots that end early get empty requests. Random
+    chunks end at a labelled step. Labelled steps are drawn without replacement across epochs and processes.
 
-    Recordings may be given with several kinds of windows, all with the first, then all with the second, ..., with the
-    same labels. The augment seed chooses the kind of a random chunk from `random_kinds`, and that of a recording in the
-    streams of an epoch from `stream_kinds`; a kind that stands there twice is drawn twice as often.
+    Recordings may be given with several kinds of windows: all with the first kind, then all with the second, and so on,
+    with the same labels. The augment seed of a random chunk chooses its kind from `random_kinds`, and that of a
+    recording in the streams of an epoch chooses from `stream_kinds`.
 
     Iterating does not advance the sampler: the consumer calls `advance` for each batch.
+
+    Args:
+        num_steps: Number of steps of each sequence.
+        label_steps: The labelled steps of each sequence, ascending.
+        config: Composition of batches.
+        seed: Seed of all random choices.
+        rank: Rank of this process.
+        world_size: Number of processes.
+        random_kinds: Kinds that random chunks draw from. A kind that is listed twice is drawn twice as often.
+        stream_kinds: The same for streams.
+        accumulate: Batches per optimiser step. An epoch has a multiple of this number of batches.
+
+    Raises:
+        UserError: No recording has a label for random chunks, or a step for streams.
     """
 
     def __init__(
@@ -88,14 +102,14 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         accumulate: int = 1,
     ) -> None:
         self.config = config
-        self.accumulate = accumulate  # batches per optimiser step, which no epoch may cut
+        self.accumulate = accumulate
         self.random_kinds, self.stream_kinds = random_kinds, stream_kinds
         self.num_recordings = len(num_steps) // len({*random_kinds, *stream_kinds})
         self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.num_streams = config.num_streams
         self.num_random = config.batch_size - self.num_streams
-        # (N, 2) recording, number in it of every labelled step
+        # (N, 2): recording of each labelled step, and its number among the labelled steps of this recording
         self._labelled = np.concatenate(
             [np.zeros((0, 2), np.int64)]
             + [
@@ -111,14 +125,14 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             )
         if self.num_streams and not any(self.num_steps):
             raise UserError(f"none of the {self.num_recordings} training recordings has a step to stream")
-        self._first = [0]  # batch of each epoch, as far as they have been asked for
+        self._first = [0]  # number of batches before each epoch, computed on demand
 
     def __len__(self) -> int:
-        """Return the number of batches of this epoch, the same for every process."""
+        """Return the number of batches in this epoch, which is the same for every process."""
         return self._length(self.epoch)
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
-        """Return the batches from the current place to the end of the epoch."""
+        """Return the batches from the current position to the end of the epoch."""
         epoch, first = self.epoch, self.batch
         slots, before = self._slots(epoch), self._first_batch(epoch)
         return (
@@ -127,7 +141,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         )
 
     def advance(self) -> None:
-        """Note that one batch has been consumed."""
+        """Record that one batch has been consumed."""
         self.batch += 1
         if self.batch == self._length(self.epoch):
             self.epoch, self.batch = self.epoch + 1, 0
@@ -136,11 +150,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return {"epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a stored place. Raise ValueError if it does not exist in these data."""
+        """Continue at a stored position. Raise UserError if the epoch has no such batch with the present data."""
         length = self._length(state["epoch"])
         if not 0 <= state["batch"] < length:
             raise UserError(
-                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
+                f"the stored position is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
                 "resume with the data, batch size and number of processes of the interrupted run"
             )
         self.epoch, self.batch = state["epoch"], state["batch"]
@@ -174,7 +188,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         return [_drawn(self.stream_kinds, seed) for seed in self._stream_seeds(epoch)]
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
-        """Return the requests of each slot of this process, all of one length."""
+        """Return the requests of each slot of this process, equally many for all slots."""
         if not self.num_streams:
             return []
         order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
@@ -224,10 +238,17 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
 
 class EvalBatchSampler(Sampler[list[ChunkRequest]]):
-    """Plans evaluation batches: every recording whole, from its start, in one slot of one process.
+    """Plans evaluation batches: each recording is read completely, from its start, in one slot of one process.
 
-    The longest recordings go first, each to the slot that is free earliest. Slots that have ended leave the batch. A
-    process that ends early gets batches of one empty request, so that all have equally many.
+    The longest recordings come first, each in the slot that is free earliest. Slots that have ended leave the batch. A
+    process that ends early gets batches with one empty request, so that all processes have equally many batches.
+
+    Args:
+        num_steps: Number of steps of each sequence.
+        chunk_length: Steps per chunk.
+        batch_size: Number of slots of a process.
+        rank: Rank of this process.
+        world_size: Number of processes.
     """
 
     def __init__(
@@ -242,14 +263,14 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
             contents[slot] += [(recording, start, stop) for start, stop in chunks]
             heapq.heappush(queue, (used + len(chunks), slot))
         self._length = max(len(requests) for requests in contents)
-        # slots alternate between processes, so that each has its share of the longest recordings
+        # Slots alternate between processes, so that each process gets its share of the longest recordings.
         self._slots = [
             [ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests]
             for slot, requests in enumerate(contents[rank::world_size])
         ]
 
     def __len__(self) -> int:
-        """Return the number of batches, the same for every process."""
+        """Return the number of batches, which is the same for every process."""
         return self._length
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:

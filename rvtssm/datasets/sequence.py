@@ -1,4 +1,4 @@
-"""One recording as T steps of the model, its frames read from the store or counted from raw events on demand."""
+"""One recording as T steps of the model. Frames are read from a prepared file or counted from raw events on demand."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import load_ends, local_path
 from rvtssm.system.user_error import UserError
 
-_SPAN_US = 400_000  # of the events that are decoded at once
-# What RVT's preparation aims at, whatever the length of its windows; the true distances are in its timestamps.
+_SPAN_US = 400_000  # length of the block of events that is decoded at once
+# The stride that RVT's preparation aims at for any window length. The true distances are in its timestamps.
 _RVT_STRIDE_US = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSequence:
-    """T steps of one recording: windows and labels are in memory, frames come from a source that can be pickled."""
+    """T steps of one recording. Windows and labels are in memory, and frames come from a source that can be pickled."""
 
     name: str
     windows: Windows
-    labels: Labels  # frame px
+    labels: Labels  # in frame pixels
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
     source: StoredFrames | CountedFrames
-    asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: those with labels
+    asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:
@@ -48,7 +48,7 @@ class FrameSequence:
         return self.label_steps if self.asked is None else self.asked
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
-        """Return the frames (stop - start, C, h, w) of the steps [start, stop), uint8 if they are histograms."""
+        """Return the frames (stop - start, C, h, w) of the steps [start, stop); uint8 for histograms."""
         frames = self.source.frames(start, stop)
         if isinstance(frames, DenseFrames):
             return frames.frames
@@ -58,10 +58,16 @@ class FrameSequence:
         self.source.close()
 
     def taking(self, steps: npt.NDArray[np.int64]) -> FrameSequence:
-        """Return the sequence as a detector sees it that takes only some steps, the first among them.
+        """Return the sequence as seen by a detector that skips steps.
 
-        Windows that are as long as their step begin at the end of the window that was taken before. Labels stay as
-        they are. Raise ValueError for prepared frames if a step is left out.
+        If windows are as long as the stride, each begins at the end of the last window that was taken. Labels stay as
+        they are.
+
+        Args:
+            steps: The steps that are taken, ascending, including the first one.
+
+        Raises:
+            UserError: A step is left out and the frames are prepared, so that they cannot be counted again.
         """
         if len(steps) == len(self.windows):
             return self
@@ -72,10 +78,10 @@ class FrameSequence:
         return replace(self, windows=windows, source=self.source.counted_anew(windows))
 
     def check_settings(self, wanted: WindowSettings) -> None:
-        """Raise ValueError if the frames were counted with other settings."""
+        """Raise UserError if the frames were counted with other settings than `wanted`."""
         for field in fields(WindowSettings):
             found, asked = getattr(self.settings, field.name), getattr(wanted, field.name)
-            # a stride of 1e6 / 30 us is stored as whole microseconds
+            # A stride of 1e6 / 30 us is stored in whole microseconds.
             if found != asked and not (field.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
                 raise UserError(
                     f"{self.name} was prepared with {field.name}={found} but the run asks for {asked}; prepare it "
@@ -84,19 +90,27 @@ class FrameSequence:
 
 
 def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
-    """Open a prepared recording: a file of ours or a folder of RVT. Raise ValueError if it is of another dataset."""
+    """Open a prepared recording.
+
+    Args:
+        path: A file of this package or a folder of RVT.
+        spec: The dataset.
+
+    Raises:
+        UserError: The recording is damaged or belongs to another dataset.
+    """
     path = Path(path)
     stored = open_sequence(path, spec)
     meta, labels = stored.meta, stored.labels
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
-        raise UserError(f"{path} was prepared as dataset {meta.get('dataset')!r}, the run asks for {spec.name!r}")
+        raise UserError(f"{path} was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}")
     wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
     wanted["class_names"] = list(spec.class_names)
     found = {key: meta.get(key, value) for key, value in wanted.items()}
     if found != wanted:
         raise UserError(
-            f"{path} was prepared with {found}, the run asks for {wanted}; set dataset.height and dataset.width "
-            "to those of the recordings, or prepare them again"
+            f"{path} was prepared with {found}, but the run asks for {wanted}; set dataset.height and dataset.width "
+            "to the size of the recordings, or prepare them again"
         )
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
@@ -118,13 +132,13 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
-    """Return whether a split was prepared."""
+    """Return whether a split has prepared sequences."""
     folder = local_path(prepared_dir)
     return (folder / split).is_dir() and bool(find_sequences(folder, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
-    """Open all prepared recordings of a split, by name. Raise ValueError if there is none."""
+    """Open all prepared recordings of a split, sorted by name. Raise UserError if there are none."""
     paths = find_sequences(prepared_dir, split)
     if not paths:
         raise UserError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
@@ -134,7 +148,7 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
 
 @dataclass(frozen=True, slots=True)
 class StoredFrames:
-    """The frames of a prepared recording, which were counted when it was prepared."""
+    """The frames of a prepared recording."""
 
     stored: StoredSequence
 
@@ -143,12 +157,14 @@ class StoredFrames:
         return self.stored.path
 
     def counted_anew(self, windows: Windows) -> StoredFrames:
+        """Raise UserError, since prepared frames cannot be counted again."""
         raise UserError(
             f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
             "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue"
         )
 
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> DenseFrames:
+        """Return the frames of the steps [start, stop), moved by `placement`."""
         hist = self.stored.histograms(start, stop)
         return DenseFrames(placement.histograms(hist) if placement else hist)
 
@@ -160,8 +176,9 @@ class StoredFrames:
 class CountedFrames:
     """The frames of a raw recording, which are counted when they are needed.
 
-    If frames need events before their windows, those of `WindowSettings.warmup_us` are counted and earlier ones left
-    out. Then frames are counted here, because their events would be more to send than the frames.
+    If frames need events before their windows, the events of the last `WindowSettings.warmup_us` are counted and
+    earlier ones are left out. Such frames are counted in the loader worker, since their events would be more data than
+    the frames.
     """
 
     plan: SequencePlan
@@ -171,10 +188,11 @@ class CountedFrames:
         return self.plan.recording.path
 
     def counted_anew(self, windows: Windows) -> CountedFrames:
-        """Return frames of other windows of the same recording."""
+        """Return the frames of other windows of the same recording."""
         return CountedFrames(replace(self.plan, windows=windows))
 
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents | DenseFrames:
+        """Return the events or frames of the steps [start, stop), moved by `placement`."""
         plan = replace(self.plan, windows=self.plan.windows[start:stop])
         counter = plan.counter(*(placement.sources() if placement else ()))
         if len(plan.windows):
@@ -190,17 +208,25 @@ class CountedFrames:
 
 
 class RawSplit:
-    """The labelled raw recordings of a split, opened and indexed once for any number of window settings."""
+    """The labelled raw recordings of a split, opened and indexed once for any number of window settings.
+
+    Args:
+        raw_dir: Folder or URL of the dataset.
+        split: train, val or test.
+        spec: The dataset.
+
+    Raises:
+        UserError: The split is empty, or a recording has no label file.
+    """
 
     def __init__(self, raw_dir: Path | str, split: str, spec: DatasetSpec) -> None:
-        """Raise ValueError if the split is empty or if a recording has no file of boxes."""
         self.spec = spec
         self.split = split
         found = find_recordings(raw_dir, split, spec)
         if not found:
             raise UserError(
                 f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
-                "data_prep/README.md shows where recordings of each dataset lie"
+                "data_prep/README.md shows where the recordings of each dataset belong"
             )
         self._recordings = []
         for raw in found:
@@ -216,17 +242,23 @@ class RawSplit:
         label_hz: float | None = None,
         has_pseudo_labels: bool = False,
     ) -> list[FrameSequence]:
-        """Return the recordings, by name, on the label grid as `rvtssm preprocess` would make them, or on the free one.
+        """Return the recordings as sequences, sorted by name. On the label grid they equal the files of `rvtssm
+        preprocess`.
 
-        With `label_hz` the labels are interpolated to this rate on the same grid, see `interpolated_boxes`. Labels that
-        a detector made are left out unless `has_pseudo_labels`.
+        Recordings without a box after cleaning are left out.
 
-        Recordings without a box after cleaning are left out. Raise ValueError if none remains, and for recordings that
-        could not be prepared either.
+        Args:
+            settings: How events become frames.
+            grid: labels or free.
+            label_hz: Interpolate the labels to this rate, see `interpolated_boxes`; None keeps the annotated ones.
+            has_pseudo_labels: Keep labels that a detector made.
+
+        Raises:
+            UserError: No recording remains, or a recording cannot be used.
         """
         if label_hz is not None and not any(boxes["track_id"].any() for _, _, boxes in self._recordings):
             raise UserError(
-                f"the labels of the {self.split} split have no track_id, without which nothing can be interpolated; "
+                f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
                 "set evaluation.label_hz=null"
             )
         sequences = []
@@ -251,9 +283,13 @@ class RawSplit:
 
 
 def to_frame_labels(labels: Labels, spec: DatasetSpec) -> Labels:
-    """Return labels in pixels of the frame from labels in sensor pixels.
+    """Convert labels from sensor pixels to frame pixels.
 
-    Boxes are cropped to the last pixel of the frame, and dropped if they have no area left.
+    Boxes are cropped to the last pixel of the frame, and dropped if no area is left.
+
+    Args:
+        labels: The labels, in sensor pixels.
+        spec: The dataset.
     """
     if spec.downsample == 1:
         return labels

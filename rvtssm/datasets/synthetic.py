@@ -1,6 +1,6 @@
-"""synthetic: recordings of procedural traffic in the raw layout of Gen1, made by `rvtssm generate`.
+"""synthetic: recordings of procedural traffic in the raw layout of Gen1, made with `rvtssm generate`.
 
-Labels also say how long each object has stood still, which no published dataset does.
+The labels also say how long each object has stood still, which no published dataset provides.
 """
 
 from rvtssm.records import DatasetSpec

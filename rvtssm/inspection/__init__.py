@@ -1,1 +1,1 @@
-"""What recordings and datasets contain, measured in one pass: numbers to print, JSON, pictures."""
+"""Measure what recordings and datasets contain, in one pass: numbers to print, JSON and pictures."""

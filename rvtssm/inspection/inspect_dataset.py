@@ -1,4 +1,4 @@
-"""What a raw or prepared dataset contains in each split: recordings, time, events, labels by class and size."""
+"""What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -29,17 +29,18 @@ _FRAMES_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Part:
-    """The numbers of one recording of a dataset; `error` says why they are missing, if they are."""
+    """The numbers of one recording of a dataset. If they could not be measured, `error` says why."""
 
     split: str
     name: str
     num_bytes: int = 0
     duration_us: int = 0
-    num_events: int = 0  # in prepared files the sum of the counts, which excludes saturated counts
+    num_events: int = 0  # in prepared files, the sum of the counts, which misses events beyond saturation
     num_windows: int = 0
-    repaired: int = 0  # number of events whose time was changed or that were dropped
+    repaired: int = 0  # number of events that were moved in time or dropped
     num_label_times: int = 0
-    labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))  # (K, 3) class, size
+    # (K, 3) number of boxes by class and size
+    labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     error: str = ""
 
     @property
@@ -57,7 +58,7 @@ class TreeInspection:
     dataset: str
     class_names: tuple[str, ...]
     parts: tuple[Part, ...]
-    settings: Meta  # of preparation, which decided the frames; empty for raw datasets
+    settings: Meta  # settings of the preparation; empty for raw datasets
 
     @property
     def splits(self) -> list[str]:
@@ -114,10 +115,17 @@ def is_prepared(folder: Path) -> bool:
 
 
 def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = False) -> TreeInspection:
-    """Inspect a prepared file, or a folder with splits of them, by reading every frame once.
+    """Inspect a prepared file, or a folder of splits with such files, by reading every frame once.
 
-    `spec` is needed for folders that RVT prepared. Raise ValueError if there is nothing to read. A damaged file only
-    gets an `error` in its part.
+    If a recording is damaged, its part gets an `error`.
+
+    Args:
+        path: The file or folder.
+        spec: The dataset; needed for folders prepared by RVT.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to read.
     """
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
@@ -130,9 +138,17 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
 
 
 def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
-    """Inspect the recordings of a raw tree by streaming each once, and all their labels as they are on disk.
+    """Inspect a raw dataset by reading every recording once, and all labels as they are on disk.
 
-    Raise ValueError if there is nothing to read. A damaged recording only gets an `error` in its part.
+    If a recording is damaged, its part gets an `error`.
+
+    Args:
+        path: The folder of the dataset.
+        spec: The dataset.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to read.
     """
     todo = []
     for split in SPLITS:
@@ -147,7 +163,7 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
 def _inspect_parts(
     todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str, progress: bool
 ) -> tuple[Part, ...]:
-    """Inspect recordings given as split, name and function; an error becomes the `error` of the part."""
+    """Inspect recordings given as split, name and function. An exception becomes the `error` of its part."""
     parts = []
     with progress_bar(description if progress else None, len(todo)) as advance:
         for split, name, measure in todo:
@@ -162,7 +178,17 @@ def _inspect_parts(
 def count_labels(
     class_id: npt.NDArray[Any], w: npt.NDArray[Any], h: npt.NDArray[Any], num_classes: int
 ) -> npt.NDArray[np.int64]:
-    """Return the number of boxes (K, 3) by class and size; sizes are areas in sensor pixels."""
+    """Count boxes by class and size.
+
+    Args:
+        class_id: (N,), class indices.
+        w: (N,), sensor pixels.
+        h: (N,), sensor pixels.
+        num_classes: K.
+
+    Returns:
+        (K, 3); sizes are areas in sensor pixels.
+    """
     table = np.zeros((num_classes, len(SIZES)), np.int64)
     np.add.at(table, (class_id.astype(np.int64), np.searchsorted(_AREAS_PX, w * h, side="right")), 1)
     return table

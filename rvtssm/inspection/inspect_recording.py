@@ -15,14 +15,14 @@ from rvtssm.events.readers import ReadFaults, Recording
 _NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
 _HOT_EVENTS, _HOT_FACTOR = 100, 10.0
-_MEMORY_BYTES = 1 << 26  # per column that waits for the checksum of the column before; the rest is on disk
+_MEMORY_BYTES = 1 << 26  # memory for each column that waits to be hashed; the rest goes to disk
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class RecordingInspection:
-    """The numbers of one recording. Times are microseconds; the first and the last event are included."""
+    """The numbers of one recording. Times are microseconds, from the first to the last event."""
 
     name: str
     format: str
@@ -37,7 +37,7 @@ class RecordingInspection:
     bin_us: int  # length of the bins of `rate`
     rate: Counts  # (K, 2) events per bin, darker and brighter
     pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
-    sha256: str | None  # over all t, then all x, all y and all p; None if it was not requested
+    sha256: str | None  # digest of all t, then all x, all y and all p; None if not requested
 
     @property
     def num_events(self) -> int:
@@ -78,7 +78,7 @@ class RecordingInspection:
         return found[np.argsort(-found[:, 2], kind="stable")]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for json.dumps: first the keys of a manifest of recordings, then the others."""
+        """Return plain values for json.dumps: first the keys of a manifest of recordings, then all others."""
         hot = self.hot_pixels
         return {
             "num_events": self.num_events,
@@ -106,12 +106,17 @@ class RecordingInspection:
 
 
 def inspect_recording(recording: Recording, has_checksum: bool = False) -> RecordingInspection:
-    """Inspect a recording in one pass, with memory that does not depend on its length.
+    """Inspect a recording in one pass. The memory does not depend on its length.
 
-    With `has_checksum`, x, y and p go to a temporary file of five bytes per event while t is hashed. Raise ValueError
-    if the recording has no events or is damaged.
+    Args:
+        recording: The recording.
+        has_checksum: Whether to compute the digest. While t is hashed, x, y and p go to a temporary file with five
+            bytes per event.
+
+    Raises:
+        UserError: The recording has no events or is damaged.
     """
-    recording.repair = True  # its faults are among what is told
+    recording.repair = True  # faults are reported, not refused
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
@@ -152,7 +157,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
 
 
 class _Checksum:
-    """The sha256 over all t, then all x, all y, all p, of events that come in blocks."""
+    """The sha256 of all t, then all x, all y and all p, of events that come in blocks."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._hash = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Plots of what a recording or a dataset contains, as one PNG."""
+"""Plot what a recording or a dataset contains, as one PNG."""
 
 import io
 from typing import Any
@@ -9,13 +9,15 @@ from rvtssm.inspection.inspect_dataset import SIZES, TreeInspection
 from rvtssm.inspection.inspect_recording import RecordingInspection
 
 _DARKER, _BRIGHTER = "#4477aa", "#cc6677"
-# Margins are fixed, because a layout that is computed draws everything twice, which took half of the time of a picture.
+# Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
 _MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
 _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
 
 
 def recording_png(found: RecordingInspection) -> bytes:
-    """Draw the rate over time by polarity, the events per pixel (hot pixels in circles) and their histogram."""
+    """Draw the rate over time by polarity, the events per pixel with hot pixels circled, and a histogram of events per
+    pixel.
+    """
     figure, axes = _figure([["rate", "rate"], ["map", "pixels"]])
     seconds = np.arange(len(found.rate)) * found.bin_us / 1e6
     per_second = found.rate * (1e6 / found.bin_us) / 1e6
@@ -39,7 +41,7 @@ def recording_png(found: RecordingInspection) -> bytes:
 
 
 def tree_png(found: TreeInspection) -> bytes:
-    """Draw the boxes by class and size, and the duration and mean rate of every recording, by split."""
+    """Draw the number of boxes by class and size, and the duration and mean rate of every recording, by split."""
     figure, axes = _figure([["labels"], ["parts"]])
     below = np.zeros(len(found.splits) * len(found.class_names))
     ticks = [f"{name}\n{split}" for split in found.splits for name in found.class_names]
@@ -61,7 +63,7 @@ def tree_png(found: TreeInspection) -> bytes:
 
 
 def _figure(mosaic: Any) -> tuple[Any, dict[str, Any]]:
-    from matplotlib.figure import Figure  # imported here because it takes a second
+    from matplotlib.figure import Figure  # imported here because the import takes a second
 
     figure = Figure(figsize=(11, 7.5), dpi=110)
     return figure, figure.subplot_mosaic(mosaic, gridspec_kw=_MARGINS)

@@ -113,7 +113,7 @@ def test_a_batch_without_labels_has_no_frames(sequences):
 
 
 def test_sequences_that_do_not_fit_together_are_refused(sequences):
-    with pytest.raises(ValueError, match="prepare them alike"):
+    with pytest.raises(ValueError, match="cannot be batched; use the same settings"):
         ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(2, 6, 8))])
     with pytest.raises(ValueError, match="at least one sequence"):
         ChunkDataset([])

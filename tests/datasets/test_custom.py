@@ -124,10 +124,10 @@ def test_every_key_of_the_description_arrives(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "dataset.yaml does not exist; it describes a custom dataset, with classes, height, width"),
+        (None, "dataset.yaml does not exist; it must describe the custom dataset, with classes, height, width"),
         ("", "holds no keys"),
         ("classes: [a\nheight", "is not YAML"),
-        ("classes: [a]\nheight: 60", "does not say width"),
+        ("classes: [a]\nheight: 60", "does not give width"),
         ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "unknown key label; choose from boxes_dir, class_ids, cl"),
         ("classes: a\nheight: 60\nwidth: 80", "classes: 'a'; write a list"),
         ("classes: []\nheight: 60\nwidth: 80", "write a list of different names"),
@@ -144,9 +144,12 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "write patterns by split"),
         (
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
-            "has 10000 classes, whose names take 88890 bytes; prepared files have room for 50000; give fewer",
+            "has 10000 classes, whose names take 88890 bytes, but prepared files have room for 50000; give fewer",
         ),
-        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a folder in that of this file"),
+        (
+            "classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7",
+            "events_dir: 7; write a folder inside the folder of this file",
+        ),
     ],
 )
 def test_a_description_that_cannot_be_used_says_why(tmp_path, content, message):

@@ -121,7 +121,7 @@ def test_recordings_without_boxes_are_named_or_left_out(small_tree, tmp_path):
 def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
     path = Path(small_tree.prepared_dir) / "val" / "drive_0.h5"
     spec = build_spec(small_tree)
-    with pytest.raises(ValueError, match="dataset 'gen1', the run asks for 'onempx'"):
+    with pytest.raises(ValueError, match="dataset 'gen1', but the run asks for 'onempx'"):
         open_prepared(path, DATASETS["onempx"])
     with pytest.raises(ValueError, match=r"dataset\.height"):
         open_prepared(path, DATASETS["gen1"])

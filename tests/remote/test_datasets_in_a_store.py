@@ -204,7 +204,7 @@ def test_a_description_lies_in_the_store_as_well(store_url, tmp_path):
     assert custom.read_spec(url) == custom.read_spec(tmp_path / "raw")
     custom.copy_description(url, f"{store_url}/out")
     assert custom.read_spec(f"{store_url}/out") == custom.read_spec(tmp_path / "raw")
-    with pytest.raises(ValueError, match=r"dataset\.yaml does not exist; it describes a custom dataset"):
+    with pytest.raises(ValueError, match=r"dataset\.yaml does not exist; it must describe the custom dataset"):
         custom.read_spec(f"{store_url}/none")
 
 
