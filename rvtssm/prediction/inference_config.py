@@ -54,7 +54,7 @@ class PredictConfig:
         check_positive("predict", self, "hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb")
         check_positive("predict", self, "windows_per_call")
         if self.hz is not None and self.hz > 1e6:
-            raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+            raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
             raise UserError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         check_share("predict", self, "min_score")
@@ -108,6 +108,6 @@ class LiveConfig:
         check_choice("live.window", self.window, ("slide", "shrink", None))
         check_positive("live", self, "hz", "downsample", "height", "width", "duration_s")
         if self.hz is not None and self.hz > 1e6:
-            raise UserError(f"live.hz={self.hz:g} must be at most 1000000, windows of a microsecond")
+            raise UserError(f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         for name in self.formats:
             check_choice("live.formats", name, DETECTION_FILES)

@@ -1,4 +1,4 @@
-"""The events of the last moments as the pixels of a picture."""
+"""The most recent events as the pixels of a picture."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import numpy.typing as npt
 
 from rvtssm.records import Events
 
-SHOWN_US = 40_000  # of events in a picture
-_MOST_SHOWN = 1 << 21  # events that are kept for it
+SHOWN_US = 40_000  # a picture shows the events of this much time
+_MOST_SHOWN = 1 << 21  # the most events kept for a picture
 _WIDEST_PX = 700  # a wider sensor is shown at half its size
 
 
 class RecentEvents:
-    """Use this to show what a sensor of height x width pixels has seen: `add` all events, `pixels` are the newest."""
+    """Use this to show what a sensor has seen: `add` all events, then `pixels` returns the most recent ones.
+
+    Args:
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
 
     def __init__(self, height: int, width: int) -> None:
-        self.pixel = 2 if width > _WIDEST_PX else 1  # pixels of the sensor along one side of a pixel
+        self.pixel = 2 if width > _WIDEST_PX else 1  # side of a picture pixel, in sensor pixels
         self.height, self.width = height // self.pixel, width // self.pixel
         self._parts: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = (
             deque()
         )  # last time, times, cells
 
     def add(self, events: Events) -> None:
-        """Keep events, of which there is at least one and whose arrays may be overwritten later."""
+        """Keep events. There must be at least one, and their arrays may be overwritten later."""
         x = np.minimum(events.x // self.pixel, self.width - 1)
         y = np.minimum(events.y // self.pixel, self.height - 1)
         cells = (events.p.astype(np.int64) * self.height + y) * self.width + x
@@ -39,9 +44,12 @@ class RecentEvents:
         self._parts.clear()
 
     def pixels(self, now_us: int) -> npt.NDArray[np.uint8]:
-        """Return (height, width): the number of darker events before a time, at most 15, and below it of brighter ones.
+        """Return the picture of the events before `now_us`.
 
-        Both are in one byte, the darker ones in its upper half.
+        Returns:
+            (height, width) uint8: the number of darker events, at most 15, in the upper four bits, and the number of
+            brighter
+            ones in the lower four.
         """
         recent = [cells[t > now_us - SHOWN_US] for _, t, cells in self._parts]
         cells = np.concatenate([np.empty(0, np.int64), *recent])

@@ -1,4 +1,4 @@
-"""The server of the page: its files, the list of recordings, uploads, and one connection with a session per page."""
+"""The server of the page: its files, the list of recordings, uploads, and one connection and session per page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rvtssm.system.free_memory import return_freed_memory
 from rvtssm.system.user_error import UserError
 
 _STATIC = Path(__file__).parent / "static"
-_MOST_COMMANDS_BYTES = 4096  # of one message of a page
+_MOST_COMMANDS_BYTES = 4096  # the longest message that a page may send
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -43,16 +43,20 @@ def build_app(
     title: str,
     note: str = "",
 ) -> FastAPI:
-    """Return the application.
+    """Build the web application.
 
-    `weights` returns the weights in a precision. `recordings` are what a page may play, by name; nothing else of the
-    disk can be reached. `has_camera` tells a page that is opened whether a camera is there. `title` says which weights
-    they are, and `note` what to know of them.
+    Args:
+        config: Settings of the server.
+        weights: Returns the weights in a given precision.
+        recordings: The recordings that a page may play, by name. Pages cannot reach any other file.
+        has_camera: Returns whether a camera is connected; called for every page that opens.
+        title: Describes the weights.
+        note: What viewers should know about the weights.
     """
     uploads = Uploads(int(config.max_upload_mb * 1e6))
     camera, pages = threading.Lock(), dict[str, Session]()
-    sending: dict[str, asyncio.Task[Opening]] = {}  # by page: its file is arriving or being checked
-    num_arriving = 0  # connections whose session is being made
+    sending: dict[str, asyncio.Task[Opening]] = {}  # by page: uploads that are arriving or being checked
+    num_arriving = 0  # connections whose session is being created
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -73,9 +77,9 @@ def build_app(
     async def upload(page_id: str, request: Request) -> JSONResponse:
         session = pages.get(page_id)
         if session is None:
-            return JSONResponse({"message": "this page is not connected; load it again"}, 404)
+            return JSONResponse({"message": "this page is not connected; reload it"}, 404)
         if page_id in sending:
-            return JSONResponse({"message": "this page sends a file already; wait for it"}, 409)
+            return JSONResponse({"message": "this page is already sending a file; wait until it has arrived"}, 409)
         try:
             size = [_side(request.query_params.get(name)) for name in ("height", "width")]
             name = unquote(request.headers.get("x-file-name", ""))
@@ -84,7 +88,7 @@ def build_app(
         except (ValueError, OSError, ClientDisconnect) as error:
             return JSONResponse({"message": getattr(error, "strerror", None) or str(error)}, 400)
         except asyncio.CancelledError:
-            if page_id in pages:  # the server ends
+            if page_id in pages:  # the server is stopping
                 raise
             return JSONResponse({"message": "this page was closed"}, 404)
         finally:
@@ -97,14 +101,14 @@ def build_app(
         nonlocal num_arriving
         await socket.accept()
         if len(pages) + num_arriving >= config.max_pages:
-            message = f"{config.max_pages} pages are open already; close one, or start the server with serve.max_pages"
+            message = f"{config.max_pages} pages are already open; close one, or restart with a larger serve.max_pages"
             await socket.send_text(json.dumps({"kind": "error", "message": message}))
             await socket.close(1013)
             return
         loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:
-            with contextlib.suppress(RuntimeError):  # the server has ended
+            with contextlib.suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(is_ready.set)
 
         page_id, num_arriving = secrets.token_urlsafe(16), num_arriving + 1
@@ -152,7 +156,7 @@ def build_app(
 
 
 async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) -> None:
-    """Send what the session has, one thing after another; while that takes, no new picture is made."""
+    """Send everything the session has, one item after another. Meanwhile no new picture is made."""
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         while True:
             await is_ready.wait()
@@ -162,14 +166,14 @@ async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) ->
 
 
 def _end(session: Session, uploads: Uploads, page_id: str) -> None:
-    """Close a session, which may be computing, and delete its file; a thread does it, because nothing may cancel it."""
+    """Close a session and delete its file. This runs in a thread, because the session may be computing."""
     session.close()
     uploads.delete(page_id)
     return_freed_memory()
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return a command of a page; raise UserError if it is none, which ends the connection."""
+    """Return a command of a page. Raise UserError, which ends the connection, if it is not a command."""
     if len(text) > _MOST_COMMANDS_BYTES:
         raise UserError("too long")
     command = json.loads(text)
@@ -182,12 +186,12 @@ def _side(value: str | None) -> int | None:
     if not value:
         return None
     if not value.isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise UserError(f"{value} is no side of a sensor; give its pixels")
+        raise UserError(f"{value} is not a sensor size; give a number of pixels")
     return int(value)
 
 
 class _Guard:
-    """Refuses requests that other sites make in a browser, other names of this machine, and those without the token."""
+    """Refuses requests from other sites, requests under another host name, and requests without the token."""
 
     def __init__(self, app: Any, config: ServeConfig) -> None:
         self.app = app
@@ -203,11 +207,11 @@ class _Guard:
             await PlainTextResponse(reason, 403)(scope, receive, send)
 
     def _reason(self, scope: Any) -> str:
-        """Return why a request is refused; empty if it is not."""
+        """Return why a request is refused; empty if it is allowed."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if self.config.is_local and urlsplit(f"//{host}").hostname not in LOOPBACK:
-            return f"this server is for this machine only, not for {host}"
+            return f"this server only serves this machine, not {host}"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return f"pages of {origin} may not use this server"

@@ -1,4 +1,4 @@
-"""One open page: a source of events, a detector with a state of its own, and pictures of both, in a thread."""
+"""One open page: a source of events, a detector with its own state, and pictures of both, in a thread."""
 
 from __future__ import annotations
 
@@ -29,30 +29,33 @@ from rvtssm.streaming.schedule import FixedRate
 from rvtssm.system.file_errors import FILE_ERRORS
 from rvtssm.system.user_error import UserError
 
-_PICTURE_S = 0.04  # between pictures
-_LOWEST_SCORE = 0.05  # of boxes that are sent; the page shows those from its threshold on
+_PICTURE_S = 0.04  # shortest time between pictures
+_LOWEST_SCORE = 0.05  # lowest score of boxes that are sent; the page hides boxes below its own threshold
 _IDLE_S = 0.2
-_END_S = 1.0  # for which the end of a recording is shown, before it begins again
-_MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # that wait; a page may send too fast or not read
-SPEEDS = (0.05, 4.0)  # the slowest and the fastest playing, in seconds of the recording per second
+_END_S = 1.0  # how long the end of a recording is shown before it starts again
+_MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # limits of queues; a page may send too fast or not read
+SPEEDS = (0.05, 4.0)  # slowest and fastest playback, in seconds of the recording per second
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a page may play: a recording, or the camera if there is no path."""
+    """A source that a page may play: a recording, or the camera if `path` is None."""
 
     name: str
     path: str | None = None
-    height: int | None = None  # pixels, for a recording that does not say it
-    width: int | None = None
+    height: int | None = None  # of the sensor in pixels, if the recording does not give it
+    width: int | None = None  # of the sensor in pixels, if the recording does not give it
     camera_settings: str | None = None
 
 
 class Session:
-    """A page sends commands through `handle`, and `taken` returns what it is to be sent next.
+    """The session of one page. The page sends commands through `handle`, and `taken` returns what to send to it.
 
-    `weights` returns the weights in a precision, `notify` is called from the thread of the session when there is
-    something to take. `camera` is held by the session that uses the camera. `config` has what the page begins with.
+    Args:
+        weights: Returns the weights in a given precision.
+        camera: Lock held by the session that uses the camera.
+        notify: Called from the thread of the session when there is something to take.
+        config: The settings that a page starts with.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Session:
         self._weights, self._camera, self._notify = weights, camera, notify
         self._downsample = config.downsample
         self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
-        self._lock = threading.Lock()  # of what is to be sent
+        self._lock = threading.Lock()  # protects everything that waits to be sent
         self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
         self._picture: bytes | None = None
         self._run: LiveRun | None = None
@@ -75,32 +78,38 @@ class Session:
         self.hz, self.window = config.hz or weights("float32").windows.hz, config.window
         self.rates = min(self.hz, MIN_HZ), max(self.hz, MAX_HZ)
         self._precision, self._speed, self._is_paused = "float32", 1.0, False
-        self._ended_s: float | None = None  # when the recording ended that begins again soon
+        self._ended_s: float | None = None  # when the recording ended; it starts again soon
         self._shown = RecentEvents(1, 1)
         self._boxes: list[list[float]] = []
-        self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # since the last picture
+        self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # results since the last picture
         self._picture_at_s = 0.0
         self._thread = threading.Thread(target=self._work, name="rvtssm page", daemon=True)
         self._thread.start()
 
     def open(self, opening: Opening) -> None:
-        """Play something from its beginning. Raise ValueError as `handle` does."""
+        """Play a source from its beginning. Raise UserError like `handle`."""
         self.handle(opening)
 
     def handle(self, command: dict[str, Any] | Opening) -> None:
-        """Take a command of the page: new values of settings. Raise ValueError if too many wait."""
+        """Queue a command of the page: new values of settings, or a source to play.
+
+        Raises:
+            UserError: Too many commands are waiting.
+        """
         try:
             self._commands.put_nowait(command)
         except queue.Full:
-            raise UserError(f"{_MOST_COMMANDS} commands of the page wait; load it again") from None
+            raise UserError(f"{_MOST_COMMANDS} commands of the page are waiting; reload it") from None
 
     def close(self) -> None:
-        """End the thread and close the source."""
+        """Stop the thread and close the source."""
         self._commands.put(None)
         self._thread.join()
 
     def taken(self) -> list[str | bytes]:
-        """Return what is to be sent: messages as JSON, and at most one picture, which is made after the one before."""
+        """Return what to send: messages as JSON, and at most one picture. The next picture is made only after this
+        call.
+        """
         with self._lock:
             found: list[str | bytes] = [*self._messages]
             self._messages.clear()
@@ -123,14 +132,14 @@ class Session:
                 self._guarded(self._start if isinstance(command, Opening) else self._set, command)
 
     def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Act, and tell the page of an error, which ends what plays unless it is one of a new setting."""
+        """Run an action. Report an error to the page and stop playing, unless the action only changed a setting."""
         try:
             act(*arguments)
         except FILE_ERRORS as error:
             if act != self._set:
                 self._stop()
             message = " ".join(str(error).split()) or type(error).__name__
-            if path := self._opening.path:  # its folder is nobody's business
+            if path := self._opening.path:  # do not reveal the folder
                 message = message.replace(path, self._opening.name).replace(f"{Path(path).parent}/", "")
             self._tell(kind="error", message=message, is_playing=self._run is not None)
 
@@ -148,7 +157,7 @@ class Session:
         self._opening = opening
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
-                raise UserError("the camera is used by another page; close it there first")
+                raise UserError("another page uses the camera; close it there first")
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
@@ -181,7 +190,7 @@ class Session:
         return FixedRate(windows.hz, windows.length_us)
 
     def _set(self, command: dict[str, Any]) -> None:
-        """Change settings while it plays. The state of the detector is carried on, except by a jump in time."""
+        """Change settings during playback. The state of the detector is kept, except when the page jumps in time."""
         run, replay = self._run, self._run.source if self._run is not None else None
         if "hz" in command or "window" in command or "precision" in command:
             self.hz = _number(command.get("hz", self.hz), *self.rates)
@@ -210,7 +219,9 @@ class Session:
                 self._seek(replay, replay.first_us + int(share * (replay.last_us - replay.first_us)))
 
     def _seek(self, replay: Replay, at_us: int) -> None:
-        """Go on at a time, and show what was before it, or at the start what follows, in case nothing plays."""
+        """Continue at a time. Show the events just before it, or at the start those just after, in case playback is
+        paused.
+        """
         replay.seek(at_us)
         self._shown.clear()
         self._boxes, self._ended_s = [], None
@@ -236,7 +247,7 @@ class Session:
             self._notify()
 
     def _end(self, run: LiveRun, replay: Replay, now_s: float) -> None:
-        """Compute the window that the end of a recording cuts off; a little later, begin again."""
+        """Compute the window that the end of a recording cuts short. A little later, start again."""
         if self._ended_s is None:
             self._ended_s = now_s
             last = run.finish(replay.last_us + math.ceil(1e6 / self.hz) + run.detector.windows.includes_end)
@@ -254,7 +265,9 @@ class Session:
         )
 
     def _drawn(self, run: LiveRun, now_us: int) -> bytes:
-        """Return a picture for the page: the length of a header, the header as JSON, `RecentEvents.pixels`."""
+        """Return a picture for the page: the length of the header, the header as JSON, and `RecentEvents.pixels`,
+        compressed.
+        """
         source, shown = run.source, self._shown
         pixels = shown.pixels(now_us)
         first_us = source.first_us if isinstance(source, Replay) else 0
@@ -265,7 +278,7 @@ class Session:
             "width": shown.width,
             "pixel": shown.pixel,
             "notice": self._notice(source, bool(pixels.any())),
-            "boxes": self._boxes,  # each left, top, right, bottom, class, score
+            "boxes": self._boxes,  # each box: left, top, right, bottom, class, score
             "results": list(self._results),
             "hz": self.hz,
             "step_scale": round(run.detector.windows.hz / self.hz, 4),
@@ -277,7 +290,7 @@ class Session:
         return len(head).to_bytes(4, "little") + head + zlib.compress(pixels.tobytes(), 1)
 
     def _notice(self, source: Any, has_events: bool) -> str:
-        """Say why a picture is empty, or has no boxes; empty if there is nothing to say."""
+        """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
         if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
             ms = (source.last_us - source.first_us) / 1000
             return f"the recording has {ms:.3g} ms of events, less than one window of {1000 / self.hz:.3g} ms"
@@ -297,7 +310,7 @@ def _rows(found: Detections) -> list[list[float]]:
 
 def _number(value: Any, lowest: float, highest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"the page sent {value!r}, and a number is needed; load it again")
+        raise UserError(f"the page sent {value!r} instead of a number; reload it")
     return float(min(max(value, lowest), highest))
 
 

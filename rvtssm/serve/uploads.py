@@ -1,4 +1,4 @@
-"""Files that pages send: bounded, kept in the cache of the user, checked by another process, deleted at the end."""
+"""Files that pages upload: limited in size, kept in the user's cache, checked in another process, then deleted."""
 
 import asyncio
 import contextlib
@@ -17,18 +17,22 @@ from rvtssm.system.cache import cache_folder
 from rvtssm.system.user_error import UserError
 
 _CHECK_S = 120.0
-_SILENCE_S = 30.0  # of a page that sends a file
-_MOST_NAME = 80  # letters
+_SILENCE_S = 30.0  # an upload that stalls for this long fails
+_MOST_NAME = 80  # the most letters of a file name that are shown
 
 
 class Uploads:
-    """The files of one server. Every page has at most one, and a new one replaces it."""
+    """The uploaded files of one server. Every page has at most one file; a new one replaces it.
+
+    Args:
+        max_bytes: Size of the largest file that is accepted.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         everything = cache_folder() / "uploads"
         everything.mkdir(parents=True, exist_ok=True)
-        for folder in everything.iterdir():  # of servers that were killed
+        for folder in everything.iterdir():  # left behind by servers that were killed
             if folder.name.isdigit() and not is_running(int(folder.name)):
                 _remove(folder)
         self.folder = everything / str(os.getpid())
@@ -37,7 +41,18 @@ class Uploads:
     async def receive(
         self, page: str, name: str, content: AsyncIterator[bytes], height: int | None, width: int | None
     ) -> Opening:
-        """Store a file and check it. Raise ValueError if it is too large, stalls or cannot be read to its end."""
+        """Store a file and check it.
+
+        Args:
+            page: Id of the page.
+            name: Name of the file, as the page gives it.
+            content: The parts of the file.
+            height: Height of the sensor in pixels, if the page gives it.
+            width: Width of the sensor in pixels, if the page gives it.
+
+        Raises:
+            UserError: The file is too large, stalls or cannot be read to its end.
+        """
         suffix = next((suffix for suffix in EVENT_SUFFIXES if name.lower().endswith(suffix)), "")
         self.delete(page)
         folder = self.folder / page
@@ -50,8 +65,8 @@ class Uploads:
                     num_bytes += len(part)
                     if num_bytes > self.max_bytes:
                         raise UserError(
-                            f"{shown} is larger than {self.max_bytes / 1e6:g} MB; cut it, or start the server with a "
-                            "larger serve.max_upload_mb, or with recording=FOLDER"
+                            f"{shown} is larger than {self.max_bytes / 1e6:g} MB; cut it, or restart the server with a "
+                            "larger serve.max_upload_mb or with recording=FOLDER"
                         )
                     file.write(part)
             await _check(path, shown, height, width)
@@ -70,7 +85,7 @@ class Uploads:
 
 
 async def _arriving(content: AsyncIterator[bytes], name: str) -> AsyncIterator[bytes]:
-    """Yield the parts of a file. Raise UserError if none comes for too long: it would block its page for ever."""
+    """Yield the parts of a file. Raise UserError if none arrives for too long, because the page would wait forever."""
     while True:
         try:
             yield await asyncio.wait_for(anext(content), _SILENCE_S)
@@ -82,7 +97,7 @@ async def _arriving(content: AsyncIterator[bytes], name: str) -> AsyncIterator[b
 
 def _remove(folder: Path) -> None:
     """Delete a folder with its files, and the indexes of these files in the cache."""
-    with contextlib.suppress(FileNotFoundError):  # a page that closes while it sends deletes it twice
+    with contextlib.suppress(FileNotFoundError):  # a page that closes during an upload deletes it twice
         for path in folder.rglob("*"):
             with contextlib.suppress(OSError):
                 index_path(path).unlink()
@@ -90,7 +105,9 @@ def _remove(folder: Path) -> None:
 
 
 async def _check(path: Path, name: str, height: int | None, width: int | None) -> None:
-    """Read a file to its end in a process of its own, which a damaged file may crash or occupy for ever."""
+    """Read a file to its end in a separate process, because a damaged file may crash the process or keep it busy
+    forever.
+    """
     size = [f"{key}={value}" for key, value in (("height", height), ("width", width)) if value is not None]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

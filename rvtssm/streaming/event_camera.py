@@ -1,7 +1,8 @@
-"""Event cameras that are connected to this machine, through the package neuromorphic-drivers.
+"""Event cameras connected to this machine, through the package neuromorphic-drivers.
 
-The package keeps what a camera sends in a ring of bounded size, in a thread of its own. The biases, the region of
-interest and the other settings of a camera are those of its class `Configuration` there, as a YAML file.
+The package keeps the data of a camera in a ring buffer of fixed size, in its own thread. The biases, the region of
+interest and the other settings of a camera are those of its class `Configuration` in that package, given as a YAML
+file.
 """
 
 import dataclasses
@@ -26,26 +27,30 @@ from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
-CAMERA = "camera:"  # as a recording; the serial number of a camera may follow
-_WAIT_S = 0.05  # for events, before the caller may do something else
+CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
+_WAIT_S = 0.05  # longest wait for events before control returns to the caller
 NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Events that have arrived together. They may be views that are overwritten later."""
+    """Events that have arrived together. Their arrays may be overwritten later."""
 
     events: Events
-    until_us: int | None  # no event before this time is missing; None: not known
-    arrived_s: float  # when, on the clock of the source
-    is_restart: bool = False  # the times have jumped before these events: a new stream begins
+    until_us: int | None  # all events before this time have arrived; None: unknown
+    arrived_s: float  # time of arrival, on the clock of the source
+    is_restart: bool = False  # the clock has jumped before these events, so a new stream begins
 
 
 class Camera:
-    """A camera that sends events. `arrivals` is for live detection, `iterate` reads all as if it were a recording.
+    """A camera that sends events. Use `arrivals` for live detection, and `iterate` to read all events like a recording.
 
-    `device` is an opened device of neuromorphic-drivers. An event that is up to 10 ms earlier than another before it
-    gets the time of that event. A larger step back, or a silence that is too long to be one, is a jump of the clock.
+    An event up to 10 ms earlier than an event before it gets the latest time so far. A larger step back, or a silence
+    longer than LONGEST_SILENCE_US, counts as a jump of the clock.
+
+    Args:
+        device: An opened device of neuromorphic-drivers.
+        name: Name of the camera in messages.
     """
 
     format = "camera"
@@ -56,30 +61,30 @@ class Camera:
         properties = device.properties()
         self.height, self.width = int(properties.height), int(properties.width)
         self.num_events = 0
-        self.num_lost = 0  # packets of bytes that were lost because the ring was full or `drop_backlog` was called
+        self.num_lost = 0  # packets lost because the ring buffer was full or `drop_backlog` was called
         self.faults = ReadFaults()
-        self.broke_off = ""  # why the events ended, empty if they did not
+        self.broke_off = ""  # why the events ended; empty if they did not
         self.is_ended = False
-        self._latest_us: int | None = None  # of all events
-        self._known_us: int | None = None  # of events and `until_us`
+        self._latest_us: int | None = None  # time of the latest event
+        self._known_us: int | None = None  # the later of that time and the camera's own time
         self._num_dropped_before = 0
 
     def clock(self) -> float:
-        """Return the time on the clock of `arrived_s`."""
+        """Return the current time on the clock of `arrived_s`, in seconds."""
         return time.time()
 
     @property
     def backlog(self) -> int:
-        """The number of packets that have arrived and were not read yet."""
+        """Number of packets that have arrived and have not been read yet."""
         return 0 if self.is_ended else int(self._device.backlog())
 
     def drop_backlog(self) -> None:
-        """Drop the packets that were not read yet, because reading them takes longer than they take to arrive."""
+        """Drop the packets that have not been read yet, because they arrive faster than they can be read."""
         self.num_lost += self.backlog
         self._device.clear_backlog(until=0)
 
     def arrivals(self) -> list[Arrival]:
-        """Return what has arrived, or nothing after a short wait. `is_ended` is true after the camera is lost."""
+        """Return what has arrived, or nothing after a short wait. `is_ended` becomes true if the camera is lost."""
         if self.is_ended:
             return []
         try:
@@ -87,7 +92,7 @@ class Camera:
         except StopIteration:
             self._end("")
             return []
-        except Exception as error:  # the package raises its own errors as RuntimeError, and those of the system
+        except Exception as error:  # the package raises RuntimeError, and errors of the operating system
             self._end(f"{self.name} broke off ({_in_words(error)}); plug it in again and start again")
             return []
         if status.ring is None or packet is None:
@@ -122,17 +127,17 @@ class Camera:
                     yield arrival.events
 
     def end(self) -> None:
-        """End the events after those that were read."""
+        """Stop after the events read so far."""
         self.is_ended = True
 
     def close(self) -> None:
-        """Do nothing: `open_camera` closes the device."""
+        """Do nothing, since `open_camera` closes the device."""
 
     def _end(self, reason: str) -> None:
         self.is_ended, self.broke_off = True, reason
 
     def _parts(self, found: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
-        """Return the events of a packet as one arrival, or as several if the clock has jumped between them."""
+        """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
         inside = (found["x"] < self.width) & (found["y"] < self.height)
         if not inside.all():
             outside = len(found) - int(np.count_nonzero(inside))
@@ -161,22 +166,27 @@ class Camera:
 
 
 def has_camera() -> bool:
-    """Return whether a camera is connected, as far as the system tells."""
+    """Return whether the system reports a connected camera."""
     if not is_installed("neuromorphic_drivers"):
         return False
     import neuromorphic_drivers as drivers
 
     try:
         return bool(drivers.list_devices())
-    except RuntimeError:  # what the package raises where there is no USB
+    except RuntimeError:  # the package raises this if there is no USB
         return False
 
 
 @contextmanager
 def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterator[Camera]:
-    """Open the camera with a serial number, or the first one that is found, with the settings of a YAML file.
+    """Open a camera.
 
-    Raise ValueError without the package, without a camera, and for settings that the camera does not have.
+    Args:
+        serial: Serial number of the camera; empty for the first one found.
+        settings: YAML file with settings, see `read_camera_settings`.
+
+    Raises:
+        UserError: The package is not installed, there is no camera, or the settings do not fit the camera.
     """
     check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
@@ -196,13 +206,21 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
 
 
 def read_camera_settings(path: Path, drivers: Any) -> Any:
-    """Return the configuration that a YAML file describes: `device`, such as prophesee_evk4, and its settings.
+    """Return the configuration that a YAML file describes.
 
-    The settings have the names that the class `Configuration` of that device has in neuromorphic-drivers. A mask of
-    columns or rows can be given as ranges of masked pixels, [[first, stop], ...]. Raise ValueError for others.
+    The file names the `device`, such as prophesee_evk4, and its settings, which have the names of the class
+    `Configuration` of this device in neuromorphic-drivers. A mask of columns or rows can be given as ranges of masked
+    pixels, [[first, stop], ...].
+
+    Args:
+        path: The YAML file.
+        drivers: The module neuromorphic_drivers.
+
+    Raises:
+        UserError: The device or a setting is unknown.
     """
     advice = "write `device: prophesee_evk4`, `biases: ...`"
-    with file_errors(path, " cannot be read as settings of a camera", advice, CONTENT_ERRORS):
+    with file_errors(path, " cannot be read as camera settings", advice, CONTENT_ERRORS):
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:
@@ -216,7 +234,7 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
 
 
 def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
-    """Return an instance of a class of settings with the given values; the others keep their defaults."""
+    """Return an instance of a settings class with the given values. All other settings keep their defaults."""
     if not isinstance(given, dict):
         raise UserError(f"{where} is {given!r}; give names with values")
     names = [field.name for field in dataclasses.fields(settings)]
@@ -226,7 +244,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     for name, value in given.items():
         kind, place = kinds[name], f"{where}: {name}"
         if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
-            kind = options[0]  # of an optional one
+            kind = options[0]  # the class inside an optional type
         if dataclasses.is_dataclass(kind):
             value = None if value is None else _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -242,7 +260,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
 
 
 def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
-    """Return the words of 64 bits in which bit i masks the pixels of column or row i."""
+    """Return 64-bit words in which bit i masks the pixels of column or row i."""
     bits = np.zeros(-(-size // 64) * 64, bool)
     for limits in ranges:
         if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:

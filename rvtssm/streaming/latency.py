@@ -1,7 +1,7 @@
-"""How long a detector takes from the end of a window to its boxes, and which boxes are known at a time because of it.
+"""How long a detector takes from the end of a window to its boxes, and which boxes are available at a given moment.
 
-The time is measured here, or read from the file of a benchmark. Streaming accuracy (Li, Wang and Ramanan 2020) scores a
-label with the newest boxes that were known.
+The latency is measured here or read from the file of a benchmark. Streaming accuracy (Li, Wang and Ramanan, 2020)
+scores each label with the newest boxes that are available at its time.
 """
 
 import json
@@ -19,14 +19,27 @@ from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.system.user_error import UserError
 
-_WARM_UP = 5  # windows; the first ones compile and allocate
-_TIMED = 60
+_WARM_UP = 5  # first windows, which compile and allocate and are not timed
+_TIMED = 60  # windows to time
 
 
 def measured_latency_ms(
     checkpoint: LoadedCheckpoint, path: Path, windows: WindowSettings, config: PostprocessConfig
 ) -> float:
-    """Return the median time of a window of a recording, from counting its events to its boxes, at batch 1."""
+    """Measure the median time per window at batch size 1, from counting its events to its boxes.
+
+    Args:
+        checkpoint: The weights.
+        path: A recording to run on.
+        windows: Stride and length of the windows.
+        config: Post-processing.
+
+    Returns:
+        Milliseconds.
+
+    Raises:
+        UserError: The recording is shorter than a window.
+    """
     recording = open_recording(path, checkpoint.spec.height, checkpoint.spec.width)
     detector = StreamDetector(
         checkpoint,
@@ -51,11 +64,21 @@ def measured_latency_ms(
 
 
 def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
-    """Return the latency that a file tells: `prediction.json`, or the JSON of `benchmarks.streaming`.
+    """Read the latency from `prediction.json` or from the JSON of `benchmarks.streaming`.
 
-    Both leave the counting of events out. The first must be from single windows, since a call with several of them says
-    nothing about one. Of the second, it is the row of the size, layer and frame of the checkpoint, run eagerly. Raise
-    ValueError without such a number.
+    Neither includes the counting of events. `prediction.json` must come from single windows, since a call with several
+    windows does not tell the latency of one. From the JSON of the benchmark, the row with the checkpoint's size, layer
+    and frame is used, run eagerly.
+
+    Args:
+        path: The file.
+        checkpoint: The weights.
+
+    Returns:
+        Milliseconds.
+
+    Raises:
+        UserError: The file has no such number.
     """
     spec = checkpoint.spec
     try:
@@ -73,31 +96,40 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
             latency_ms, num_windows = float(rows[0]["median_ms"]), 1
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"evaluation.latency_from={path} tells no latency of {checkpoint.model_config.size} "
+            f"evaluation.latency_from={path} has no latency of {checkpoint.model_config.size} "
             f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
             f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms"
         ) from error
     if num_windows != 1:
         raise UserError(
-            f"evaluation.latency_from={path} is of calls of {num_windows} windows; predict with "
-            "predict.windows_per_call=1 for the latency of one"
+            f"evaluation.latency_from={path} was measured with {num_windows} windows per call; predict with "
+            "predict.windows_per_call=1 to measure the latency of one"
         )
     if not 0 <= latency_ms < math.inf:
-        raise UserError(f"evaluation.latency_from={path} tells {latency_ms:g} ms; needed is a number from 0 on")
+        raise UserError(f"evaluation.latency_from={path} has a latency of {latency_ms:g} ms; it must be at least 0")
     return latency_ms
 
 
 def newest(times_us: np.ndarray, known_us: np.ndarray) -> np.ndarray:
-    """Return for each time the index of the last of `known_us`, ascending, at or before it; -1 if there is none."""
+    """For each of `times_us`, return the index of the last of `known_us` (ascending) at or before it; -1 if there is
+    none.
+    """
     return np.searchsorted(known_us, times_us, side="right").astype(np.int64) - 1
 
 
 def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps that are computed, (M,) indices of windows, and when each has finished, (M,) microseconds.
+    """Return which steps are computed, and when each has finished.
 
-    A step begins when its window has ended and the step before has finished, and takes `latency_us`. If windows end
-    faster than steps finish, `when_late` is "skip": the next step takes the newest window, or "queue": every window is
-    computed in order.
+    A step starts when its window has ended and the previous step has finished, and takes `latency_us`.
+
+    Args:
+        ends_us: (N,), ends of the windows.
+        latency_us: Duration of a step.
+        when_late: If windows end faster than steps finish: `skip` continues with the newest window, `queue` computes
+            every window in order.
+
+    Returns:
+        (M,) indices of the windows, and (M,) microseconds.
     """
     steps, finished_us, free_us, step = [], [], -np.inf, 0
     while step < len(ends_us):

@@ -1,4 +1,4 @@
-"""A detector for live events, in packets: when a window closes, it returns detections; its rate may change."""
+"""A detector for live events, which arrive in packets. It returns detections when a window closes, at any rate."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torchvision.ops  # noqa: F401  takes seconds, which must not pass at the first window
+import torchvision.ops  # noqa: F401  takes seconds, which must not delay the first window
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.event_checks import check_events, to_events
@@ -26,10 +26,10 @@ from rvtssm.streaming.stream import check_causal
 from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
-_NEVER_US = -(1 << 62)  # before all events
-_MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a window of a megapixel sensor has a thousandth of that
-_LATEST_US = 1 << 61  # of a time that the caller gives
-_LONGEST_US = 60_000_000  # of a window: what a live detector keeps of the past is bounded
+_NEVER_US = -(1 << 62)  # earlier than any event
+_MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a thousand times a window of a megapixel sensor
+_LATEST_US = 1 << 61  # latest time that a caller may give
+_LONGEST_US = 60_000_000  # longest window, since a live detector keeps the events of a window in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,34 @@ class LiveWindow:
 
     start_us: int
     end_us: int
-    detections: list[Detections]  # one per camera, in pixels of the sensor
-    seconds: float  # of work: counting, detector, post-processing
-    num_passed: int = 0  # windows before it that `newest` passed over
+    detections: list[Detections]  # one per camera, in sensor pixels
+    seconds: float  # computing time: counting, detector, post-processing
+    num_passed: int = 0  # number of earlier windows that `newest` skipped
 
 
 class StreamDetector:
-    """Use this for live events: packets of events in, detections out, with constant work and memory per window.
+    """Use this for live events: packets of events go in, detections come out, with bounded work and memory per window.
 
-    One window serves all cameras as a batch. A window [start, end) closes when every camera is known to be past its
-    end: by an event at or after it (convention `rvt`: after it), or by `until_us`. The detections depend on the events
-    and not on how they are cut into packets. The schedule decides the step of the detector; it can be set at any time
-    and then holds from the end of the last window on. A window longer than those before begins with the events that
-    they kept. `state_dict` has all state, also the pending events.
+    All cameras share the windows and are computed as one batch. A window [start, end) closes when every camera is known
+    to be past its end: through an event at or after the end (convention `rvt`: after it), or through `until_us`.
+    Detections depend only on the events, not on how they are split into packets. The schedule decides the step of the
+    detector. It can be replaced at any time, and the new one applies from the end of the last window on. If its windows
+    are longer, the first of them may lack events that were already dropped. `state_dict` contains the whole state,
+    including pending events.
+
+    Args:
+        checkpoint: The weights.
+        height: Height of the sensors, pixels.
+        width: Width of the sensors, pixels.
+        num_cameras: Number of cameras.
+        schedule: When windows end; by default at the rate and with the window length of training.
+        start_us: Start of the first window; by default the first event of any camera.
+        downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
+            leaves frames at least as large as in training.
+        config: Post-processing.
+
+    Raises:
+        UserError: The weights need later windows (bidirectional), or an argument is out of range.
     """
 
     def __init__(
@@ -65,12 +80,6 @@ class StreamDetector:
         downsample: int | None = None,
         config: PostprocessConfig | None = None,
     ) -> None:
-        """Take height and width in sensor pixels. The schedule defaults to the rate and window length of training.
-
-        `start_us` is where the first window begins, by default at the first event of any camera. Frames keep one pixel
-        in downsample x downsample, by default the largest that leaves frames as large as in training. Raise ValueError
-        for weights that need later windows.
-        """
         check_causal(checkpoint.detector)
         for name, value in {
             "height": height,
@@ -99,7 +108,7 @@ class StreamDetector:
         self._start_us = start_us
         self._schedule = schedule or FixedRate(self.windows.hz, self.windows.length_us)
         self._anchor_us = self._end_us = 0 if start_us is None else start_us
-        self._count = 0  # windows since the anchor
+        self._count = 0  # number of windows since the anchor
         self._is_first = True
         self._last_rate_hz = math.nan
 
@@ -113,18 +122,28 @@ class StreamDetector:
         self._anchor_us, self._count = self._end_us, 0
 
     def push(self, events: Events | Sequence[Events], until_us: int | None = None) -> list[LiveWindow]:
-        """Return the windows that close with a packet of events, or with one packet for each of several cameras.
+        """Take in events, and return the windows that they close.
 
-        `until_us` says that no event before it is missing, which closes windows without events. Raise ValueError for
-        events outside the sensor, for events before an earlier packet or `until_us`, and after a gap of more than
-        LONGEST_SILENCE_US, such as a jump of the clock, since its windows would fill the memory. While one camera sends
-        nothing, the events of the others are kept, unless `until_us` is given.
+        While one camera sends nothing, the events of the others are kept, unless `until_us` is given.
+
+        Args:
+            events: A packet of events, or a list with one packet per camera.
+            until_us: No event before this time is missing. This closes windows without events.
+
+        Raises:
+            UserError: Events lie outside the sensor, are earlier than an earlier packet or `until_us`, or follow a gap
+                of more than LONGEST_SILENCE_US, such as a jump of the clock, whose windows would fill the memory.
         """
         self.feed(events, until_us)
         return [self._compute(*window) for window in self._closed_windows()]
 
     def feed(self, events: Events | Sequence[Events], until_us: int | None = None) -> None:
-        """Take events in as `push` does, and compute nothing. `newest` computes afterwards."""
+        """Take in events like `push`, but compute nothing. Call `newest` afterwards.
+
+        Args:
+            events: A packet of events, or a list with one packet per camera.
+            until_us: No event before this time is missing.
+        """
         packets = [to_events(packet) for packet in (events if isinstance(events, list | tuple) else [events])]
         until_us = _whole_us("until_us", until_us)
         self._check(packets, until_us)
@@ -142,12 +161,12 @@ class StreamDetector:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))
 
     def newest(self) -> LiveWindow | None:
-        """Compute the newest window that has closed and pass over those before it; return None if none has closed.
+        """Compute the newest closed window and skip those before it. Return None if no window has closed.
 
-        Use it where the detector may be slower than the events, which then do not wait longer and longer. The step of
-        the model is the whole time since the window that was computed last, so the state is not cut. If windows have no
-        length of their own, this one begins where the last one ended, so that its frame has the events of those that
-        were passed over. If they have one, its frame has the events of that length, as it has at a lower rate.
+        Use this if the detector may be slower than the events, so that they do not wait longer and longer. The step of
+        the model is the whole time since the last computed window, so the state is carried correctly. Without a fixed
+        window length, the window begins where the last computed one ended, so its frame includes the events of the
+        skipped windows. With a fixed length, the frame has the events of that length, as at a lower rate.
         """
         windows = list(self._closed_windows())
         if not windows:
@@ -163,13 +182,14 @@ class StreamDetector:
 
     @property
     def num_pending(self) -> int:
-        """The number of events that are kept for windows that have not been computed."""
+        """Number of events kept for windows that have not been computed."""
         return sum(len(counter.times_us) for counter in self._counters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that is needed to continue elsewhere, as plain data and tensors for `torch.load`.
 
-        The schedule is not included; another one than here holds from the end of the last window on.
+        The schedule is not included. If the other detector has another schedule, it applies from the end of the last
+        window on.
         """
         return {
             "streams": self._streams.state_dict(),
@@ -181,18 +201,22 @@ class StreamDetector:
         }
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
-        """Continue from a `state_dict`. Raise ValueError if the number of cameras, sensor or detector differ."""
+        """Continue from a `state_dict`.
+
+        Raises:
+            UserError: The number of cameras, the sensor or the detector differs.
+        """
         if missing := [name for name in _STORED if name not in stored]:
-            raise UserError(f"the stored state lacks {', '.join(missing)}; give what `state_dict` of another returned")
+            raise UserError(f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`")
         if len(stored["pending"]) != len(self._counters):
             raise UserError(
-                f"the stored state is of {len(stored['pending'])} cameras, this detector has {len(self._counters)}; "
-                "give num_cameras as it was"
+                f"the stored state has {len(stored['pending'])} cameras, but this detector has {len(self._counters)}; "
+                "use the same num_cameras"
             )
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
             raise UserError(
-                f"the stored state is of a sensor of {_pixels(stored['sensor_hw'])} pixels, this detector has "
-                f"{_pixels(self.sensor_hw)}; give height and width as they were"
+                f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels, but this detector has "
+                f"{_pixels(self.sensor_hw)}; use the same height and width"
             )
         self._streams.load_state_dict(stored["streams"])
         for counter, arrays in zip(self._counters, stored["pending"], strict=True):
@@ -206,15 +230,15 @@ class StreamDetector:
     def _check(self, packets: list[Events], until_us: int | None) -> None:
         """Check all packets before any of them is counted."""
         if len(packets) != len(self._counters):
-            raise UserError(f"got packets of {len(packets)} cameras, needed is one for each of {len(self._counters)}")
+            raise UserError(f"got packets of {len(packets)} cameras; give one for each of {len(self._counters)}")
         height, width = self.sensor_hw
         for camera, (packet, known_us) in enumerate(zip(packets, self._known_us, strict=True)):
             if not len(packet):
                 continue
             if packet.t[0] < known_us:
                 raise UserError(
-                    f"camera {camera}: events must come in order of time, at or after {known_us} us, which an earlier "
-                    f"packet, until_us or start_us settled; this one starts at {packet.t[0]} us"
+                    f"camera {camera}: events must come in order of time, at or after {known_us} us, as set by an "
+                    f"earlier packet, until_us or start_us; this packet starts at {packet.t[0]} us"
                 )
             try:
                 check_events(packet, height, width)
@@ -231,17 +255,17 @@ class StreamDetector:
             if (jump := first_jump(before_us, times)) is not None:
                 raise UserError(
                     f"camera {camera}: no event for more than {LONGEST_SILENCE_US / 1e6:g} s before {times[jump]} us; "
-                    "if the clock has jumped, or start_us is of another, make a new StreamDetector; if nothing "
-                    f"happened, say so by until_us in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
+                    "if the clock has jumped, or start_us belongs to another clock, make a new StreamDetector; if "
+                    f"nothing happened, pass until_us in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
                 )
 
     def _times_until(self, known_us: int) -> npt.NDArray[np.int64]:
-        """Return the times of the events of all cameras since the last window, ascending."""
+        """Return the times of the events of all cameras since the end of the last window, ascending."""
         times = [_between(counter.times_us, self._end_us, max(known_us, self._end_us)) for counter in self._counters]
         return times[0] if len(times) == 1 else np.sort(np.concatenate(times), kind="stable")
 
     def _next_window(self, known_us: int, merge: Callable[[], npt.NDArray[np.int64]]) -> tuple[int, int, float] | None:
-        """Return start, end and step in microseconds of the window that can be closed, None if there is none."""
+        """Return start, end and step in microseconds of the next window if it can be closed, otherwise None."""
         if known_us <= self._end_us:
             return None
 
@@ -256,18 +280,18 @@ class StreamDetector:
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
             raise UserError(
                 f"{self._schedule} plans a window of {length_us} us that ends at {end_us} us, after {self._end_us} us; "
-                f"windows must go forward, by at most {_LONGEST_US} us"
+                f"windows must move forward by at most {_LONGEST_US} us"
             )
         return (int(end_us - length_us), int(end_us), step_us) if end_us <= known_us else None
 
     def _closed_windows(self) -> Iterator[tuple[int, int, float]]:
-        """Yield start, end and step in microseconds of the windows that have closed, and let the schedule go on."""
+        """Yield start, end and step in microseconds of the windows that have closed, and advance the schedule."""
         if self._start_us is None:
             first = [int(counter.times_us[0]) for counter in self._counters if len(counter.times_us)]
-            if not first or min(self._known_us) < min(first):  # another camera may have seen an earlier one
+            if not first or min(self._known_us) < min(first):  # another camera may still send an earlier event
                 return
             self._start_us = self._anchor_us = self._end_us = min(first)
-        known_us = min(self._known_us) - self.windows.includes_end  # of the events at an end, more may come
+        known_us = min(self._known_us) - self.windows.includes_end  # if closed, more events may come at the end
         merge = functools.cache(lambda: self._times_until(known_us))
         while (window := self._next_window(known_us, merge)) is not None:
             _, end_us, _ = window
@@ -309,7 +333,7 @@ def _whole_us(name: str, time_us: int | None) -> int | None:
 
 
 def _between(times_us: npt.NDArray[np.int64], start_us: int, end_us: int) -> npt.NDArray[np.int64]:
-    """Return those of ascending times with start_us <= t < end_us."""
+    """Return the times with start_us <= t < end_us from ascending times."""
     first, stop = np.searchsorted(times_us, np.array((start_us, end_us)))
     return times_us[first:stop]
 

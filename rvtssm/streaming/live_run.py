@@ -1,8 +1,7 @@
-"""Live detection that keeps up: events are taken in as they arrive, and of the closed windows the newest is computed.
+"""Live detection that keeps up: take in events as they arrive, and compute the newest closed window.
 
-If the detector is slower than the events, windows are passed over, as `StreamDetector.newest` describes. No queue
-grows: all events that have arrived are counted before a window is computed, and a window waits for one computation at
-most.
+If the detector is slower than the events, windows are skipped as described in `StreamDetector.newest`. No queue grows:
+all events that have arrived are counted before a window is computed, and a window waits for at most one computation.
 """
 
 from collections import deque
@@ -14,12 +13,12 @@ from rvtssm.records import Events
 from rvtssm.streaming.event_camera import NO_EVENTS, Arrival
 from rvtssm.streaming.live import LiveWindow, StreamDetector
 
-_LONGEST_DRAIN_S = 0.5  # taking in what has arrived; if it takes longer, events arrive faster than they can be read
-_MOST_WAITING = 1 << 24  # events, 0.3 GB; a window is computed before more of them wait
+_LONGEST_DRAIN_S = 0.5  # if reading takes longer than this, events arrive faster than they can be read
+_MOST_WAITING = 1 << 24  # events, 0.3 GB; before more of them wait, a window is computed
 
 
 class LiveSource(Protocol):
-    """What `Camera` and `Replay` offer."""
+    """The interface that `Camera` and `Replay` share."""
 
     name: str
     height: int  # pixels
@@ -31,13 +30,13 @@ class LiveSource(Protocol):
 
     @property
     def backlog(self) -> int:
-        """More than 0 if events have arrived that were not read."""
+        """Greater than 0 if events have arrived that have not been read."""
 
     def clock(self) -> float:
-        """Return the time in seconds."""
+        """Return the current time in seconds."""
 
     def drop_backlog(self) -> None:
-        """Drop what was not read."""
+        """Drop the events that have not been read."""
 
     def arrivals(self) -> list[Arrival]:
         """Return what has arrived, or nothing after a short wait."""
@@ -48,15 +47,18 @@ class LiveResult:
     """A computed window with its delays."""
 
     window: LiveWindow
-    waited_s: float  # from the arrival of the end of the window until its computation began
-    lag_s: float  # from the arrival of the end of the window until its boxes were known
+    waited_s: float  # from the arrival of the window's last events to the start of its computation
+    lag_s: float  # from the arrival of the window's last events to its boxes
 
 
 class LiveRun:
-    """Runs detectors over a live source, one window at a time: call `step` until `source.is_ended`.
+    """Runs a detector on a live source, one window at a time. Call `step` until `source.is_ended`.
 
-    `build` returns a new detector; it is called at the start, and whenever the clock of the source has jumped, because
-    the memory of other times does not fit. `on_events` receives all events, whose arrays may be overwritten later.
+    Args:
+        source: A camera or a replay.
+        build: Returns a new detector. It is called at the start, and whenever the clock of the source has jumped,
+            because the old state does not fit the new times.
+        on_events: Receives all events. Their arrays may be overwritten later.
     """
 
     def __init__(
@@ -68,12 +70,12 @@ class LiveRun:
         self.source = source
         self.detector = build()
         self.num_computed = self.num_passed = self.num_restarts = 0
-        self.now_us: int | None = None  # the time of the source up to which all events are known
+        self.now_us: int | None = None  # all events before this time of the source are known
         self._build, self._on_events = build, on_events
-        self._arrived: deque[tuple[int, float]] = deque(maxlen=1 << 16)  # times of the source, and when they arrived
+        self._arrived: deque[tuple[int, float]] = deque(maxlen=1 << 16)  # times of the source and of their arrival
 
     def step(self) -> LiveResult | None:
-        """Take in what has arrived, and compute the newest window that has closed. Return None if none has."""
+        """Take in what has arrived, and compute the newest closed window. Return None if no window has closed."""
         began_s = self.source.clock()
         while True:
             for arrival in self.source.arrivals():
@@ -86,7 +88,7 @@ class LiveRun:
         return self.compute()
 
     def compute(self) -> LiveResult | None:
-        """Compute the newest window of the events that were taken in. Return None if none has closed."""
+        """Compute the newest closed window from the events taken in so far. Return None if no window has closed."""
         began_s = self.source.clock()
         window = self.detector.newest()
         if window is None:
@@ -99,7 +101,9 @@ class LiveRun:
         return LiveResult(window, max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0))
 
     def finish(self, until_us: int) -> LiveResult | None:
-        """Compute the last window of a source that has ended: nothing happens until this time. None if none closes."""
+        """Compute the last window of a source that has ended, as if no events came until `until_us`. Return None if
+        none closes.
+        """
         self._take(Arrival(NO_EVENTS, until_us, self.source.clock()))
         return self.compute()
 

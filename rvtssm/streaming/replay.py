@@ -1,4 +1,4 @@
-"""A recording that is played at its own pace, as if a camera sent it now."""
+"""A recording played at its own pace, as if a camera were sending it now."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,13 +9,20 @@ from rvtssm.events.readers import Recording
 from rvtssm.records import Events
 from rvtssm.streaming.event_camera import NO_EVENTS, Arrival
 
-_PAUSE_S = 0.005  # between looks at the clock: the size of the packets of a fast camera
-_BEHIND_US = 10_000
-_MOST_AT_ONCE_US = 1_000_000  # after a pause of the whole computer
+_PAUSE_S = 0.005  # time between checks of the clock, as long as the packets of a fast camera
+_BEHIND_US = 10_000  # a replay that is further behind reports a backlog
+_MOST_AT_ONCE_US = 1_000_000  # limit after the whole computer was suspended
 
 
 class Replay:
-    """Use this where a `Camera` is expected. Speed, place and pauses can be changed while it plays."""
+    """Use this where a `Camera` is expected. Speed, position and pauses can be changed during playback.
+
+    Args:
+        recording: The recording.
+        name: Name in messages.
+        clock: Returns the current time in seconds.
+        sleep: Waits for a number of seconds.
+    """
 
     format = "replay"
 
@@ -39,16 +46,16 @@ class Replay:
 
     @property
     def now_us(self) -> int:
-        """The time of the recording up to which events have been played."""
+        """Time of the recording up to which events have been played."""
         return self._now_us
 
     @property
     def backlog(self) -> int:
-        """1 if more than a few packets are due that were not read yet, otherwise 0."""
+        """1 if the replay is more than 10 ms behind, otherwise 0."""
         return int(not self.is_ended and not self._is_paused and self._due_us() > self._now_us + _BEHIND_US)
 
     def end(self) -> None:
-        """End the events after those that were read."""
+        """Stop after the events read so far."""
         self.is_ended = True
 
     @property
@@ -56,7 +63,7 @@ class Replay:
         return self._is_paused
 
     def drop_backlog(self) -> None:
-        """Let the recording wait, because reading it takes longer than playing it."""
+        """Pause the recording's clock, because reading takes longer than playing."""
         self._set_pace()
 
     def pause(self, is_paused: bool) -> None:
@@ -69,14 +76,14 @@ class Replay:
         self._set_pace()
 
     def seek(self, start_us: int) -> None:
-        """Go on at a time of the recording. The next arrival says that a new stream begins."""
+        """Continue at a time of the recording. The next arrival announces a new stream."""
         self._now_us = min(max(start_us, self.first_us), self.last_us)
         self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us, reuse=True)
         self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
         self._set_pace()
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events of the recording with start_us <= t < end_us, wherever it plays."""
+        """Return the events of the recording with start_us <= t < end_us, independent of playback."""
         return self._recording.between(start_us, end_us)
 
     def arrivals(self) -> list[Arrival]:
@@ -95,7 +102,7 @@ class Replay:
         block, start = self._block, self._done
         events = Events(block.t[start:stop], block.x[start:stop], block.y[start:stop], block.p[start:stop])
         self._done = stop
-        # the rest of a block that ends earlier follows in another block, perhaps at the time of its last event
+        # If the block ends earlier, the next block follows, perhaps with events at the time of its last event.
         until_us = due_us if stop < len(block) else int(block.t[-1])
         arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)
         self._now_us, is_restart, self._is_restart = until_us, self._is_restart, False
@@ -103,7 +110,7 @@ class Replay:
         return [Arrival(events, until_us, arrived_s, is_restart)]
 
     def _set_pace(self) -> None:
-        """From now on, time of the recording is counted from `_now_us` on."""
+        """Count the recording's time from `_now_us` and the present moment on."""
         self._began_s, self._began_us = self.clock(), self._now_us
 
     def _due_us(self) -> int:

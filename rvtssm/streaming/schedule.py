@@ -1,4 +1,4 @@
-"""When a window of live events ends: at a fixed rate, after a number of events, or sooner where more is happening."""
+"""When a window of live events ends: at a fixed rate, after a number of events, or faster when more is happening."""
 
 import math
 from collections.abc import Callable
@@ -16,34 +16,34 @@ from rvtssm.system.user_error import UserError
 
 @dataclass(frozen=True, slots=True)
 class KnownSoFar:
-    """What is known when a window is planned."""
+    """What is known when the next window is planned."""
 
-    anchor_us: int  # where the schedule began
-    count: int  # windows that it has planned
-    end_us: int  # of the last window; the anchor, if there was none
-    last_rate_hz: float  # events per second and camera in the last window, NaN if there was none
-    # of all known events at or after `end_us`, ascending; work for several cameras, so only where it is asked for
+    anchor_us: int  # start of the schedule
+    count: int  # number of windows planned since then
+    end_us: int  # end of the last window; the anchor if there was none
+    last_rate_hz: float  # events per second and camera in the last window; NaN if there was none
+    # Returns the times of all known events at or after `end_us`, ascending. With several cameras this takes some work.
     times_us: Callable[[], npt.NDArray[np.int64]]
     num_cameras: int
 
 
 class Schedule(Protocol):
-    """Decides from the events since the last window, and from nothing else, so that packets make no difference."""
+    """Decides when windows end. It depends only on the events since the last window, so packets make no difference."""
 
     @property
     def length_us(self) -> int | None:
-        """How long windows are; None: since the end of the one before."""
+        """Length of windows. None: each begins at the end of the previous one."""
 
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
-        """End of the next window and the step of the model, both in microseconds.
+        """Return the end of the next window and the step of the model, both in microseconds.
 
-        Asked again as events arrive. The window closes once everything before the answer is known.
+        This is called again as events arrive. The window closes once all events before the returned end are known.
         """
 
 
 @dataclass(frozen=True)
 class FixedRate:
-    """Windows end `hz` times a second, edges rounded to the microsecond: the grid of `rvtssm predict`."""
+    """Windows end `hz` times per second, rounded to the microsecond, on the grid of `rvtssm predict`."""
 
     hz: float
     length_us: int | None = None  # None: as long as the stride
@@ -59,12 +59,12 @@ class FixedRate:
 
 @dataclass(frozen=True)
 class EventCount:
-    """A window ends right after its `num_events`-th event per camera, neither before `min_us` nor after `max_us`."""
+    """A window ends right after its `num_events`-th event per camera, but not before `min_us` or after `max_us`."""
 
     num_events: int
     min_us: int = 1_000
     max_us: int = 200_000
-    length_us: int | None = None  # None: since the window before
+    length_us: int | None = None  # None: from the end of the previous window
 
     def __post_init__(self) -> None:
         _check(self.length_us, num_events=self.num_events, min_us=self.min_us, max_us=self.max_us - self.min_us + 1)
@@ -82,9 +82,9 @@ class EventCount:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """A rate between `min_hz` and `max_hz` at which a window would have held `num_events` events per camera.
+    """The rate, between `min_hz` and `max_hz`, at which a window would have held `num_events` events per camera.
 
-    The activity is that of the window before; the first window has the lowest rate.
+    The event rate is taken from the previous window. The first window has the lowest rate.
     """
 
     num_events: int
@@ -95,7 +95,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         _check(self.length_us, num_events=self.num_events, min_hz=self.min_hz, max_hz=self.max_hz)
         if self.min_hz > self.max_hz:
-            raise UserError(f"min_hz={self.min_hz:g} is above max_hz={self.max_hz:g}; exchange them")
+            raise UserError(f"min_hz={self.min_hz:g} is above max_hz={self.max_hz:g}; swap them")
 
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         wanted_hz = 0.0 if math.isnan(known.last_rate_hz) else known.last_rate_hz / self.num_events

@@ -1,4 +1,4 @@
-"""Inputs of a prediction: event files, folders of them, DSEC sequences with images, pipes, sockets and cameras."""
+"""Inputs of a prediction: event files, folders, DSEC sequences with images, pipes, sockets and cameras."""
 
 import signal
 import socket
@@ -31,14 +31,19 @@ STDIN, SOCKET = "-", "tcp://"
 DSEC_EVENTS = "events/left/events.h5"
 DSEC_TRACKS = "object_detections/left/tracks.npy"
 _DSEC_TIMES = "images/timestamps.txt"
-_DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, which the rectified ones are not
+_DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, unlike the rectified images
 _CONNECT_S = 10.0
 
 Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay)
 
 
 class Images:
-    """Images of a frame camera, in the view of the event camera."""
+    """Images of a frame camera, in the view of the event camera.
+
+    Args:
+        times_us: (N,) int64, times of the images.
+        paths: The N files; empty if there are only times.
+    """
 
     def __init__(self, times_us: np.ndarray, paths: list[Path]) -> None:
         self.times_us = times_us  # (N,) int64
@@ -46,7 +51,7 @@ class Images:
         self._shown: tuple[int, np.ndarray] | None = None
 
     def at(self, t_us: int) -> np.ndarray | None:
-        """Return the latest picture at or before a time, (h, w, 3) uint8 RGB; None if there is none."""
+        """Return the latest image at or before a time, (h, w, 3) uint8 RGB; None if there is none."""
         i = int(np.searchsorted(self.times_us, t_us, side="right")) - 1
         if i < 0 or not self._paths:
             return None
@@ -61,7 +66,7 @@ class Images:
 
 @dataclass(frozen=True)
 class EventsInMemory:
-    """Events that are read from no file, with the size of their sensor in pixels."""
+    """Events that do not come from a file, with the size of their sensor in pixels."""
 
     events: Events
     height: int
@@ -71,7 +76,7 @@ class EventsInMemory:
 
     def __post_init__(self) -> None:
         if not len(self.events):
-            raise UserError("there are no events to predict on; give some")
+            raise UserError("there are no events to predict on; give at least one")
         check_events(self.events, self.height, self.width)
 
     def iterate(self) -> Iterator[Events]:
@@ -87,19 +92,19 @@ class EventsInMemory:
 
 @dataclass(frozen=True)
 class Source:
-    """An opened recording and its images. A piped one, also of a camera, is read once, and its end is not known."""
+    """An opened recording and its images. A pipe, socket or camera is read once, and its end is unknown in advance."""
 
     name: str
     recording: Recording | PipedRecording | Camera | EventsInMemory
     images: Images | None = None
-    guess: str = ""  # how the size of a sensor was chosen that the recording does not say, as a sentence
+    guess: str = ""  # a sentence on how the sensor size was chosen, if the recording does not give it
 
     @property
     def is_piped(self) -> bool:
         return isinstance(self.recording, PipedRecording | Camera)
 
     def blocks(self) -> Iterator[Events]:
-        """Yield the events in blocks, whose arrays the next block may overwrite."""
+        """Yield the events in blocks. Each block may overwrite the arrays of the previous one."""
         recording = self.recording
         return (
             recording.iterate(reuse=True) if isinstance(recording, Recording | PipedRecording) else recording.iterate()
@@ -107,12 +112,14 @@ class Source:
 
     @property
     def time_range_us(self) -> tuple[int, int]:
-        """The times of the first and of the last event; not of a piped one."""
+        """The times of the first and the last event. Not available for piped sources."""
         assert isinstance(self.recording, Recording | EventsInMemory)
         return self.recording.time_range_us
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us, also after the source was closed; not of a piped one."""
+        """Return the events with start_us <= t < end_us, even after the source was closed. Not available for piped
+        sources.
+        """
         assert isinstance(self.recording, Recording | EventsInMemory)
         events = self.recording.between(start_us, end_us)
         if isinstance(self.recording, Recording):
@@ -121,16 +128,23 @@ class Source:
 
     @property
     def broke_off(self) -> str:
-        """Why a piped recording ended before its end; empty where none did."""
+        """Why a piped source ended early; empty if it did not."""
         return self.recording.broke_off if isinstance(self.recording, PipedRecording | Camera) else ""
 
 
 def find_sources(where: str) -> dict[str, str]:
-    """Return the inputs that `where` stands for, by name: itself, or every recording or DSEC sequence in a folder.
+    """Return the inputs that `where` names: the input itself, or all recordings and DSEC sequences in a folder.
 
-    The folder of a ROS 2 bag is one recording.
+    A folder that is a ROS 2 bag is one recording. A missing file only raises an error when it is opened.
 
-    Raise ValueError for a folder without any. A missing file raises an error when it is opened.
+    Args:
+        where: A file, folder, URL, `-` (standard input), tcp://HOST:PORT or camera:.
+
+    Returns:
+        Paths or addresses by name.
+
+    Raises:
+        UserError: The folder holds no recording.
     """
     where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
     path = Path(where)
@@ -156,15 +170,20 @@ def opened_source(
     unsaid_hw: tuple[int, int] | None = None,
     repair: bool = False,
 ) -> Iterator[Source]:
-    """Open what `find_sources` found. Height and width (sensor pixels) are for events that do not say them.
+    """Open an input that `find_sources` returned.
 
-    A file that does not say its size, where it is not given either, has `unsaid_hw`, by default the size of the
-    smallest usual sensor that contains its events; `Source.guess` then says so. `camera_settings` is a YAML file, see
-    `event_camera.read_camera_settings`. `repair` is that of `open_recording`.
+    Args:
+        where: The path or address.
+        height: Height of the sensor in pixels, if the events do not give it.
+        width: Width of the sensor in pixels, if the events do not give it.
+        camera_settings: YAML file with settings of the camera, see `event_camera.read_camera_settings`.
+        unsaid_hw: Height and width for a file that does not give its size, if the caller does not either. None uses the
+            smallest common sensor that contains all its events; `Source.guess` then says so.
+        repair: Read files even if many events are out of order, see `open_recording`.
     """
     if where == STDIN:
         if sys.stdin is None:
-            raise UserError("recording=-: standard input is closed; send events to it, or name a file")
+            raise UserError("recording=-: standard input is closed; pipe events into it, or name a file")
         with ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
             yield Source("standard input", piped)
     elif where.startswith(CAMERA):
@@ -191,13 +210,23 @@ def opened_source(
 def first_events(
     path: str, seconds: float, usual_hw: tuple[int, int], height: int | None = None, width: int | None = None
 ) -> tuple[Events, tuple[int, int], str]:
-    """Return the events of the first seconds of a recording, the size of its sensor in pixels, and its name.
+    """Return the events of the first seconds of a recording.
 
-    A file that does not say its size has the given height and width, by default those of `usual_hw`.
-    Raise ValueError for a stream.
+    Args:
+        path: The recording.
+        seconds: How many seconds to read.
+        usual_hw: Height and width for a file that does not give its size, if the caller does not either.
+        height: Height of the sensor in pixels, if the file does not give it.
+        width: Width of the sensor in pixels, if the file does not give it.
+
+    Returns:
+        The events, height and width of the sensor in pixels, and the name of the recording.
+
+    Raises:
+        UserError: `path` is a stream.
     """
     if _is_stream(path):
-        raise UserError(f"{path} is a stream, and a recording is needed; name a file or a folder")
+        raise UserError(f"{path} is a stream, but a recording is needed; name a file or a folder")
     with opened_source(path, height, width, unsaid_hw=(height or usual_hw[0], width or usual_hw[1])) as opened:
         recording = opened.recording
         assert isinstance(recording, Recording)
@@ -208,7 +237,7 @@ def first_events(
 
 @contextmanager
 def ended_by_signals(piped: Ends) -> Iterator[Ends]:
-    """Let a first Ctrl-C or SIGTERM end the stream at any moment; a second one has its usual effect."""
+    """Let the first Ctrl-C or SIGTERM end the stream at any moment. A second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
     if threading.current_thread() is not threading.main_thread():
@@ -242,7 +271,7 @@ def _short_name(where: str) -> str:
     if where.startswith(SOCKET):
         return where.removeprefix(SOCKET).replace(":", "_")
     path, topic = split_topic(where)
-    return path.stem if topic is None else path.stem + topic.replace("/", "_")  # a folder for each topic of a bag
+    return path.stem if topic is None else path.stem + topic.replace("/", "_")  # each topic of a bag has its own folder
 
 
 def _connected(where: str) -> socket.socket:
@@ -252,7 +281,7 @@ def _connected(where: str) -> socket.socket:
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
     except OSError as error:
-        raise UserError(f"{where} cannot be reached ({error}); start the sender first, it has to listen") from None
+        raise UserError(f"{where} cannot be reached ({error}); start the sender first, it must listen there") from None
     connection.settimeout(None)
     return connection
 
@@ -260,7 +289,7 @@ def _connected(where: str) -> socket.socket:
 def _open_sized(
     path: Path, height: int | None, width: int | None, unsaid_hw: tuple[int, int] | None
 ) -> tuple[Recording, str]:
-    """Return a recording as `opened_source` opens it, and the sentence that says how its size was chosen."""
+    """Return a recording as `opened_source` opens it, and a sentence on how its sensor size was chosen."""
     try:
         return open_recording(path, height, width), ""
     except UnknownSensorSize:
@@ -270,13 +299,13 @@ def _open_sized(
             raise
     name, (height, width) = usual
     return open_recording(path, height, width), (
-        f"{path} does not say the size of its sensor; taken is {width} x {height} ({name}), the smallest usual one "
-        "that contains its events; height= and width= choose another"
+        f"{path} does not say the size of its sensor; assuming {width} x {height} ({name}), the smallest common sensor "
+        "that contains its events; set height= and width= to choose another"
     )
 
 
 def _dsec_images(sequence: Path) -> Images | None:
-    """Return the times of the images, and the images if they are in the view of the events; None without times."""
+    """Return the images with their times. Without images in the view of the events, only times; without times, None."""
     times_path = sequence / _DSEC_TIMES
     if not times_path.is_file():
         return None

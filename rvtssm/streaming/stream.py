@@ -1,4 +1,4 @@
-"""The recordings of an evaluation loader through a detector, in constant memory."""
+"""Run the recordings of an evaluation loader through a detector, in constant memory."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -20,12 +20,21 @@ def stream(
     config: PostprocessConfig | None = None,
     advance: Callable[[int], object] = lambda steps: None,
 ) -> dict[int, list[Detections]]:
-    """Return the detections at every wanted frame of an evaluation loader, ordered by time.
+    """Return the detections at every wanted frame of an evaluation loader.
 
-    They are by the number of their recording in its split; a recording without such a frame is left out.
+    Args:
+        detector: The detector.
+        loader: Batches that read every recording from its start.
+        trained_stride_us: The stride of training. The step scale is `dt_us / trained_stride_us`.
+        memory_chunk: Reset the state after this many steps; None never does. With 1, the loss in accuracy shows how
+            much the memory contributes.
+        step_scale: Use this step scale instead.
+        config: Post-processing.
+        advance: Called with 1 after every batch.
 
-    The detector steps by `dt_us / trained_stride_us`, or by `step_scale`. The state is reset after every
-    `memory_chunk` steps; with 1, what is lost is what memory is worth. `advance` is called with 1 after every batch.
+    Returns:
+        Detections ordered by time, by the number of their recording in its split. Recordings without a wanted frame are
+        left out.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
     streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
@@ -43,9 +52,9 @@ def stream(
 
 
 def check_causal(detector: Detector) -> None:
-    """Raise ValueError for a detector whose outputs depend on later windows, since it cannot run step by step."""
+    """Raise UserError for a detector whose outputs depend on later windows, because it cannot run step by step."""
     if not detector.is_causal:
         raise UserError(
-            "these weights see whole chunks only (temporal.bidirectional=true) and cannot go step by step; score them "
-            "with `rvtssm evaluate`, or train with temporal.bidirectional=false"
+            "these weights only work on whole chunks (temporal.bidirectional=true) and cannot run step by step; score "
+            "them with `rvtssm evaluate`, or train with temporal.bidirectional=false"
         )

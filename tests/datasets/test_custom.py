@@ -148,7 +148,7 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ),
         (
             "classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7",
-            "events_dir: 7; write a folder inside the folder of this file",
+            "events_dir: 7; write a folder inside",
         ),
     ],
 )

@@ -250,5 +250,5 @@ def test_a_recording_gives_enough_windows_for_a_state(draw_events, monkeypatch, 
 
 @pytest.mark.parametrize("where", ["-", "tcp://localhost:1", "camera:"])
 def test_a_stream_is_no_recording_to_calibrate_on(where):
-    with pytest.raises(ValueError, match=f"{where} is a stream, and a recording is needed; name a file or a folder"):
+    with pytest.raises(ValueError, match=f"{where} is a stream, but a recording is needed; name a file or a folder"):
         CalibrationFrames((where,), SMALL, WindowSettings(50_000), (48, 64), 4).check()

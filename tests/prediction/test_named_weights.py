@@ -128,12 +128,12 @@ def test_predict_needs_the_recording_only(shipped, capsys):
     Path("a.csv").write_text("t,x,y,p\n" + "".join(f"{5 * k},{k % 100},{k % 77},{k % 2}\n" for k in range(20_000)))
     assert cli.main(["predict", "recording=a.csv"]) == 0
     said = words(capsys)
-    assert "a.csv does not say the size of its sensor; taken is 240 x 180 (DAVIS240)" in said and NOTE in said
+    assert "a.csv does not say the size of its sensor; assuming 240 x 180 (DAVIS240)" in said and NOTE in said
     assert "replaces" not in said
     assert Path("outputs/predict/a/video.mp4").stat().st_size
     assert cli.main(["predict", "recording=a.csv", "predict.height=90", "predict.width=100"]) == 0
     said = words(capsys)
-    assert "taken is" not in said and "replaces the results of" in said
+    assert "assuming" not in said and "replaces the results of" in said
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

@@ -592,7 +592,7 @@ def test_weights_that_see_later_windows_are_refused(checkpoint, tmp_path):
     meta = CheckpointMeta(SPEC, checkpoint.model_config, temporal, checkpoint.windows)
     acausal = replace(checkpoint, temporal_config=temporal, detector=meta.build())
     recording = write_recording(tmp_path, duration_us=100_000)
-    with pytest.raises(ValueError, match="cannot go step by step"):
+    with pytest.raises(ValueError, match="cannot run step by step"):
         predict_recording(acausal, recording, tmp_path / "out", LINES_ONLY, progress=False)
     assert not (tmp_path / "out").exists()
 

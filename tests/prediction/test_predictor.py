@@ -210,7 +210,7 @@ def test_a_recording_without_a_size_gets_the_usual_sensor_of_the_command(predict
     (tmp_path / "a.csv").write_text("t,x,y,p\n" + "".join(f"{t},{x},{y},{p}\n" for t, x, y, p in rows))
     found = predictor.predict(tmp_path / "a.csv", downsample=1)
     assert found.summary.sensor_hw == (180, 240)
-    assert any("taken is 240 x 180 (DAVIS240)" in sentence for sentence in found.summary.sentences())
+    assert any("assuming 240 x 180 (DAVIS240)" in sentence for sentence in found.summary.sentences())
 
 
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):

@@ -137,7 +137,7 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ({"hz": "fast"}, "'fast', and a number is needed"),
+        ({"hz": "fast"}, "'fast' instead of a number"),
         ({"hz": float("nan")}, "a number is needed"),
         ({"window": "open"}, "'open'; choose from slide, shrink"),
         ({"precision": "int1"}, "choose from float32, bf16"),
@@ -268,7 +268,7 @@ def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
     is_busy = threading.Event()
     monkeypatch.setattr(Session, "_set", lambda self, command: is_busy.wait(20))
     with Page(weights) as page:
-        with pytest.raises(ValueError, match="256 commands of the page wait; load it again"):
+        with pytest.raises(ValueError, match="256 commands of the page are waiting; reload it"):
             for _ in range(300):
                 page.session.handle({"hz": 20})
         is_busy.set()
@@ -379,7 +379,7 @@ def test_the_number_of_pages_is_bounded(weights, recordings):
     with client_of(weights, recordings, max_pages=1) as client, client.websocket_connect(SESSION) as first:
         first.receive_text()
         with client.websocket_connect(SESSION) as second:
-            assert "1 pages are open already" in json.loads(second.receive_text())["message"]
+            assert "1 pages are already open" in json.loads(second.receive_text())["message"]
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
             status, message = upload(b"\x89HDF\r\n\x1a\n" + bytes(300), "br%20oken.h5")
             assert status == 400 and message.startswith("br oken.h5") and "/" not in message
             assert upload(bytes(1_000_001))[1].startswith("drive_td.dat is larger than 1 MB")
-            assert upload(content, query="?width=wide")[1] == "wide is no side of a sensor; give its pixels"
+            assert upload(content, query="?width=wide")[1] == "wide is not a sensor size; give a number of pixels"
             assert stored() == []
 
             async def whole(*_) -> None:

@@ -361,7 +361,7 @@ def test_settings_of_a_camera_are_those_of_the_package(tmp_path):
         ("device: prophesee_evk4\nbiases: 3", "biases is 3; give names with values"),
         ("device: prophesee_evk4\nclock: atomic", "clock is 'atomic'; choose from internal"),
         ("device: prophesee_evk4\nx_mask: [[5, 2000]]", r"range \[5, 2000\]; give \[first, stop\] between 0 and 1280"),
-        ("device: [", "cannot be read as settings of a camera"),
+        ("device: [", "cannot be read as camera settings"),
     ],
 )
 def test_settings_that_no_camera_has_are_one_line(tmp_path, text, message):

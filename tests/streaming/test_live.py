@@ -342,7 +342,7 @@ def test_a_clock_that_jumps_is_refused_and_changes_nothing(live_checkpoint, draw
     for packet, until_us in ((later, None), (jump, None), (part(events, 0, 0), 1 << 60)):
         with pytest.raises(ValueError, match=r"camera 0: no event for more than 600 s before \d+ us"):
             streamed.push(packet, until_us=until_us)
-    with pytest.raises(ValueError, match="or start_us is of another"):
+    with pytest.raises(ValueError, match="or start_us belongs to another clock"):
         live(checkpoint, start_us=0, schedule=slow).push(later)
     soon = Events(events.t + 700_000_000, events.x, events.y, events.p)
     found = []
@@ -432,7 +432,7 @@ def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
-        (lambda e: [e, e], "needed is one for each of 1"),
+        (lambda e: [e, e], "give one for each of 1"),
         (lambda e: Events(e.t[::-1].copy(), e.x, e.y, e.p), "in order of time; sort them"),
         (lambda e: Events(e.t, e.x + np.uint16(64), e.y, e.p), "outside 64x48"),
         (lambda e: Events(e.t, e.x, e.y, e.p - np.uint8(1)), "polarity is 255, but must be 0 or 1"),
@@ -469,7 +469,7 @@ def test_schedules_that_go_nowhere_are_refused(make):
 
 def test_weights_that_see_later_windows_are_refused(live_checkpoint):
     checkpoint = live_checkpoint("s5", bidirectional=True)
-    with pytest.raises(ValueError, match=r"temporal.bidirectional=true\) and cannot go step by step; score them with"):
+    with pytest.raises(ValueError, match=r"temporal.bidirectional=true\) and cannot run step by step; score them with"):
         live(checkpoint)
 
 
