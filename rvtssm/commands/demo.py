@@ -10,7 +10,6 @@ from rvtssm.commands.demo_report import DemoResult, demo_page
 from rvtssm.commands.evaluate import evaluate
 from rvtssm.commands.generate import generate
 from rvtssm.commands.inputs import check_demo
-from rvtssm.commands.preprocess import preprocess
 from rvtssm.commands.train import train
 from rvtssm.commands.weights import read_weights
 from rvtssm.config import Config
@@ -24,26 +23,21 @@ from rvtssm.models.detector import count_parameters
 from rvtssm.models.named_weights import default_weights
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.system.output_folder import result_set
-from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 
 _FILES = ("report.html", "metrics.json")
-STEPS = ("first boxes", "generate", "preprocess", "train", "evaluate", "predict")
+STEPS = ("first boxes", "generate", "train", "evaluate", "predict")
 
 
 def demo(config: Config) -> None:
-    """Show first boxes, generate, preprocess, train, evaluate at every rate and predict in `out`.
+    """Show first boxes, generate, train, evaluate at every rate and predict in `out`.
 
     Steps that are complete are skipped. Write `report.html`, which has video and pictures inside, and `metrics.json` to
     `out`.
     """
     check_demo(config)
     out = Path(config.out or "outputs/demo")
-    dataset = replace(
-        config.dataset,
-        raw_dir=config.dataset.raw_dir or str(out / "raw"),
-        prepared_dir=config.dataset.prepared_dir or str(out / "prepared"),
-    )
+    dataset = replace(config.dataset, raw_dir=config.dataset.raw_dir or str(out / "raw"))
     with result_set(out, "demo", _FILES) as staged:
         _all_steps(replace(config, out=str(out), dataset=dataset, resume="auto"), out, staged)
     say(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
@@ -54,9 +48,6 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     _first_boxes(config, out / "first_boxes")
     _announce("generate")
     generate(config)
-    _announce("preprocess")
-    if preprocess(config):
-        raise UserError(f"some recordings in {config.dataset.raw_dir} could not be prepared; see the lines above")
     _announce("train")
     config = replace(config, checkpoint=str(train(config)))
     _announce("evaluate")

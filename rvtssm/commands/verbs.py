@@ -35,7 +35,7 @@ VERBS = {
         "generate data, train a detector, evaluate it at several rates, draw a video; out=DIR",
         "out=outputs/demo",
         ("windows", "training", "evaluation"),
-        ("synthetic", "preprocess", *_TRAINED, "predict"),
+        ("synthetic", *_TRAINED, "predict"),
         ("out", "seed", "precision"),
     ),
     "generate": Verb(

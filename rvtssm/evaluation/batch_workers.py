@@ -30,7 +30,6 @@ from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
 
-_CORES_PER_PROCESS = 4  # if the number of processes is not given
 _TIMEOUT = timedelta(days=30)  # processes wait while the first one computes intervals, or while one has a longer share
 _AGAIN = "the same command continues the work"
 
@@ -212,8 +211,8 @@ def open_workers(asked: int | None, checkpoint: LoadedCheckpoint, ranks: Ranks |
 
 
 def num_processes(asked: int | None) -> int:
-    """Return how many processes run a detector: by default one per GPU, without a GPU one per four cores."""
-    return asked or torch.cuda.device_count() or max(1, num_usable_cores() // _CORES_PER_PROCESS)
+    """Return how many processes run a detector: by default one per GPU, without a GPU one per core."""
+    return asked or torch.cuda.device_count() or num_usable_cores()
 
 
 def detector_processes(number: int) -> Processes:

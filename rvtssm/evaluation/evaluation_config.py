@@ -33,7 +33,7 @@ class EvaluationConfig:
     track: str | None = None  # track objects, and score the tracks if the labels have some; one of TRACKERS
     track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
     bootstrap: int = 1000  # bootstrap replicates for the confidence intervals; 0: none
-    # processes that share the recordings; null: one per GPU, or one per four cores; torchrun starts its own
+    # processes that share the recordings; null: one per GPU, or one per core; torchrun starts its own
     processes: int | None = 1
     ablate_memory: bool = False  # score the training rate again with the state reset at every step
     still_ms: float = STILL_US / 1000  # score objects apart that have not moved for this long, if the labels say so

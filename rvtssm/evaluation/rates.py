@@ -1,6 +1,5 @@
 """One detector on one split: average precision at every rate, with intervals, latency, tracks and pictures."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rvtssm.evaluation.matches import RecordingMatches
 from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
 from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate
-from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.evaluation.split_runs import Pass, SplitRuns
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.tree import find_recordings
 from rvtssm.models.parts import head_class
@@ -56,12 +55,15 @@ def measure(
     run = [*rates, trained] if trained and trained not in rates else rates
     latencies = _latencies(runs, run) if options.streaming else {}
     broken_down = trained if trained in rates else rates[0]
+    passes = [Pass(rate, latencies.get(rate)) for rate in rates]
+    if options.ablate_memory and trained:
+        passes.append(Pass(trained, latencies.get(trained), is_reset=True))
+    runs.run(passes)
     rows, still, gained, without_memory = [], {}, {}, None
     for rate in rates:
-        began = time.perf_counter()
         latency_ms = latencies.get(rate)
-        recordings, sequences = runs.scored(rate, latency_ms)
-        measured = {"seconds": time.perf_counter() - began, "step_ms": rate.step_us / 1000}
+        recordings, sequences = runs.scored(Pass(rate, latency_ms))
+        measured = {"step_ms": rate.step_us / 1000}
         if latency_ms is not None:
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
             measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
@@ -77,7 +79,7 @@ def measure(
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory and trained:
-        recordings, _ = runs.scored(trained, latencies.get(trained), is_reset=True)
+        recordings, _ = runs.scored(passes[-1])
         reset = resampled_from(match_detections(recordings, spec))
         without_memory = reset.interval("AP")
         gained["AP without memory"] = (

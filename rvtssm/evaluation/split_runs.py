@@ -26,6 +26,15 @@ from rvtssm.system.user_error import UserError
 
 
 @dataclass(frozen=True)
+class Pass:
+    """A pass of the detector over a split."""
+
+    rate: PlannedRate
+    latency_ms: float | None = None  # a label gets the newest output that had finished; None: that of its window
+    is_reset: bool = False  # whether the state is reset at every step
+
+
+@dataclass(frozen=True)
 class SplitRuns(SplitPlan):
     """Runs a detector over a split."""
 
@@ -46,20 +55,25 @@ class SplitRuns(SplitPlan):
             staged.write_text(json.dumps(latency_ms))
         return latency_ms
 
-    def scored(
-        self, rate: PlannedRate, latency_ms: float | None = None, is_reset: bool = False
-    ) -> tuple[list[ScoredRecording], list[FrameSequence]]:
-        """Run the split at a rate; return labels and detections of each recording, and its frames.
+    def run(self, passes: Sequence[Pass]) -> None:
+        """Run all passes whose outputs are not kept yet, so that no process waits at the end of each; see `scored`."""
+        batches: dict[Path, RecordingBatch] = {}
+        for each in passes:
+            batches |= {batch.path: batch for batch in self._batches(self._steps_of(each), each.is_reset).values()}
+        self._run_missing(list(batches.values()))
 
-        With a latency, a label gets the newest output whose computation had finished, otherwise that of its window.
-        """
-        sequences = self.sequences(rate, self.options.label_hz)
-        if latency_ms is not None:
-            sequences = self.streamed(sequences, latency_ms)
-        sequences = [_asking(sequence, sequence.labels) for sequence in sequences]
-        progress = f"{rate.asked_hz:g} Hz, {rate.windows[0]}" + (", state reset" if is_reset else "")
-        outputs = self._outputs(sequences, progress, is_reset)
+    def scored(self, asked: Pass) -> tuple[list[ScoredRecording], list[FrameSequence]]:
+        """Return labels and detections of each recording, and its frames, after running what `run` has not run."""
+        sequences = self._steps_of(asked)
+        outputs = self._outputs(sequences, asked.is_reset)
         return [_scored(each, each.labels, found) for each, found in zip(sequences, outputs, strict=True)], sequences
+
+    def _steps_of(self, asked: Pass) -> list[FrameSequence]:
+        """Return the recordings of a pass with the steps that are scored."""
+        sequences = self.sequences(asked.rate, self.options.label_hz)
+        if asked.latency_ms is not None:
+            sequences = self.streamed(sequences, asked.latency_ms)
+        return [_asking(sequence, sequence.labels) for sequence in sequences]
 
     def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
         """Return the steps that a detector takes, whose labels have the newest step that had finished.
@@ -88,7 +102,7 @@ class SplitRuns(SplitPlan):
             for each in sequences
         ]
         sequences = [_asking(each, *by_shift.values()) for each, by_shift in zip(sequences, shifted, strict=True)]
-        outputs = self._outputs(sequences, f"time shifts at {rate.asked_hz:g} Hz")
+        outputs = self._outputs(sequences)
         return {
             shift: [
                 _scored(sequence, labels[shift], found)
@@ -97,18 +111,13 @@ class SplitRuns(SplitPlan):
             for shift in shifts_ms
         }
 
-    def _outputs(self, sequences: list[FrameSequence], progress: str, is_reset: bool = False) -> list[list[Detections]]:
+    def _outputs(self, sequences: list[FrameSequence], is_reset: bool = False) -> list[list[Detections]]:
         """Run the detector over sequences; return the detections of each at the steps that are asked for."""
         found: list[list[Detections]] = [[] for _ in sequences]
-        batches = {}
-        for numbers in self._dealt([n for n, each in enumerate(sequences) if len(each.wanted_steps)], sequences):
-            batches[numbers] = self._batch([sequences[n] for n in numbers], is_reset)
-        kept = {numbers: read_outputs(batch.path, len(numbers)) for numbers, batch in batches.items()}
-        missing = [batch for numbers, batch in batches.items() if kept[numbers] is None]
-        if missing:
-            self.workers.run(missing, progress)
+        batches = self._batches(sequences, is_reset)
+        self._run_missing(list(batches.values()))
         for numbers, batch in batches.items():
-            outputs = kept[numbers] or read_outputs(batch.path, len(numbers))
+            outputs = read_outputs(batch.path, len(numbers))
             if outputs is None:
                 raise UserError(
                     f"{batch.path} was removed or damaged during the evaluation, or a node that wrote it does not see "
@@ -119,6 +128,17 @@ class SplitRuns(SplitPlan):
         for sequence in sequences:
             sequence.close()
         return found
+
+    def _run_missing(self, batches: list[RecordingBatch]) -> None:
+        """Run the batches without kept outputs, the longest first."""
+        missing = [batch for batch in batches if read_outputs(batch.path, len(batch.sequences)) is None]
+        if missing:
+            self.workers.run(sorted(missing, key=lambda batch: -batch.num_chunks), "evaluating")
+
+    def _batches(self, sequences: list[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], RecordingBatch]:
+        """Return the batches that run the steps that are asked for, by the numbers of their recordings."""
+        dealt = self._dealt([n for n, each in enumerate(sequences) if len(each.wanted_steps)], sequences)
+        return {numbers: self._batch([sequences[n] for n in numbers], is_reset) for numbers in dealt}
 
     def _dealt(self, numbers: list[int], sequences: Sequence[FrameSequence]) -> list[tuple[int, ...]]:
         """Return the recordings in batches, those of similar length together, the longest first."""

@@ -74,7 +74,7 @@ class LabelConfig:
     min_iou: float = 0.5  # overlap of the boxes of both directions that are one object
     min_track_ms: float = 200.0  # between the first and the last box of the track of a trusted box
     track_memory_s: float = 0.5  # for how long an object that is not found keeps its track, in seconds
-    processes: int | None = 1  # that share the recordings, null: one per GPU, or one per four cores
+    processes: int | None = 1  # that share the recordings, null: one per GPU, or one per core
 
     def __post_init__(self) -> None:
         check_share("label", self, "min_score", "min_iou")

@@ -21,7 +21,7 @@ from rvtssm.commands import cli
 from rvtssm.commands import evaluate as evaluate_verb
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import DataConfig
-from rvtssm.evaluation.batch_workers import OtherProcesses, Ranks, RecordingBatch
+from rvtssm.evaluation.batch_workers import OtherProcesses, Ranks, RecordingBatch, ThisProcess
 from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
@@ -86,10 +86,8 @@ def evaluate(weights: Path, out: Path, *words: str) -> int:
 
 
 def numbers(out: Path) -> dict:
-    """All that was measured but times."""
+    """All that was measured."""
     found = json.loads((out / "evaluation.json").read_text())
-    for row in found["rates"].values():
-        del row["seconds"]
     return {name: found[name] for name in ("rates", "intervals", "differences", "breakdown")}
 
 
@@ -127,6 +125,23 @@ def whole(weights, tmp_path_factory):
         out = tmp_path_factory.mktemp("whole")
         assert evaluate(weights, out) == 0
     return numbers(out), run, kept(out)
+
+
+def test_all_passes_run_together_and_nothing_twice(weights, tmp_path, monkeypatch):
+    """The steps of 50 ms are the same ones whether windows slide or shrink; without memory they are others."""
+    runs: list[list[Path]] = []
+    run = ThisProcess.run
+
+    def look(self, batches, progress):
+        runs.append([batch.path for batch in batches])
+        lengths = [batch.num_chunks for batch in batches]
+        assert lengths == sorted(lengths, reverse=True)
+        run(self, batches, progress)
+
+    monkeypatch.setattr(ThisProcess, "run", look)
+    assert evaluate(weights, tmp_path, "evaluation.window=both", "evaluation.ablate_memory=true") == 0
+    (paths,) = runs
+    assert len(paths) == len(set(paths)) == 4 * NUM_RECORDINGS  # 20 Hz, 20 Hz without memory, and twice 40 Hz
 
 
 @pytest.mark.parametrize("number", [1, NUM_RECORDINGS + 1])
