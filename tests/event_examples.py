@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import tracemalloc
+from collections.abc import Callable, Iterator
+
 import h5py
 import numpy as np
 from hypothesis import strategies as st
@@ -68,3 +72,13 @@ def write_hdf5(path, events, **columns):
             file[f"events/{name}"] = columns.get(name, getattr(events, name))
         file["events/height"], file["events/width"] = columns.get("size", (HEIGHT, WIDTH))
     return path
+
+
+@contextlib.contextmanager
+def traced_memory() -> Iterator[Callable[[], int]]:
+    """Yield a function: the bytes that were allocated in the block, by Python and numpy, and are in use."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()

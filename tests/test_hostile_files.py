@@ -285,7 +285,7 @@ def test_an_event_a_day_away_is_one_line(tmp_path, place):
 
 
 def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
-    monkeypatch.setattr("rvtssm.events.readers.piped._MOST_EVENTS", 10_000)
+    monkeypatch.setattr("rvtssm.events.readers.piped.MOST_EVENTS", 10_000)
     words = np.zeros((50_000, 2), "<u4")  # DAT: the time, then the place
     words[:20_000, 0] = np.arange(20_000) * 2
     words[20_000:, 0] = 40_000

@@ -166,7 +166,7 @@ def train_and_score(variant: Variant, seed: int, peak_lr: float = 3e-3) -> dict[
     data = simulate(NUM_STREAMS, _TRAIN_STEPS, seed)
     torch.manual_seed(seed)
     net = SpriteNet(variant.build())
-    optimizer = torch.optim.AdamW(_groups(net, peak_lr, variant.ssm_lr), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(parameter_groups(net, peak_lr, variant.ssm_lr), weight_decay=0.0)
     num_steps = variant.num_frames // variant.chunk_length
     rates = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -197,7 +197,7 @@ def _chunk(data: Sprites, start: int, stop: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(data.frames[start:stop]), torch.from_numpy(data.is_covered[start:stop])
 
 
-def _groups(net: SpriteNet, lr: float, ssm_lr: float) -> list[dict[str, Any]]:
+def parameter_groups(net: SpriteNet, lr: float, ssm_lr: float) -> list[dict[str, Any]]:
     """Return two groups for the optimiser: modes, steps and B of the temporal layer, and everything else."""
     of_modes = [p for name, p in net.temporal.named_parameters() if name.removeprefix("ssm.") in _MODES]
     ids = set(map(id, of_modes))

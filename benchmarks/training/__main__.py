@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     }
     for part in options.only.split(","):
         rows = found[part] = measures[part]()
-        console.print(_table(rows, f"{part}: {where}"))
+        console.print(results_table(rows, f"{part}: {where}"))
         if part == "layers":
             found["bars"] = met_bars(rows, options.device)
             print_bars(found["bars"], console)
@@ -167,7 +167,7 @@ def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]
     ]
 
 
-def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+def results_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     table = Table(title=title)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:

@@ -43,7 +43,7 @@ def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequence
     """
     digest = hashlib.sha256(json.dumps([torch.__version__, settings], sort_keys=True).encode())
     beside = {path for plugin in plugins for path in Path(plugin).resolve().parent.glob("*.py")}
-    for text in (_own_source_code(), *(path.read_bytes() for path in sorted(beside))):
+    for text in (own_source_code(), *(path.read_bytes() for path in sorted(beside))):
         digest.update(text)
     for sequence in sequences:
         digest.update(f"\n{sequence.name} {sequence.settings} {sequence.frame_shape}".encode())
@@ -86,7 +86,7 @@ def read_outputs(path: Path, num_recordings: int) -> list[list[Detections]] | No
 
 
 @functools.cache
-def _own_source_code() -> bytes:
+def own_source_code() -> bytes:
     """Return a digest of the source code of the package."""
     folder = Path(__file__).resolve().parents[1]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py")))).digest()

@@ -16,7 +16,7 @@ OVERLAPS = np.linspace(0.5, 0.95, 10)  # the least overlaps of a match
 RECALLS = np.linspace(0, 1, 101)
 SIZES = ("all", "small", "medium", "large")  # of the objects that count
 METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
-_MOST_CELLS = 4_000_000  # of an array over the weightings that are accumulated at once, 32 MB
+MOST_CELLS = 4_000_000  # of an array over the weightings that are accumulated at once, 32 MB
 
 Precision = npt.NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def _precisions(
         chosen = np.flatnonzero(class_id == k)
         of_class.append(chosen[np.argsort(-score[chosen], kind="mergesort")])
     table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * len(SIZES)
-    at_once = max(1, _MOST_CELLS // max(table_cells, *map(len, of_class)))
+    at_once = max(1, MOST_CELLS // max(table_cells, *map(len, of_class)))
     for first in range(0, len(weights), at_once):
         some = weights[first : first + at_once]
         found = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, len(SIZES)), np.nan)

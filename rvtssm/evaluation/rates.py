@@ -75,7 +75,7 @@ def measure(
         rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled, rate.windows))
         if rate is broken_down:
             breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
-            pictures = _worst_pictures(breakdown, recordings, sequences, spec)
+            pictures = worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
     if options.ablate_memory and trained:
@@ -208,7 +208,7 @@ def _check_tracks(runs: SplitRuns) -> None:
         )
 
 
-def _worst_pictures(
+def worst_pictures(
     breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[FrameSequence], spec: DatasetSpec
 ) -> list[Picture]:
     """Draw the worst frames with detections and ground truth."""

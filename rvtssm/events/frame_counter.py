@@ -65,7 +65,7 @@ class FrameCounter:
         self._before[0] = self._begin = self._end = 0  # kept events are [_begin, _end)
         self._num_forgotten = 0  # cells dropped from the front of the arrays so far
         self._latest_us: int = _NEVER_US
-        self._ring: SliceRing | None = None
+        self.ring: SliceRing | None = None
         self._last_end_us: int | None = None  # end of the window taken last
         self._ahead: Frames | None = None  # partial frame of the next window, from events that are forgotten
 
@@ -200,7 +200,7 @@ class FrameCounter:
         self._end = len(t)
         self._t[: len(t)], self._cells[: len(cells)], self._before[: len(before)] = t, cells, before
         self._latest_us = int(t[-1]) if len(t) else _NEVER_US
-        self._ring = self._last_end_us = self._ahead = None
+        self.ring = self._last_end_us = self._ahead = None
 
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
         """Return the ring of recently counted bins if later windows at this stride will need them again."""
@@ -210,9 +210,9 @@ class FrameCounter:
         if not ends_us or before_us is None:
             return None
         num_slices = num_shared_slices(ends_us[-1] - int(bounds_us[-1, 0]), ends_us[-1] - before_us, self.settings)
-        if num_slices and (self._ring is None or len(self._ring.keys) < num_slices):
-            self._ring = SliceRing(num_slices, self.pixels.height * self.pixels.width)
-        return self._ring if num_slices else None
+        if num_slices and (self.ring is None or len(self.ring.keys) < num_slices):
+            self.ring = SliceRing(num_slices, self.pixels.height * self.pixels.width)
+        return self.ring if num_slices else None
 
     def _add_until(self, end_us: int) -> None:
         """Add the events before a time to the surfaces, unless they were added already."""

@@ -97,7 +97,7 @@ def yolox_loss(
     matched = assign_targets(predictions, targets, num_targets, locations)
     is_object = matched >= 0
     num_matched = is_object.sum()
-    rows = torch.nonzero_static(is_object, size=_most_matches(is_object, num_targets))
+    rows = torch.nonzero_static(is_object, size=most_matches(is_object, num_targets))
     is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the others are left over, and count nothing
     frame, location = rows.clamp(min=0).unbind(1)
     answers = torch.where(is_row[:, None], predictions[frame, location], 1)
@@ -128,7 +128,7 @@ def yolox_loss(
     return losses
 
 
-def _most_matches(is_object: Tensor, num_targets: Tensor) -> int:
+def most_matches(is_object: Tensor, num_targets: Tensor) -> int:
     """Return how many locations may have an object: on the CPU how many do; elsewhere reading that would wait."""
     if is_object.device.type == "cpu":
         return int(is_object.sum())

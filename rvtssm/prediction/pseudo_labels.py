@@ -66,8 +66,8 @@ def find_pseudo_boxes(
     windows = label_grid(ends_us, first_us, settings)
     reversed_recording = ReversedRecording(recording)
     back_us = np.array([reversed_recording.at(end_us) for end_us in windows.ends_us.tolist()][::-1], np.int64)
-    forward = _track_all(checkpoint, recording, recording.iterate(reuse=True), windows, config)
-    backward = _track_all(
+    forward = track_blocks(checkpoint, recording, recording.iterate(reuse=True), windows, config)
+    backward = track_blocks(
         checkpoint, recording, reversed_recording.iterate(), label_grid(back_us, int(back_us[0]), settings), config
     )
     index = np.arange(len(windows))
@@ -84,7 +84,7 @@ def find_pseudo_boxes(
     return np.concatenate([np.zeros(0, BOX_DTYPE), *found])
 
 
-def _track_all(
+def track_blocks(
     checkpoint: LoadedCheckpoint, recording: Recording, blocks: Iterable[Events], windows: Windows, config: LabelConfig
 ) -> list[Detections]:
     """Return the detections of all windows, in pixels of the sensor, with track ids."""

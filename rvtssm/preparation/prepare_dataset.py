@@ -46,7 +46,7 @@ from rvtssm.system.workers import (
     num_usable_cores,
 )
 
-_WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
+WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.
 # Bytes per event in a raw file:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
@@ -187,7 +187,7 @@ def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
     if config.scheduler is not None:
         return DaskCluster(config.scheduler)
     sizes = [job.num_bytes for job in jobs]
-    num_workers = config.workers or min(num_usable_cores(), sum(sizes) // _WORTH_A_WORKER)
+    num_workers = config.workers or min(num_usable_cores(), sum(sizes) // WORTH_A_WORKER)
     num_workers = min(num_workers, sum(max(1, size // sections.SECTION_BYTES) for size in sizes))
     return Processes(num_workers) if num_workers > 1 else SameProcess()
 

@@ -22,7 +22,7 @@ from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.remote.mirror import is_mirrored, open_parts, whole
 from rvtssm.system.user_error import UserError
 
-_SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
+SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
 _kept = threading.local()
 _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
 
@@ -254,9 +254,9 @@ def _source(recording: RawRecording, is_labelled: bool) -> Meta:
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
     with open_parts(recording.events_path) as file:
-        digest.update(file.read(_SAMPLE_BYTES))
-        file.seek(max(0, num_bytes - _SAMPLE_BYTES))
-        digest.update(file.read(_SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, num_bytes - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
     if is_labelled and recording.boxes_path is not None:
         with whole(recording.boxes_path):
             digest.update(recording.boxes_path.read_bytes())

@@ -41,7 +41,7 @@ FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
 _AGAIN = "delete it and prepare it again"
-_CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
+CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
 _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 _OPTIONAL = ("labels/pseudo_score",)  # a file without it means that all values are 0
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
@@ -96,9 +96,9 @@ class StoredSequence:
         """Raise UserError if the frames have changed since they were written. All else is checked on opening."""
         if self.frames_crc is None:
             return
-        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), _CHECK_BYTES))
+        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), CHECK_BYTES))
         for start in starts:
-            part = slice(start, start + _CHECK_BYTES)
+            part = slice(start, start + CHECK_BYTES)
             crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
         if crc != self.frames_crc:
             raise UserError(f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")

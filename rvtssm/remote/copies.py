@@ -31,7 +31,7 @@ _CACHE_GB = 50.0
 _STATE = struct.Struct("<8s16sq32s")  # signature, number of the copy, size and version; a byte per block follows
 _MARK = b"rvtssm 1"
 
-_unchecked = [float("inf")]  # bytes loaded by this process since it last checked the size of the cache
+unchecked = [float("inf")]  # bytes loaded by this process since it last checked the size of the cache
 
 
 class State:
@@ -223,10 +223,10 @@ def make_room(num_bytes: int) -> None:
     Looking at all files takes time, so this is done after every 64 MiB or twentieth of the cache, whichever is less.
     """
     most = _cache_bytes()
-    _unchecked[0] += num_bytes
-    if _unchecked[0] < min(1 << 26, most // 20):
+    unchecked[0] += num_bytes
+    if unchecked[0] < min(1 << 26, most // 20):
         return
-    _unchecked[0] = 0
+    unchecked[0] = 0
     found: list[tuple[float, int, Path]] = []
     for path in mirror_folder("files").rglob("*"):
         with contextlib.suppress(FileNotFoundError):

@@ -78,7 +78,7 @@ def list_files(url: str) -> dict[str, RemoteFile]:
     Raises:
         UserError: The bucket cannot be listed.
     """
-    files, root = _connected(url)
+    files, root = connected(url)
     found = _tried(url, "listed", lambda: files.find(root, detail=True))
     names = {path: path.removeprefix(root).lstrip("/") for path, info in found.items() if info.get("type") == "file"}
     # A name that ends in a slash represents a folder, and one with `..` would lead out of it.
@@ -88,13 +88,13 @@ def list_files(url: str) -> dict[str, RemoteFile]:
 
 def describe(url: str) -> RemoteFile:
     """Return size and version of a file. Raise UserError if it does not exist."""
-    files, path = _connected(url)
+    files, path = connected(url)
     return _described(_tried(url, "read", lambda: files.info(path)))
 
 
 def read_range(url: str, start: int, stop: int) -> bytes:
     """Return the bytes [start, stop) of a file. Raise UserError if they cannot be read."""
-    files, path = _connected(url)
+    files, path = connected(url)
     content: bytes = _tried(url, "read", lambda: files.cat_file(path, start=start, end=stop))
     if len(content) != stop - start:
         raise UserError(f"{url} has changed since it was listed; run again")
@@ -107,7 +107,7 @@ def upload(path: Path, url: str) -> RemoteFile:
     Raises:
         UserError: The upload failed, or the store reports another size afterwards.
     """
-    files, target = _connected(url)
+    files, target = connected(url)
     _tried(url, "written", lambda: files.put_file(str(path), target))
     found, num_bytes = describe(url), path.stat().st_size
     if found.num_bytes != num_bytes:
@@ -115,7 +115,7 @@ def upload(path: Path, url: str) -> RemoteFile:
     return found
 
 
-def _connected(url: str) -> tuple[Any, str]:
+def connected(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the path inside it."""
     scheme, *parts = parts_of(url)
     check_extra(url, "remote", "fsspec", *([_MODULES[scheme]] if scheme in _MODULES else []))

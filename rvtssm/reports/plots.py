@@ -73,7 +73,7 @@ def study_png(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, floa
     legend = figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    return _png(figure)
+    return figure_png(figure)
 
 
 def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
@@ -140,10 +140,11 @@ def _png_of(figure: Any, axes: Any) -> bytes:
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)  # the name of a class may contain a dollar sign
-    return _png(figure)
+    return figure_png(figure)
 
 
-def _png(figure: Any) -> bytes:
+def figure_png(figure: Any) -> bytes:
+    """Return a figure of matplotlib as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()

@@ -105,7 +105,7 @@ class S4SSM(PerFeatureLayer):
         dt, c = self.log_step.exp()[:, None], self._modes()[3]
 
         def power(omega: Tensor) -> Tensor:
-            response = dt * self._resolvent(c, 1j * omega, dt.to(c.dtype))
+            response = dt * self.resolvent(c, 1j * omega, dt.to(c.dtype))
             return response.real.square() + response.imag.square()
 
         return energy_quadrature(power, omega_min, omega_max, _NUM_POINTS, dt)
@@ -115,7 +115,7 @@ class S4SSM(PerFeatureLayer):
         p, b, c = (torch.view_as_complex(values) for values in (self.P, self.B, self.C))
         return torch.complex(-self.log_real.exp(), self.imag), p, b, c
 
-    def _resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
+    def resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
         """Return C (scalar - factor A)^-1 B over the modes and their conjugates: scalar (K,) or (H, K) -> (H, K)."""
         lambda_, p, b, _ = self._modes()
         lambda_, scalar, factor = lambda_[..., None], torch.atleast_2d(scalar)[:, None], factor[:, None]

@@ -27,7 +27,7 @@ from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
 _NEVER_US = -(1 << 62)  # earlier than any event
-_MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a thousand times a window of a megapixel sensor
+MOST_PENDING = 1 << 26  # events of a camera, 0.8 GB; a thousand times a window of a megapixel sensor
 _LATEST_US = 1 << 61  # latest time that a caller may give
 _LONGEST_US = 60_000_000  # longest window, since a live detector keeps the events of a window in memory
 
@@ -150,9 +150,9 @@ class StreamDetector:
         for camera, packet in enumerate(packets):
             if len(packet):
                 counter = self._counters[camera]
-                if len(counter.times_us) + len(packet) > _MOST_PENDING:
+                if len(counter.times_us) + len(packet) > MOST_PENDING:
                     raise UserError(
-                        f"camera {camera}: more than {_MOST_PENDING} events wait for a window to close at "
+                        f"camera {camera}: more than {MOST_PENDING} events wait for a window to close at "
                         f"{packet.t[-1]} us; its clock stands still, or another camera sends nothing; start again"
                     )
                 counter.push(packet)

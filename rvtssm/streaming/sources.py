@@ -190,7 +190,7 @@ def opened_source(
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
             yield Source(camera.name, camera)
     elif where.startswith(SOCKET):
-        with _connected(where) as connection, connection.makefile("rb") as stream:
+        with connected_to(where) as connection, connection.makefile("rb") as stream:
             try:
                 with ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
                     yield Source(where, piped)
@@ -274,7 +274,8 @@ def _short_name(where: str) -> str:
     return path.stem if topic is None else path.stem + topic.replace("/", "_")  # each topic of a bag has its own folder
 
 
-def _connected(where: str) -> socket.socket:
+def connected_to(where: str) -> socket.socket:
+    """Return a connection to tcp://HOST:PORT; raise UserError if there is none."""
     host, _, port = where.removeprefix(SOCKET).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")

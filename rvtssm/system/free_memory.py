@@ -17,7 +17,7 @@ def check_memory(num_bytes: int, what: str) -> None:
         num_bytes: The memory that is needed.
         what: What needs the memory and what to make smaller, the start of the message.
     """
-    if num_bytes > _SMALL and (free := _free_bytes()) is not None and num_bytes > free:
+    if num_bytes > _SMALL and (free := free_bytes()) is not None and num_bytes > free:
         raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free")
 
 
@@ -27,7 +27,7 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _free_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Return the memory that the system and the container leave to this process; None if unknown (not Linux)."""
     try:
         found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())

@@ -30,7 +30,7 @@ from rvtssm.system.watchdog import EXIT_CODE
 _WORKER = "import sys; from rvtssm.system.workers import serve; serve(int(sys.argv[1]))"
 _END_TIMEOUT_S = 5.0
 _PR_SET_PDEATHSIG = 1  # Linux
-_CLUSTER_TIMEOUT_S = 10.0
+CLUSTER_TIMEOUT_S = 10.0
 
 Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
 
@@ -193,7 +193,7 @@ class DaskCluster:
         from distributed import Client, as_completed
 
         try:
-            self._client = Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
+            self._client = Client(address, timeout=CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             said = " ".join(str(error).split())
             raise UserError(f"no dask scheduler answers at scheduler={address} ({said}); start one there") from None

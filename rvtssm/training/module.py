@@ -73,7 +73,7 @@ class DetectionModule(L.LightningModule):
         self.train_streams = Streams(detector, *memory, with_gradients=True)
         self.val_streams = Streams(detector, *memory)
         self.latest_losses: dict[str, Tensor] = {}  # of the latest training batch
-        self._random_state: Tensor | None = None  # of the run to resume
+        self.random_state: Tensor | None = None  # of the run to resume
         self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
         self._since = time.perf_counter()
         self.found: dict[tuple[int, int], Detections] = {}  # (recording, time): detections of this validation
@@ -99,9 +99,9 @@ class DetectionModule(L.LightningModule):
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return the terms of the loss of a training batch and their `total`; the stored states advance."""
         predictions = self.train_streams.push_batch(batch)
-        weights = {} if batch.pseudo_scores is None else {"weights": self._weights_of(batch, batch.pseudo_scores)}
+        weights = {} if batch.pseudo_scores is None else {"weights": self.weights_of(batch, batch.pseudo_scores)}
         losses = self.detector.head.loss(
-            predictions, batch.targets, batch.num_targets, self._matched_per_process, **weights
+            predictions, batch.targets, batch.num_targets, self.matched_per_process, **weights
         )
         if self.settings.optim.h2_weight:
             losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), self.settings.optim.h2_band)
@@ -114,7 +114,7 @@ class DetectionModule(L.LightningModule):
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
 
-    def _weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
+    def weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
         """Return how much each target counts (M, N): 1 if it is annotated, by its score if a detector made it.
 
         Raise ValueError for a head, of a plugin, whose loss does not take weights.
@@ -129,14 +129,14 @@ class DetectionModule(L.LightningModule):
         is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < num_targets
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
 
-    def _matched_per_process(self, num_counted: Tensor | int, num_matched: Tensor | int | None = None) -> Tensor | int:
+    def matched_per_process(self, num_counted: Tensor | int, num_matched: Tensor | int | None = None) -> Tensor | int:
         """Return the divisor of the losses: the matches of all processes over the number of processes.
 
         Gradients are averaged over the processes, so they equal those of one process that has all the chunks. Without
         `num_matched`, all matches count. Whether any match counts is decided for all processes together.
         """
         num_matched = num_counted if num_matched is None else num_matched
-        if not _has_others():
+        if not has_others():
             return at_least_one(num_counted, num_matched)
         own = [torch.as_tensor(number, dtype=torch.float64) for number in (num_counted, num_matched)]
         totals = torch.stack([on_device(number, self.device) for number in own])
@@ -145,7 +145,7 @@ class DetectionModule(L.LightningModule):
 
     def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the losses as they are logged: the average over the processes is the loss of the whole batch."""
-        if not _has_others():
+        if not has_others():
             return {name: value.detach() for name, value in losses.items()}
         values = torch.stack([value.detach() for value in losses.values()])
         torch.distributed.all_reduce(values)
@@ -243,12 +243,12 @@ class DetectionModule(L.LightningModule):
         self.train_seconds = checkpoint["train_seconds"]
         own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])
-        self._random_state = own["random"]
+        self.random_state = own["random"]
 
     def on_train_start(self) -> None:
         generator = self.random_generator()
-        if self._random_state is not None:
-            generator.set_state(self._random_state)
+        if self.random_state is not None:
+            generator.set_state(self.random_state)
         elif self.global_rank:  # all were seeded alike, so that they begin with the same weights
             generator.manual_seed(generator.initial_seed() + self.global_rank)
 
@@ -257,6 +257,6 @@ class DetectionModule(L.LightningModule):
         return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
 
 
-def _has_others() -> bool:
+def has_others() -> bool:
     """Return whether other processes take part in the training."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -51,7 +51,7 @@ def test_every_variant_trains_all_its_parameters_in_one_group_each(name):
     variant = VARIANTS[name]
     torch.manual_seed(0)
     net, data = SpriteNet(variant.build()), simulate(2, 6, 0)
-    groups = study._groups(net, 1e-3, variant.ssm_lr)
+    groups = study.parameter_groups(net, 1e-3, variant.ssm_lr)
     ids = [id(p) for group in groups for p in group["params"]]
     assert len(ids) == len(set(ids)) and set(ids) == {id(p) for p in net.parameters()}
     assert groups[-1]["lr"] == 1e-3 * variant.ssm_lr

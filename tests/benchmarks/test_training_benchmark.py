@@ -92,7 +92,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
 def test_the_shape_of_the_demo_is_that_of_its_recipe(monkeypatch):
     shapes = []
     monkeypatch.setattr(command, "measure_options", lambda names, shape, rounds, say: shapes.append(shape) or [])
-    monkeypatch.setattr(command, "_table", lambda rows, title: title)
+    monkeypatch.setattr(command, "results_table", lambda rows, title: title)
     command.main(["--demo", "--only", "options"])
     (shape,) = shapes
     assert (shape.batch, shape.length, shape.height, shape.width) == (4, 6, 96, 128)

@@ -698,8 +698,9 @@ def test_a_prediction_needs_a_recording(refused, tmp_path, weights):
 
 
 @pytest.mark.parametrize("name", ["${oc.env:HOME}", "a${b}c", r"\${b}", r"a\\${b}", "${", "$HOME"])
-def test_a_path_is_taken_as_it_stands(name):
-    assert cli.compose([cli._quoted_path(f"recording={name}")]).recording == name
+def test_a_path_is_taken_as_it_stands(name, capsys):
+    assert cli.main(["inspect", f"recording={name}"]) == 2
+    assert f"rvtssm inspect: {name} does not exist" in capsys.readouterr().err
 
 
 def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):

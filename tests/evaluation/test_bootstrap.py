@@ -62,7 +62,7 @@ def test_how_many_weightings_are_computed_at_once_changes_nothing(monkeypatch):
     recordings = some_recordings(np.random.default_rng(0))
     matches = match_detections(recordings, SPEC)
     whole = resample(matches, SPEC, 20).replicates
-    monkeypatch.setattr("rvtssm.evaluation.matches._MOST_CELLS", 1)
+    monkeypatch.setattr("rvtssm.evaluation.matches.MOST_CELLS", 1)
     np.testing.assert_equal(resample(matches, SPEC, 20).replicates, whole)
 
 

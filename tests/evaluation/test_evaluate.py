@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 from rvtssm.commands import cli
-from rvtssm.commands import evaluate as evaluate_verb
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.split_runs import SplitRuns
@@ -25,11 +22,8 @@ from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Events, WindowSettings
-from rvtssm.reports.report import REPORT_FILES
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
-from rvtssm.system.output_folder import write_files
-from tests.killed import killed_at_each_call
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
@@ -136,33 +130,6 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     monkeypatch.setattr("rvtssm.commands.evaluate.read_weights", lambda _: trained.with_detector(exported))
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
-
-
-def test_killed_while_it_writes_an_evaluation_is_whole_or_absent(weights, tmp_path, monkeypatch):
-    assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[20]", f"out={tmp_path / 'whole'}"]) == 0
-    before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    after = {name: b"the second" for name in REPORT_FILES}
-    monkeypatch.setattr(evaluate_verb, "_measure", lambda *_: None)  # a forked process cannot use torch
-    monkeypatch.setattr(evaluate_verb, "write_report", lambda report, folder: write_files(folder, after))
-    monkeypatch.setattr(evaluate_verb, "console_table", lambda _: "")
-    monkeypatch.setattr(evaluate_verb, "run_files", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(evaluate_verb, "with_chosen_precision", lambda config: config)
-    began = []
-
-    def copy(out: Path) -> None:
-        shutil.copytree(tmp_path / "whole", out)
-
-    for out in killed_at_each_call(tmp_path, copy, lambda out: evaluate_verb._evaluate_one(None, out, None)):
-        found = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-        if ".evaluation.manifest.json" in found:  # it is whole
-            is_new = found["report.html"] == b"the second"
-            assert {name: found[name] for name in REPORT_FILES} == (
-                after if is_new else {name: before[name] for name in REPORT_FILES}
-            )
-            began.append(is_new)
-        else:  # the next run completes it
-            assert (out / ".evaluation.new").is_dir()
-    assert began[0] is False and began[-1] is True and began == sorted(began)
 
 
 def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
@@ -373,7 +340,7 @@ def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tm
     evaluated(out, f"checkpoint={weights()}", *STREAMING[1:])
     before = (out / "evaluation.json").read_bytes()
     (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
-    monkeypatch.setattr(evaluate_verb, "_measure", None)
+    monkeypatch.setattr("rvtssm.commands.evaluate.measure", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[40]", f"out={out}"]) == 2
     assert "holds config.yaml" in capsys.readouterr().err
     assert (out / "evaluation.json").read_bytes() == before

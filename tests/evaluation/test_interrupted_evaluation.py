@@ -21,7 +21,7 @@ from rvtssm.commands import cli
 from rvtssm.commands import evaluate as evaluate_verb
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import DataConfig
-from rvtssm.evaluation.batch_workers import OtherProcesses, Ranks, RecordingBatch, ThisProcess
+from rvtssm.evaluation.batch_workers import Ranks, RecordingBatch, ThisProcess, detector_processes
 from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
@@ -77,7 +77,7 @@ def without_pictures():
         patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.setattr("rvtssm.reports.report.rates_png", lambda *_: b"")
         patch.setattr("rvtssm.reports.report.to_html", lambda *_: "")
-        patch.setattr("rvtssm.evaluation.rates._worst_pictures", lambda *_: [])
+        patch.setattr("rvtssm.evaluation.rates.worst_pictures", lambda *_: [])
         yield
 
 
@@ -199,7 +199,7 @@ def test_outputs_of_another_evaluation_are_not_read(weights, whole, tmp_path, mo
     if change == "recording":
         os.utime(recording)
     if change == "source code":
-        monkeypatch.setattr("rvtssm.evaluation.kept_outputs._own_source_code", lambda: b"another")
+        monkeypatch.setattr("rvtssm.evaluation.kept_outputs.own_source_code", lambda: b"another")
     if change == "threads":
         monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     if change in ("weights", "description"):
@@ -353,7 +353,7 @@ def test_processes_that_cannot_work_together_are_told_why(
             ValueError,
             "process 0: a: no such file",
         ),
-        ("rvtssm.evaluation.batch_workers.run_batch", KeyError(7), RuntimeError, "in _run_share"),
+        ("rvtssm.evaluation.batch_workers.run_batch", KeyError(7), RuntimeError, "KeyError: 7"),
         ("torch.distributed.all_gather_object", RuntimeError("closed\nframes"), ValueError, "has ended .closed.; the"),
     ],
 )
@@ -389,10 +389,10 @@ def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     expected = [{"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]
-    assert OtherProcesses(3)._workers == expected
+    assert detector_processes(3) == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    assert OtherProcesses(3)._workers == [{**each, "OMP_NUM_THREADS": "7"} for each in expected]
+    assert detector_processes(3) == [{**each, "OMP_NUM_THREADS": "7"} for each in expected]
 
 
 class Dying(Pickled):

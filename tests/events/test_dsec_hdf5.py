@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dsec_hdf5 import DsecRecording
+from rvtssm.events.readers.recording import Recording
 
 OFFSET_US = 49_599_300_523  # real sequences have such: more than 32 bits
 SIZE_HW = (480, 640)
@@ -61,11 +62,14 @@ def test_slices_are_exact_whatever_the_table_says(with_table, start, length):
     assert_same(recording.between(*bounds), EVENTS.between(*bounds))
 
 
-def test_the_table_saves_the_index(with_table):
-    recording, is_right = with_table
-    recording._index = None
-    recording.between(OFFSET_US + 70_000, OFFSET_US + 90_000)
-    assert (recording._index is None) == is_right
+@pytest.mark.parametrize("table", TABLES)
+def test_the_table_saves_the_index(tmp_path, monkeypatch, table):
+    ms_to_idx, is_right = TABLES[table]
+    built, build = [], Recording.build_index
+    monkeypatch.setattr(Recording, "build_index", lambda self: built.append(self.path) or build(self))
+    path = write_dsec(tmp_path / "events.h5", EVENTS, OFFSET_US, ms_to_idx=ms_to_idx)
+    open_recording(path).between(OFFSET_US + 70_000, OFFSET_US + 90_000)
+    assert (not built) == is_right
 
 
 def test_a_slice_with_time_running_backwards_is_repaired_from_the_start(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
+from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events, traced_memory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,9 +91,12 @@ def test_packets_and_forgetting_change_nothing(cuts, forgets):
 def test_memory_is_that_of_the_open_window():
     counter = counter_of()
     blocks = (random_events(2_000, seed=i, span_us=10_000, start_us=10_000 * i) for i in range(200))
-    for _, _ in count_as_they_close(blocks, None, counter, 4):
-        assert len(counter.times_us) <= 5 * 2_000 + 2_000
-    assert len(counter._cells) <= 1 << 16
+    closed = count_as_they_close(blocks, None, counter, 4)
+    next(closed)
+    with traced_memory() as num_bytes:
+        for _, _ in closed:
+            assert len(counter.times_us) <= 5 * 2_000 + 2_000
+        assert num_bytes() < 1 << 21  # all events are 4.8 MB
 
 
 def test_the_state_continues_and_matters():

@@ -275,7 +275,7 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
         def makefile(self, mode: str) -> Broken:
             return Broken(content, 4096)
 
-    monkeypatch.setattr("rvtssm.streaming.sources._connected", lambda where: Connection())
+    monkeypatch.setattr("rvtssm.streaming.sources.connected_to", lambda where: Connection())
     where, out = "tcp://camera:1234", tmp_path / "out"
     if found := num_bytes == 20_000:
         with result_set(out, "scores", ["scores.json"]) as staged:

@@ -475,7 +475,7 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     assert summary.written == ["train/a", "train/b", "train/c"] and "is truncated" in summary.failed[0][1]
     assert again.written == ["train/b"] and again.skipped == ["train/a", "train/c"]
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    monkeypatch.setattr("rvtssm.system.workers._CLUSTER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("rvtssm.system.workers.CLUSTER_TIMEOUT_S", 0.5)
     with pytest.raises(ValueError, match="no dask scheduler answers"):
         prepare(tmp_path, scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
 
@@ -485,7 +485,7 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, monkeypatch, capsys, wo
     path = write_recording(tmp_path / "raw" / "train", "a")
     boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 1, 2, -20, 20), (1_000_000, 5, 2000, 20, 30))
     write_boxes(path.parent / "a_bbox.npy", boxes)
-    monkeypatch.setattr("rvtssm.preparation.prepare_dataset._WORTH_A_WORKER", 1)
+    monkeypatch.setattr("rvtssm.preparation.prepare_dataset.WORTH_A_WORKER", 1)
     summary = prepare(tmp_path, workers=workers)
     counts = "1 with a negative or non-finite side, 1 outside the sensor"
     assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}

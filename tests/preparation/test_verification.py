@@ -244,7 +244,7 @@ def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
 
 def test_a_changed_event_in_the_middle_of_a_recording_is_found(tree, monkeypatch):
     """It keeps the size, both ends and the number of events."""
-    monkeypatch.setattr("rvtssm.preparation.prepare_recording._SAMPLE_BYTES", 100)
+    monkeypatch.setattr("rvtssm.preparation.prepare_recording.SAMPLE_BYTES", 100)
     preprocess_dataset(SPEC, tree / "raw", tree / "again", WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
     shutil.copy(tree / "again" / "test" / "c.h5", tree / "prepared" / "test" / "c.h5")
     assert faults_of(tree, config=replace(CONFIG, splits=("test",))) == []

@@ -104,7 +104,7 @@ def test_workers_of_a_cluster_prepare_into_a_store(store_url, tmp_path):
 
 def test_an_upload_that_fails_is_one_line_and_is_made_up_for(store_url, tmp_path, monkeypatch):
     raw, out = put(write_raw(tmp_path / "raw"), f"{store_url}/raw"), f"{store_url}/out"
-    files, _ = object_store._connected(out)
+    files, _ = object_store.connected(out)
     monkeypatch.setattr(object_store, "PAUSES_S", (0,))
     with monkeypatch.context() as broken:
 
@@ -216,7 +216,7 @@ def test_a_recording_is_opened_by_its_url(store_url, tmp_path, suffix):
     recording, wanted = open_recording(f"{store_url}/{path.name}"), open_recording(path)
     identity = identity_of(recording.path, b"")
     assert recording.time_range_us == wanted.time_range_us
-    copies._unchecked[0] = float("inf")
+    copies.unchecked[0] = float("inf")
     copies.make_room(1 << 62)  # its content is loaded again
     recording.close()
     assert loaded() == 0 and identity_of(recording.path, b"") == identity

@@ -22,7 +22,7 @@ CONTENT = np.random.default_rng(0).bytes(50 * BLOCK + 100)
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(copies, "_BLOCK", BLOCK)
-    monkeypatch.setattr(copies, "_unchecked", [float("inf")])
+    monkeypatch.setattr(copies, "unchecked", [float("inf")])
 
 
 class Store:

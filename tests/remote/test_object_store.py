@@ -36,7 +36,7 @@ def pauses(monkeypatch) -> list[float]:
 def flaky(monkeypatch):
     def make(*errors: Exception) -> Flaky:
         files = Flaky(*errors)
-        monkeypatch.setattr(object_store, "_connected", lambda url: (files, url))
+        monkeypatch.setattr(object_store, "connected", lambda url: (files, url))
         return files
 
     return make
@@ -133,7 +133,7 @@ def test_other_stores_say_which_package_they_need(monkeypatch):
 
 def test_an_upload_that_the_store_has_cut_is_refused(store_url, tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"whole")
-    files, _ = object_store._connected(f"{store_url}/a")
+    files, _ = object_store.connected(f"{store_url}/a")
     monkeypatch.setattr(files, "put_file", lambda source, target: files.pipe_file(target, b"half"))
     with pytest.raises(ValueError, match=r"/a has 4 bytes after an upload of 5; delete it and run again$"):
         upload(tmp_path / "a", f"{store_url}/a")

@@ -169,7 +169,7 @@ def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
 )
 def test_legends_are_clear_of_curves_and_inside_the_picture(monkeypatch, names):
     drawn = []
-    monkeypatch.setattr(plots, "_png", lambda figure: drawn.append(figure) or b"")
+    monkeypatch.setattr(plots, "figure_png", lambda figure: drawn.append(figure) or b"")
     precision_png(dict.fromkeys(names, np.linspace(1, 0, 101)))
     plots.comparison_png({name: make_report().rows for name in names}, {})
     for figure in drawn:

@@ -22,6 +22,6 @@ def cauchy_kernel(layer: S4SSM, length: int, step_scale: float = 1.0) -> Tensor:
     dt = (layer.log_step.exp() * step_scale)[:, None]
     turn = torch.arange(length // 2 + 1, device=dt.device, dtype=dt.dtype) * (-2 * torch.pi / length)
     z = torch.polar(torch.ones_like(turn), turn)
-    transformed = 2 * dt * layer._resolvent(torch.view_as_complex(row).conj() / 2, 2 * (1 - z), (1 + z) * dt)
+    transformed = 2 * dt * layer.resolvent(torch.view_as_complex(row).conj() / 2, 2 * (1 - z), (1 + z) * dt)
     kernel: Tensor = torch.fft.irfft(transformed, n=length)
     return kernel

@@ -492,7 +492,7 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
 
 
 def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monkeypatch):
-    monkeypatch.setattr("rvtssm.streaming.live._MOST_PENDING", 1000)
+    monkeypatch.setattr("rvtssm.streaming.live.MOST_PENDING", 1000)
     detector = StreamDetector(live_checkpoint(), 48, 64, downsample=1)
     zero = np.zeros(400, np.uint16)
     packet = Events(np.full(400, 7, np.int64), zero, zero, zero.astype(np.uint8))

@@ -24,7 +24,7 @@ def test_only_what_is_free_is_given():
 
 
 def test_a_hundred_thousand_bins_are_refused_at_once(monkeypatch):
-    monkeypatch.setattr("rvtssm.system.free_memory._free_bytes", lambda: 10_000_000_000)
+    monkeypatch.setattr("rvtssm.system.free_memory.free_bytes", lambda: 10_000_000_000)
     with pytest.raises(ValueError, match=r"num_bins=100000 gives frames of \(200000, 240, 304\), use fewer: that"):
         FrameCounter(WindowSettings(num_bins=100_000), frame_pixels(240, 304, 1))
     with pytest.raises(ValueError, match=r"training .* parameters; use fewer num_bins or a smaller model: that takes"):

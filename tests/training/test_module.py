@@ -179,7 +179,7 @@ def test_each_chunk_of_a_batch_has_its_own_step():
 def test_the_peak_of_the_learning_rate_follows_the_whole_batch():
     module = build_module()
     module.settings = replace(module.settings, batch_size=32, optim=OptimConfig(scale_with_batch=True))
-    module._trainer = type("Exact", (), {"precision": "32-true"})()
+    module.trainer = type("Exact", (), {"precision": "32-true"})()
     (group,) = module.configure_optimizers()["optimizer"].param_groups
     assert group["max_lr"] == pytest.approx(4e-4)
 
@@ -227,13 +227,13 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     stored = [{"steps": {0: 1}, "state": state} for state in states]
     parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
     place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
-    module._trainer = type("Second", (), place)()
+    module.trainer = type("Second", (), place)()
     checkpoint = {"decisive": {}, "train_seconds": 60.0, "processes": [parts[0], "step_3_process_1.pt"]}
     with pytest.raises(UserError, match=r"step_3_process_1\.pt.* is missing"):
         module.on_load_checkpoint(checkpoint)
     write_states(tmp_path / "step_3_process_1.pt", parts[1])
     module.on_load_checkpoint(checkpoint)
-    assert module.train_seconds == 60 and torch.equal(module._random_state, randoms[1])
+    assert module.train_seconds == 60 and torch.equal(module.random_state, randoms[1])
     assert module.train_streams.states()["steps"] == {0: 1}
     for found, wanted in zip(module.train_streams.states()["state"], states[1], strict=True):
         assert torch.equal(found, wanted)
@@ -241,7 +241,7 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
 
 def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
     module = build_module()
-    module._trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0, "ckpt_path": None})()
+    module.trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0, "ckpt_path": None})()
     module.defaults = {"model.new": 1, "model.old": 1}
     own = {"streams": module.train_streams.state_dict(), "random": torch.get_rng_state()}
     stored = {"decisive": {"model.old": 2}, "train_seconds": 60.0, "processes": [own]}
@@ -304,7 +304,7 @@ def test_a_frame_without_boxes_is_trained_on():
 
 def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str, float]:
     module.logged.clear()
-    module._trainer = type("OneProcess", (), {"world_size": 1})()
+    module.trainer = type("OneProcess", (), {"world_size": 1})()
     module.eval()
     module.on_validation_epoch_start()
     with torch.no_grad():
@@ -325,7 +325,7 @@ def test_the_score_does_not_depend_on_which_process_comes_first():
     for keys in (found, reversed(found)):
         module = build_module()
         module.val_labels = [labels, labels]
-        module._trainer = type("OneProcess", (), {"world_size": 1})()
+        module.trainer = type("OneProcess", (), {"world_size": 1})()
         module.found = {key: found[key] for key in keys}
         module.on_validation_epoch_end()
         scores.append(module.logged["val/AP"])

@@ -84,10 +84,10 @@ def test_whether_a_match_counts_is_decided_for_all_processes_together(own, of_ot
     def add_others(totals):
         totals += torch.tensor(of_others)
 
-    monkeypatch.setattr("rvtssm.training.module._has_others", lambda: True)
+    monkeypatch.setattr("rvtssm.training.module.has_others", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", add_others)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    assert float(build_module()._matched_per_process(*own)) == wanted
+    assert float(build_module().matched_per_process(*own)) == wanted
 
 
 @pytest.mark.parametrize("name", ["yolox", "rtdetr"])
@@ -105,7 +105,7 @@ def test_targets_of_a_batch_count_by_score_and_setting():
     module.settings = replace(module.settings, pseudo_weight=0.5)
     batch = make_batch(draw_counts(1, 2), [0, 1], [True, True])
     scores = torch.tensor([[0.0, 0.8, -0.9], [0.6, 0.0, 0.0]])
-    found = module._weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)
+    found = module.weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.4, 0.0], [0.3, 0.0, 0.0]]))
     assert batch.dt_us[0, 0] == STRIDE_US and batch.to("cpu").pseudo_scores is None
 

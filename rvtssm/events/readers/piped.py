@@ -30,7 +30,7 @@ from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
-_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
+_CLOCK_US, MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
 _MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
 
@@ -135,9 +135,9 @@ class PipedRecording:
         if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
             self._began_us, self._num_since = int(events.t[-1]), 0
         self._num_since += len(events)
-        if self._num_since > _MOST_EVENTS:
+        if self._num_since > MOST_EVENTS:
             self.broke_off = (
-                f"{self.name} sent more than {_MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
+                f"{self.name} sent more than {MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
                 f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
             )
 

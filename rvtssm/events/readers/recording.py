@@ -274,7 +274,7 @@ class Recording(ABC):
             identity = identity_of(self.path, settings)
             index = load_index(self.path, identity)
             if index is None:
-                index = self._build_index()
+                index = self.build_index()
                 # An index of one block saves no time. A file that changed during the pass has a new identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
@@ -283,7 +283,7 @@ class Recording(ABC):
             self._index = index
         return self._index
 
-    def _build_index(self) -> RecordingIndex:
+    def build_index(self) -> RecordingIndex:
         state, buffer = self._start(), EventBuffer(self.index_events)
         states: list[State] = []
         latest_us: list[np.int64] = []
