@@ -84,7 +84,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
         scores: dict[int, list[Score]] = {}
         if makes_own and not all(_is_complete(cell) for cell in cells):
             generate(config)
-            if preprocess(config):
+            if any(cell.config.dataset.source != "raw" for cell in cells) and preprocess(config):
                 raise UserError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
         weights = _given_weights(config, out) if config.checkpoint else None
         if weights is None:

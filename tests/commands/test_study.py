@@ -228,6 +228,7 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
         for each in (report["rates"] for report in reports)
     ]
     assert plain["rows"][0]["rates"]["20"]["interval"] is not None  # the same recordings in the draws of all seeds
+    assert not (tmp_path / "prepared").exists()  # which trainings on raw recordings do not read
 
     for name in ("train", "evaluate", "generate"):  # nothing is left to be done
         monkeypatch.setattr(verb, name, None)
@@ -407,6 +408,21 @@ def test_the_memory_study_composes():
         assert each.dataset.source == ("raw" if frames else None)
         wanted = {"s5": ("bilinear", None), "lstm": (None, None), "selective_s5": ("zoh", "feed_forward")}[name]
         assert (each.temporal.discretization, each.temporal.block) == (("bilinear", "gated") if is_gated else wanted)
+
+
+def test_the_window_study_composes():
+    """Its recipe is that of the demo, also if that changes."""
+    _, points = compose_study(["experiment=window_study", "seed=0"])
+    assert "seed=0,1,2" in compose(["experiment=window_study"]).study.axes and len(points) == 9
+    demo = compose(["experiment=demo"])
+    for values, each in points:
+        check(each)
+        name, _, kind = values["variant"].partition("-")
+        assert (each.temporal.name, each.windows.representation == "surfaces") == (name, kind == "surfaces")
+        lengths = demo.augment.window_ms if kind == "random" else None
+        assert each.augment == replace(demo.augment, window_ms=lengths) and each.optim == demo.optim
+        assert (each.training.steps, each.training.average) == (demo.training.steps, demo.training.average)
+        assert (each.evaluation.window, each.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
 
 
 @pytest.mark.parametrize("study", ["rates", "memory"])
