@@ -1,1 +1,1 @@
-"""The detector: histograms and carried states in, boxes with scores out."""
+"""The detector: frames and carried states go in, boxes with scores come out."""

@@ -1,7 +1,7 @@
-"""Block and grid self-attention on channels-last images: first among neighbours, then over a sparse global grid.
+"""Block and grid self-attention on channels-last images: within windows of neighbours, then over a sparse global grid.
 
-Source: MaxViT (Tu et al., 2022) in the form RVT (Gehrig and Scaramuzza, 2023) uses it: no relative position bias,
-query, key and value of one head side by side in the projection.
+Source: MaxViT (Tu et al., 2022), in the form that RVT (Gehrig and Scaramuzza, 2023) uses: without relative position
+bias, and with query, key and value of each head side by side in the projection.
 """
 
 from __future__ import annotations
@@ -20,25 +20,59 @@ if TYPE_CHECKING:
 
 
 def split_blocks(x: Tensor, partition: tuple[int, int]) -> Tensor:
-    """Cut images into windows of p x q neighbouring pixels: (B, H, W, C) -> (B * H / p * W / q, p, q, C)."""
+    """Cut images into windows of p x q neighbouring pixels.
+
+    Args:
+        x: Images (B, H, W, C), where H and W are multiples of p and q.
+        partition: The size (p, q) of a window in pixels.
+
+    Returns:
+        The windows (B * H / p * W / q, p, q, C).
+    """
     (batch, height, width, dim), (p, q) = x.shape, partition
     return x.view(batch, height // p, p, width // q, q, dim).transpose(2, 3).reshape(-1, p, q, dim)
 
 
 def merge_blocks(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
-    """Undo `split_blocks`: windows -> images (B, H, W, C)."""
+    """Undo `split_blocks`.
+
+    Args:
+        parts: Windows (B * H / p * W / q, p, q, C).
+        partition: The size (p, q) of a window in pixels.
+        image_hw: Height and width of an image in pixels.
+
+    Returns:
+        The images (B, H, W, C).
+    """
     (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
     return parts.view(-1, height // p, width // q, p, q, dim).transpose(2, 3).reshape(-1, height, width, dim)
 
 
 def split_grid(x: Tensor, partition: tuple[int, int]) -> Tensor:
-    """Group p x q pixels that lie H / p rows and W / q columns apart: (B, H, W, C) -> (B * H / p * W / q, p, q, C)."""
+    """Group p x q pixels that are spread over the whole image, H / p rows and W / q columns apart.
+
+    Args:
+        x: Images (B, H, W, C), where H and W are multiples of p and q.
+        partition: The number (p, q) of rows and columns of a group.
+
+    Returns:
+        The groups (B * H / p * W / q, p, q, C).
+    """
     (batch, height, width, dim), (p, q) = x.shape, partition
     return x.view(batch, p, height // p, q, width // q, dim).permute(0, 2, 4, 1, 3, 5).reshape(-1, p, q, dim)
 
 
 def merge_grid(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
-    """Undo `split_grid`: groups -> images (B, H, W, C)."""
+    """Undo `split_grid`.
+
+    Args:
+        parts: Groups (B * H / p * W / q, p, q, C).
+        partition: The number (p, q) of rows and columns of a group.
+        image_hw: Height and width of an image in pixels.
+
+    Returns:
+        The images (B, H, W, C).
+    """
     (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
     rows, columns = height // p, width // q
     return parts.view(-1, rows, columns, p, q, dim).permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, dim)
@@ -49,15 +83,20 @@ PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "grid": (split_grid, merge_grid),
 }
 
-# By device and precision: where training is faster with attention written out (`benchmarks.attention`), because the
-# backward pass of PyTorch's call is slow. Elsewhere the call is as fast or faster, and so it is without gradients.
+# Devices and precisions for which training is faster with our own attention (`benchmarks.attention`), because the
+# backward pass of PyTorch's call is slow. Elsewhere, and without gradients, PyTorch's call is as fast or faster.
 WRITTEN_OUT = frozenset({("cpu", torch.bfloat16), ("cpu", torch.float16)})
 
 
 class ScaledLinear(nn.Linear):
     """A linear map followed by a learned scale per output: LayerScale (Touvron et al., 2021).
 
-    The scale is multiplied into the weight, which is small, instead of into every pixel.
+    The scale multiplies the weight, which is small, instead of every pixel.
+
+    Args:
+        in_features: Number of input features.
+        out_features: Number of output features.
+        scale: Initial value of the scale.
     """
 
     def __init__(self, in_features: int, out_features: int, scale: float) -> None:
@@ -68,15 +107,25 @@ class ScaledLinear(nn.Linear):
         return F.linear(x, *self.scaled())
 
     def scaled(self) -> tuple[Tensor, Tensor]:
-        """Return weight and bias with the scale multiplied in."""
+        """Return weight and bias multiplied by the scale."""
         return self.gamma[:, None] * self.weight, self.gamma * self.bias
 
     def export_form(self, height: int, width: int) -> nn.Linear:
+        """Return a plain linear layer. See `rvtssm.models.contracts.take_export_forms`."""
         return _linear(*self.scaled())
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention within each of G groups of T pixels: (G, T, C) -> (G, T, C)."""
+    """Multi-head self-attention within each of G groups of T pixels: (G, T, C) -> (G, T, C).
+
+    Args:
+        dim: Number of channels C.
+        head_dim: Number of channels per head.
+        layer_scale: Initial scale of the output.
+
+    Raises:
+        UserError: If `head_dim` does not divide `dim`.
+    """
 
     def __init__(self, dim: int, head_dim: int, layer_scale: float = 1e-5) -> None:
         super().__init__()
@@ -91,10 +140,15 @@ class SelfAttention(nn.Module):
 
 
 def attend(qkv: Tensor, head_dim: int) -> Tensor:
-    """Attend within groups: projected queries, keys and values (G, T, 3C) -> (G, T, C).
+    """Attend within groups, with `F.scaled_dot_product_attention` or, where `WRITTEN_OUT` says so, with our own code.
 
-    The 3C features are by head, and within a head query, key and value of head_dim features each. This is
-    `F.scaled_dot_product_attention`, except where WRITTEN_OUT says that its backward pass is slow.
+    Args:
+        qkv: Projected queries, keys and values (G, T, 3C): head by head, and within a head query, key and value of
+            head_dim features each.
+        head_dim: Number of features per head.
+
+    Returns:
+        The mixed values (G, T, C).
     """
     if qkv.requires_grad and (qkv.device.type, qkv.dtype) in WRITTEN_OUT and not torch.compiler.is_exporting():
         mixed: Tensor = _WrittenOut.apply(qkv, head_dim)
@@ -108,7 +162,7 @@ def attend(qkv: Tensor, head_dim: int) -> Tensor:
 
 
 class _WrittenOut(torch.autograd.Function):
-    """softmax(q k^T / sqrt(head_dim)) v with its gradient, in few products and copies. It keeps the (T, T) weights."""
+    """softmax(q k^T / sqrt(head_dim)) v and its gradient, in few products and copies. It keeps the (T, T) weights."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, head_dim: int) -> Tensor:
@@ -140,7 +194,11 @@ def _scaled(left: Tensor, right: Tensor, head_dim: int, out: Tensor | None = Non
 
 
 def build_drop_path(rate: float) -> nn.Module:
-    """Return a module that leaves out the branches of a share of the samples: stochastic depth (Huang et al., 2016)."""
+    """Return a module that drops the branches of a random share of the samples: stochastic depth (Huang et al., 2016).
+
+    Args:
+        rate: The share of samples, from 0 to 1.
+    """
     if not rate:
         return nn.Identity()
     from timm.layers import DropPath  # imported here because it takes seconds
@@ -149,11 +207,18 @@ def build_drop_path(rate: float) -> nn.Module:
 
 
 class PartitionAttention(nn.Module):
-    """Attention within the parts of an image, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
+    """Attention within the groups of an image, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
 
-    `block` attends inside windows of `partition` pixels; `grid` attends between pixels that lie a regular distance
-    apart, `partition` of them per group. H and W must be multiples of the partition.
-    `normed_input` leaves out the first norm, because the input is the output of a norm.
+    H and W must be multiples of the partition.
+
+    Args:
+        dim: Number of channels C.
+        kind: `block` attends within windows of neighbouring pixels, `grid` between pixels spread over the whole image.
+        partition: Number of rows and columns of a group.
+        head_dim: Number of channels per head.
+        normed_input: Whether the input is the output of a norm, so that the first norm is left out.
+        layer_scale: Initial scale of both branches.
+        drop_path: Share of the samples whose branches a training step drops.
     """
 
     def __init__(
@@ -186,7 +251,14 @@ class PartitionAttention(nn.Module):
 
 
 class AttentionPair(nn.Module):
-    """Block attention, then grid attention: (B, H, W, C) -> (B, H, W, C)."""
+    """Block attention, then grid attention: (B, H, W, C) -> (B, H, W, C).
+
+    Args:
+        dim: Number of channels C.
+        partition: Number of rows and columns of a group.
+        model: Settings of the detector.
+        normed_input: Whether the input is the output of a norm.
+    """
 
     def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
@@ -198,16 +270,21 @@ class AttentionPair(nn.Module):
         return self.grid(self.block(x))
 
     def export_form(self, height: int, width: int) -> ExportedAttentionPair:
+        """Return the pair for maps of one size. See `rvtssm.models.contracts.take_export_forms`."""
         return ExportedAttentionPair(self, height, width)
 
 
 class ExportedSelfAttention(nn.Module):
-    """`SelfAttention` with one product each for query, key and value, since a common product would have to be split."""
+    """`SelfAttention` for export, with separate products for query, key and value, so that no product has to be split.
+
+    Args:
+        attention: The layer to export.
+    """
 
     def __init__(self, attention: SelfAttention) -> None:
         super().__init__()
         self.head_dim = attention.head_dim
-        # the rows of the projection are by head, and within a head those of query, key and value
+        # The rows of the projection are ordered by head, and within a head by query, key and value.
         weight, bias = (
             parameter.detach().unflatten(0, (-1, 3, self.head_dim)).transpose(0, 1).flatten(1, 2)
             for parameter in (attention.qkv.weight, attention.qkv.bias)
@@ -218,7 +295,15 @@ class ExportedSelfAttention(nn.Module):
         self.proj = _linear(*attention.proj.scaled())
 
     def forward(self, x: Tensor, num_tokens: int) -> Tensor:
-        """Attend within groups of T consecutive pixels: (G * T, C) -> (G * T, C)."""
+        """Attend within groups of T consecutive pixels.
+
+        Args:
+            x: Pixels (G * T, C), group by group.
+            num_tokens: Number of pixels T of a group.
+
+        Returns:
+            The pixels (G * T, C).
+        """
         query, key, value = (
             layer(x).view(-1, num_tokens, x.shape[1] // self.head_dim, self.head_dim).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -228,11 +313,18 @@ class ExportedSelfAttention(nn.Module):
 
 
 class ExportedAttentionPair(nn.Module):
-    """An `AttentionPair` for maps of H x W pixels in which pixels move three times: to the order of the blocks, from
-    there to that of the grid, and back. All products are products of two matrices.
+    """An `AttentionPair` for maps of H x W pixels, for export.
+
+    It moves pixels only three times: into block order, from there into grid order, and back. All products are products
+    of two matrices.
+
+    Args:
+        pair: The layers to export.
+        height: Height of a map in pixels.
+        width: Width of a map in pixels.
     """
 
-    order: Tensor  # of pixels in the grid: the places of the same pixels in the blocks
+    order: Tensor  # (H * W,): for each pixel in grid order, its place in block order
 
     def __init__(self, pair: AttentionPair, height: int, width: int) -> None:
         super().__init__()
@@ -254,13 +346,13 @@ class ExportedAttentionPair(nn.Module):
         return self.merge(pixels.view(-1, *self.partition, dim), self.partition, (height, width))
 
     def mixed(self, part: Any, x: Tensor) -> Tensor:
-        """Mix pixels (B * H * W, C) that lie in the order of their groups, as `PartitionAttention` does."""
+        """Mix pixels (B * H * W, C), which are ordered by group, as `PartitionAttention` does."""
         x = x + part["attention"](part["norm1"](x), self.partition[0] * self.partition[1])
         return x + part["mlp"](part["norm2"](x))
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Return a linear map with copies of a weight and a bias."""
+    """Return a linear layer with copies of a weight and a bias."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = (nn.Parameter(part.detach().clone(), requires_grad=False) for part in (weight, bias))
     return layer

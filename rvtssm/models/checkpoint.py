@@ -1,6 +1,6 @@
 """Checkpoints in our own format: weights, and a description from which the detector can be built again.
 
-A file of torch.save, or one of safetensors with the description as JSON in its metadata.
+A checkpoint is a file written by torch.save, or a safetensors file with the description as JSON in its metadata.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
 WRITTEN_BY = "written_by"  # the key of `made_by`
-DETECTOR_PREFIX = "detector."  # of the keys in a checkpoint of our training module
-_ANY_SIZE = 1024  # numbers up to here are cheap to try
-_LARGEST_FRAME = 1 << 14  # pixels of a side
-_FEW = 1024  # numbers of a tensor that has its full precision in every file
-OFFICIAL_PREFIX = "mdl."  # of the keys in a checkpoint of RVT or of the official SSM release
+DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
+_ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
+_LARGEST_FRAME = 1 << 14  # pixels per side
+_FEW = 1024  # tensors with at most this many numbers keep full precision in every file
+OFFICIAL_PREFIX = "mdl."  # starts the keys in a checkpoint of RVT or of the official SSM release
 
 
 @dataclass
 class CheckpointMeta:
-    """The description in a checkpoint; `to_dict` gives its plain form, which stands under the key `rvtssm`."""
+    """The description in a checkpoint. `to_dict` gives its plain form, which is stored under the key `rvtssm`."""
 
     spec: DatasetSpec
     model_config: ModelConfig
     temporal_config: TemporalConfig
     windows: WindowSettings
-    raw_dir: str | None = None  # of training; an evaluation that names no folder takes it
-    prepared_dir: str | None = None
-    note: str | None = None  # what everyone who sees their boxes should know, such as "trained on simulation only"
-    window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): that of `windows` only
+    raw_dir: str | None = None  # folder of raw recordings in training; the default of an evaluation
+    prepared_dir: str | None = None  # folder of prepared sequences in training; the default of an evaluation
+    note: str | None = None  # shown with the boxes of these weights, such as "trained on simulation only"
+    window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): the length in `windows`
 
     def __post_init__(self) -> None:
         self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
@@ -66,17 +66,22 @@ class CheckpointMeta:
     def may_shrink_windows(self) -> bool:
         """Whether windows may be as short as the stride when these weights run at a higher rate.
 
-        True if training used windows of a fifth of their usual length or shorter, and for surfaces, which depend on
-        the end of a window only.
+        This is True if training used windows of a fifth of their usual length or shorter. It is also True for surfaces,
+        which depend only on the end of a window.
         """
         return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
 
     def windows_at(self, hz: float | None = None, window: str | None = None) -> WindowSettings:
-        """Return how events become frames at a rate. At that of the training, and for None, they do as in training.
+        """Return how events become frames at a rate. At the rate of the training, this is the same as in training.
 
-        At another rate, `window` says how long windows are: as long as in training (`slide`) or as the stride
-        (`shrink`). None chooses `shrink` where these weights may shrink their windows and training had windows as short
-        as the stride, and `slide` otherwise.
+        Args:
+            hz: The rate in Hz; None means the rate of the training.
+            window: Length of the windows at another rate: `slide` keeps the length of the training, `shrink` takes the
+                stride. None takes `shrink` if these weights may shrink their windows and training had windows as short
+                as the stride, otherwise `slide`.
+
+        Raises:
+            UserError: If an argument is out of range.
         """
         check_choice("window", window, ("slide", "shrink", None))
         if hz is not None:
@@ -89,12 +94,16 @@ class CheckpointMeta:
         return shrunk if window == "shrink" else self.windows.at_rate(hz, window)
 
     def _has_trained(self, settings: WindowSettings) -> bool:
-        """Return whether windows are no shorter and no longer than those of the training."""
+        """Return whether the length of the windows lies within the lengths used in training."""
         shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
         return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
 
     def warn_of_windows(self, settings: WindowSettings) -> str | None:
-        """Return a sentence if windows are shorter or longer than all of the training, which costs accuracy."""
+        """Return a warning if windows are shorter or longer than all windows in training, which costs accuracy.
+
+        Args:
+            settings: How events become frames.
+        """
         if self._has_trained(settings):
             return None
         trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
@@ -104,8 +113,9 @@ class CheckpointMeta:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the description as plain data, without `scan`, which depends on the machine."""
         temporal = asdict(self.temporal_config)
-        del temporal["scan"]  # how the recurrence runs is a matter of the machine
+        del temporal["scan"]
         return {
             "format_version": FORMAT_VERSION,
             "spec": asdict(self.spec),
@@ -120,13 +130,18 @@ class CheckpointMeta:
 
     @classmethod
     def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
+        """Return the description from the plain data that `to_dict` made, also from data of an older version.
+
+        Raises:
+            UserError: If the data has another format version, or a setting is invalid.
+        """
         if meta["format_version"] != FORMAT_VERSION:
             raise UserError(
-                f"the checkpoint has format version {meta['format_version']}, this rvtssm reads {FORMAT_VERSION}; "
+                f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
         note = meta.get("note")
-        check_note("note", note)  # a line of the terminal, from a file that may be anyone's
+        check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
         return cls(
             DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
             ModelConfig(**meta["model"]),
@@ -139,7 +154,11 @@ class CheckpointMeta:
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
-        """Return the detector that is described, with fresh weights; `frame_hw` in pixels, None: as in training."""
+        """Build the detector of this description, with new weights.
+
+        Args:
+            frame_hw: Height and width of the frames in pixels; None means as in training.
+        """
         height, width = frame_hw or (self.spec.frame_height, self.spec.frame_width)
         return build_detector(
             self.model_config,
@@ -151,12 +170,12 @@ class CheckpointMeta:
         )
 
     def without_folders(self) -> CheckpointMeta:
-        """Return the description for files that go to other machines."""
+        """Return the description without the folders of this machine, for files that go to other machines."""
         described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
         return CheckpointMeta(**{**described, "raw_dir": None, "prepared_dir": None})
 
     def with_detector(self, detector: Detector) -> LoadedCheckpoint:
-        """Return a checkpoint in memory: this description and a detector."""
+        """Return a checkpoint in memory: this description with a detector."""
         described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
         return LoadedCheckpoint(**described, detector=detector)
 
@@ -169,10 +188,15 @@ class LoadedCheckpoint(CheckpointMeta):
 
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta, precision: str = "float32") -> None:
-    """Write a checkpoint of the detector through a temporary file, so that `path` is complete at any time.
+    """Write a checkpoint. The file is replaced at once, so it is never half-written.
 
-    The suffix `.safetensors` chooses that format, in which the precision `bf16` halves the file. In memory, its tensors
-    are float32 again. Those of few numbers stay float32 in the file: eigenvalues and time steps need their digits.
+    Args:
+        path: The file. The suffix `.safetensors` selects that format; otherwise torch.save is used.
+        detector: The detector whose weights are stored.
+        meta: Its description.
+        precision: `float32`, or `bf16`, for safetensors only, which halves the file. Weights are float32 again once
+            loaded. Tensors of at most 1024 numbers stay float32 in the file as well, because eigenvalues and time steps
+            need their digits.
     """
     if Path(path).suffix != SAFETENSORS:
         assert precision == "float32"
@@ -194,12 +218,20 @@ def _rounded(weight: Tensor) -> Tensor:
 
 
 def made_by(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return what a checkpoint says of its making: version, commit, date, and `weights_digest`."""
+    """Return the provenance that a checkpoint stores: version, commit, date, and `weights_digest`.
+
+    Args:
+        weights: The weights by name.
+    """
     return {**written_by(), "weights_sha256": weights_digest(weights)}
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of the weights of a detector, whatever the file: names, types, shapes and bytes."""
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of weights, which does not depend on the file.
+
+    Args:
+        weights: The weights by name.
+    """
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
@@ -208,15 +240,28 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def save_file(path: str | Path, content: dict[str, Any]) -> None:
-    """Write a dict that `load_file` reads. OSError if the disk is full; then `path` is as it was."""
-    packed = io.BytesIO()  # because on a full disk torch.save raises another kind of error
+    """Write a dict that `load_file` reads. If the disk is full, raise an OSError and leave the old file as it was.
+
+    Args:
+        path: The file.
+        content: Plain data and tensors.
+    """
+    packed = io.BytesIO()  # on a full disk, torch.save to a file would raise an error that is no OSError
     torch.save(content, packed)
     with atomic_file(path) as staged:
         staged.write_bytes(packed.getbuffer())
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> LoadedCheckpoint:
-    """Read a checkpoint of `write_checkpoint` or of our training. ValueError if the file is something else."""
+    """Read a checkpoint of `write_checkpoint` or of our training.
+
+    Args:
+        path: A file, a name or an address, as in `load_file`.
+        device: Where to put the detector.
+
+    Raises:
+        UserError: If the file is damaged or is not such a checkpoint.
+    """
     content = load_file(path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
@@ -242,10 +287,15 @@ def _is_named_tensor(item: tuple[object, object]) -> bool:
 
 
 def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
-    """Return the dict in a file of torch.save or safetensors. Raise ValueError if the file differs from its digest.
+    """Return the dict in a file of torch.save or safetensors.
 
-    `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. It reads plain data only, unless
-    `trust_pickle` lets the file run code.
+    Args:
+        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `rvtssm.models.hub.local_weights`.
+        trust_pickle: Whether to unpickle any Python object, which lets the file run code. Otherwise only plain data is
+            read.
+
+    Raises:
+        UserError: If there is no such file, if it differs from its digest, or if it cannot be read.
     """
     path = local_weights(path)
     if not Path(path).is_file():
@@ -256,29 +306,29 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
-        if "GLOBAL" in str(error):  # torch names the class it refuses to make
+        if "GLOBAL" in str(error):  # torch names the class that it refuses to unpickle
             raise UserError(
                 f"{path} holds pickled Python objects, and reading those runs code from the file; "
                 "if you trust its source, convert it with --trust-pickle"
             ) from None
         raise UserError(f"{path} is not a checkpoint: torch cannot read it") from None
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{path} holds objects that cannot be made here: {error}") from None
-    except Exception:  # torch raises errors of many kinds for other files
-        raise UserError(f"{path} is not a checkpoint: torch cannot read it, it may be incomplete") from None
+        raise UserError(f"{path} holds Python objects that cannot be unpickled here: {error}") from None
+    except Exception:  # for files of another kind, torch raises many kinds of errors
+        raise UserError(f"{path} is not a checkpoint: torch cannot read it; it may be incomplete") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a checkpoint: it holds a {type(content).__name__} where a dict is expected")
+        raise UserError(f"{path} is not a checkpoint: it holds a {type(content).__name__} instead of a dict")
     return content
 
 
 def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
-    """Raise ValueError if a number of the description is far beyond the weights, or these are not really there.
+    """Raise a UserError if the description has numbers far larger than the weights allow, or weights lack storage.
 
-    Every such number counts parts, each of which has weights, or sides of tensors, or half of one. Only the steps after
-    which a memory forgets may be any number.
+    Each of these numbers counts parts that have weights, or is the side of a tensor or half of it. Only the number of
+    steps after which the memory is reset may be arbitrarily large.
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
-        raise UserError("the weights do not fit the model they claim to be: some are larger than what is stored")
+        raise UserError("the weights do not fit their description: some are larger than the data stored for them")
     largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
@@ -288,7 +338,7 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
         limit = _LARGEST_FRAME if name == "frame" else largest
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, (int, float)) and not number <= limit:
-                raise UserError(f"the weights do not fit the model they claim to be: {name}={number:g} is too large")
+                raise UserError(f"the weights do not fit their description: {name}={number:g} is too large")
 
 
 def _load_safetensors(path: str | Path) -> dict[str, Any]:
@@ -302,16 +352,24 @@ def _load_safetensors(path: str | Path) -> dict[str, Any]:
 
 
 def _tuples(value: Any) -> Any:
-    """Turn the lists of JSON into the tuples of records."""
+    """Convert the lists of JSON to the tuples of records."""
     if isinstance(value, dict):
         return {name: _tuples(each) for name, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
-    """Build the described detector and load the weights; ValueError names keys and shapes that do not fit.
+    """Build the detector of a description and load its weights.
 
-    The shapes are compared before anything of their size is made, so that a description cannot fill the memory.
+    The shapes are compared before any memory of their size is allocated, so that a description cannot fill the memory.
+
+    Args:
+        meta: The description.
+        weights: The weights by name.
+        device: Where to put the detector.
+
+    Raises:
+        UserError: If names or shapes do not fit, or if a weight is not finite.
     """
     _check_sizes(meta, weights)
     with torch.device("meta"):
@@ -321,7 +379,7 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
     if listed:
-        raise UserError(f"the weights do not fit the model they claim to be: {'; '.join(listed)}")
+        raise UserError(f"the weights do not fit their description: {'; '.join(listed)}")
     if broken := [key for key, weight in weights.items() if not weight.isfinite().all()]:
         raise UserError(
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "

@@ -1,6 +1,7 @@
-"""What a backbone, a neck and a head offer to each other and to everything that uses a detector.
+"""The contracts of backbone, neck and head, on which the other parts and all users of a detector rely.
 
-A part of another kind is a class that keeps one of these contracts, and one line in the table of `rvtssm.models.parts`.
+To add a part of another kind, write a class that keeps one of these contracts, and add a line to a table in
+`rvtssm.models.parts`.
 """
 
 from __future__ import annotations
@@ -20,25 +21,35 @@ from rvtssm.system.user_error import UserError
 
 
 def at_least_one(num_counted: Tensor | int, num_matched: Tensor | int = 0) -> Tensor | int:
-    """Return what the losses are divided by in a single process: all matches if there are none that count."""
+    """Return the divisor of the losses in a single process, at least 1.
+
+    Args:
+        num_counted: Number of matches that count.
+        num_matched: Number of all matches, which is used if no match counts.
+    """
     if isinstance(num_counted, Tensor):
         return torch.where(num_counted > 0, num_counted, num_matched).clamp(min=1)
     return max(num_counted or num_matched, 1)
 
 
 class Backbone(nn.Module, ABC):
-    """Turns the frames of B streams into maps of several strides, and carries the states of the streams.
+    """Turns the frames of B streams into maps at several strides, and carries the states of the streams.
 
-    It is built as `Backbone(model, temporal, frame_hw, in_channels)`, where frame_hw is the size of a frame in pixels.
-    The constructor sets the three attributes below. The first weight that a backbone has must be the one that reads
-    the frames; its second axis counts their channels.
+    The constructor of a subclass calls this constructor and sets the three attributes below. The first parameter of a
+    backbone must be the weight that reads the frames; its second axis counts their channels.
+
+    Args:
+        model: Settings of the detector.
+        temporal: Settings of the temporal layers.
+        frame_hw: Height and width of a frame in pixels.
+        in_channels: Number of channels of a frame.
     """
 
-    channels: dict[int, int]  # of every map, by stride in pixels of the frame, finest first
-    padded_hw: tuple[int, int]  # height and width that frames are padded to, at the right and the bottom
+    channels: dict[int, int]  # number of channels of every map, by its stride in pixels of the frame, finest first
+    padded_hw: tuple[int, int]  # height and width to which frames are padded, at the right and the bottom
     memory_strides: tuple[int, ...]  # strides whose temporal layer carries a state from step to step
 
-    # Weights whose layout does not show in their shape: a part of their name, and the key of ModelConfig that decides.
+    # Weights whose shape does not reveal their layout: a part of their name, and the key of ModelConfig that sets it.
     layouts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
@@ -56,15 +67,23 @@ class Backbone(nn.Module, ABC):
     def forward(
         self, frames: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
-        """Run L steps: frames (L, B, H, W, C) -> maps (L, B, H / s, W / s, D) by stride s, and the state after step L.
+        """Run L steps.
 
-        The frames have the size `padded_hw` and the type of the first weight. `state` and `step_scales` have one entry
-        for each temporal layer, in the order of `temporal_layers`. The state of a layer that is not in `memory_strides`
-        is ().
+        Args:
+            frames: Frames (L, B, H, W, C) of the size `padded_hw`, in the dtype of the first weight.
+            state: The state of each temporal layer, in the order of `temporal_layers`; () for layers that are not in
+                `memory_strides`.
+            step_scales: The step scale of each temporal layer, in the same order.
+
+        Returns:
+            The maps (L, B, H / s, W / s, D) by stride s, and the state after step L.
         """
 
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
-        """Return the zero state of B streams: one per temporal layer, of B * H * W / s**2 sequences, stream-major."""
+        """Return the zero state of B streams.
+
+        It has one entry per temporal layer, with B * H * W / s**2 sequences ordered by stream.
+        """
         pixels = num_streams * self.padded_hw[0] * self.padded_hw[1]
         return tuple(
             layer.init_state(pixels // stride**2) if stride in self.memory_strides else ()
@@ -72,12 +91,12 @@ class Backbone(nn.Module, ABC):
         )
 
     def prepare(self, step_scale: float) -> tuple[Any, ...]:
-        """Return what each temporal layer prepares for one step scale."""
+        """Return the result of `TemporalLayer.prepare` of each temporal layer, for the same step scale."""
         return tuple(layer.prepare(step_scale) for layer in self.temporal_layers().values())
 
     @property
     def is_causal(self) -> bool:
-        """Whether no output depends on later frames, so that the frames can come one at a time."""
+        """Whether no output depends on later frames, so that frames can be processed one at a time."""
         return all(layer.is_causal for layer in self.temporal_layers().values())
 
     @property
@@ -86,7 +105,7 @@ class Backbone(nn.Module, ABC):
         return next(name for name, _ in self.named_parameters())
 
     def parameters_by_room(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters of the temporal layers, and all others, which are spatial."""
+        """Return the parameters of the temporal layers as `temporal`, and all others as `spatial`."""
         temporal = [p for layer in self.temporal_layers().values() for p in layer.parameters()]
         is_temporal = {id(p) for p in temporal}
         return {"spatial": [p for p in self.parameters() if id(p) not in is_temporal], "temporal": temporal}
@@ -96,31 +115,36 @@ class Backbone(nn.Module, ABC):
         return [layer for stride, layer in self.temporal_layers().items() if stride in self.memory_strides]
 
     def idle_parameters(self) -> list[nn.Parameter]:
-        """Return parameters that a prediction need not depend on: those of layers without memory may only read it."""
+        """Return the parameters of layers without memory, some of which only act on the state and on no prediction."""
         layers = self.temporal_layers().items()
         return [p for stride, layer in layers if stride not in self.memory_strides for p in layer.parameters()]
 
     def recompute(self, strides: Sequence[int]) -> None:
-        """Run the maps of these strides again in the backward pass, which saves memory; ValueError for others."""
+        """Compute the maps of these strides again in the backward pass, which saves memory.
+
+        Raises:
+            UserError: If the backbone does not have one of the strides.
+        """
         _check_strides("training.recompute_strides", strides, self.channels)
         self.recomputed = frozenset(strides)
 
     def load_pretrained(self) -> None:
-        """Load the weights that the configuration names, where there are any; a new training calls this once."""
+        """Load the pretrained weights that the configuration names, if any. A new training calls this once."""
 
     def facts(self) -> dict[str, Any]:
         """Return what `rvtssm info` adds about this kind of backbone, as values that JSON can hold."""
         return {}
 
     def to_real_step(self) -> None:
-        """Replace in place what has a form for export: one step in real numbers, for maps of this size.
+        """Convert in place to one step in real numbers, for export and for maps of this size.
 
-        ValueError if a temporal layer has no such step.
+        Raises:
+            UserError: If a temporal layer has no such step.
         """
         take_export_forms(self, *self.padded_hw)
 
     def freeze_spatial(self) -> None:
-        """Train the temporal layers only: the rest gets no gradient and stays in evaluation mode."""
+        """Train the temporal layers only: the other parts get no gradient and stay in evaluation mode."""
         for parameter in self.parameters_by_room()["spatial"]:
             parameter.requires_grad_(False)
         self.train(self.training)
@@ -136,38 +160,53 @@ class Backbone(nn.Module, ABC):
 
 
 class Neck(nn.Module, ABC):
-    """Mixes the maps of several strides. It is built as `Neck(model, channels)`, channels those of the backbone."""
+    """Mixes the maps of several strides. A subclass is built as `Neck(model, channels)`.
 
-    strides: ClassVar[tuple[int, ...]]  # of the maps it takes
-    channels: dict[int, int]  # of the maps it returns, by stride, finest first
+    `model` holds the settings of the detector, `channels` the number of channels of each map of the backbone, by
+    stride.
+    """
+
+    strides: ClassVar[tuple[int, ...]]  # strides of the maps that it takes
+    channels: dict[int, int]  # number of channels of each map that it returns, by stride, finest first
 
     @abstractmethod
     def forward(self, maps: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Mix maps (M, C, H / s, W / s), by stride s."""
+        """Return mixed maps.
+
+        Args:
+            maps: Maps (M, C, H / s, W / s) by stride s.
+
+        Returns:
+            Maps of the same sizes, with `channels` channels.
+        """
 
 
 class Head(nn.Module, ABC):
-    """Turns maps into predictions, and knows what those mean: their detections, and their loss.
+    """Turns maps into predictions, and predictions into detections and losses.
 
-    It is built as `Head(model, channels, num_classes, padded_hw)`: the channels of the neck's maps by stride, and the
-    size of the padded frame in pixels. Predictions are a NamedTuple of tensors (M, ...), one row per frame. Tensors
-    that only training has are None otherwise. What needs no weights is a static method, so that the predictions of an
-    exported file are decoded without them.
+    A subclass is built as `Head(model, channels, num_classes, padded_hw)`, with the settings of the detector, the
+    number of channels of each map of the neck by stride, and the height and width of the padded frame in pixels.
+
+    Predictions are a NamedTuple of tensors (M, ...), one row per frame. Fields that exist only in training are None
+    otherwise. Everything that needs no weights is a static method, so that the predictions of an exported file can be
+    decoded without weights.
     """
 
     record: ClassVar[type[Any]]  # the NamedTuple of its predictions
-    class_layer: ClassVar[str] = "class_out"  # the name of layers whose weights have one row per class
+    class_layer: ClassVar[str] = "class_out"  # name of the layers whose weights have one row per class
 
     @abstractmethod
     def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> Any:
-        """Predict from maps (M, C, H / s, W / s), by stride s.
+        """Return the predictions of M frames.
 
-        In training, `targets` are those of the loss: targets (M, N, 5) and num_targets (M,), which is on the CPU.
+        Args:
+            maps: Maps (M, C, H / s, W / s) by stride s.
+            targets: In training, the targets (M, N, 5) and their numbers (M,) as in `loss`; the numbers are on the CPU.
         """
 
     @abstractmethod
     def empty(self) -> Any:
-        """Return the predictions of no frame, as `forward` returns them in evaluation mode."""
+        """Return the predictions of no frame, in the form that `forward` has in evaluation mode."""
 
     @abstractmethod
     def loss(
@@ -180,12 +219,16 @@ class Head(nn.Module, ABC):
     ) -> dict[str, Tensor]:
         """Return the terms of the loss, which are scalars, and their `total`.
 
-        targets (M, N, 5) [class, cx, cy, w, h] px, of which the first num_targets (M,), on the CPU, are real. `divisor`
-        turns a number of matches in this process, an integer or a tensor (), into what a sum is divided by. Processes
-        wait for each other in it, so every call of `loss` calls it equally often, with M = 0 as well. `weights` (M, N)
-        from 0 to 1 say how much each target counts; they are given only if a detector made some of the targets, and
-        with 0 nothing is learned there. `divisor` then gets the number of matches whose weight is not 0, and the number
-        of all.
+        Args:
+            predictions: Result of `forward` for M frames.
+            targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+            num_targets: Number of objects of each frame, (M,), on the CPU.
+            divisor: Function from the number of matches in this process, an integer or a tensor (), to the divisor of
+                the sums. Processes wait for each other in it, so every call of `loss` calls it equally often, even for
+                M = 0. With `weights`, it gets the number of matches whose weight is not 0, and the number of all
+                matches.
+            weights: How much each target counts, (M, N), from 0 to 1; given only if a detector made some of the
+                targets. Nothing is learned where the weight is 0.
         """
 
     @staticmethod
@@ -193,24 +236,42 @@ class Head(nn.Module, ABC):
     def decode(
         predictions: Any, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
     ) -> list[Detections]:
-        """Return the detections of M frames at the times t_us (M,)."""
+        """Return the detections of M frames.
+
+        Args:
+            predictions: Result of `forward` for M frames.
+            t_us: Time of each frame in microseconds, (M,).
+            config: Which boxes count as detections; None means the defaults.
+        """
 
     @staticmethod
     def describe_scores(config: PostprocessConfig) -> str:
-        """Return what `decode` scores and leaves out, in words for reports."""
+        """Return in words, for reports, what `decode` uses as score and which boxes it drops."""
         return f"class probability, from {config.min_score:g}; no non-maximum suppression"
 
     @staticmethod
     @abstractmethod
     def compared(predictions: Any) -> tuple[Tensor, Tensor]:
-        """Return boxes (M, N, 4) in pixels and scores (M, N, K) from 0 to 1, by which two detectors are compared."""
+        """Return boxes and scores by which two detectors are compared.
+
+        Args:
+            predictions: Result of `forward` for M frames.
+
+        Returns:
+            Boxes (M, N, 4) in pixels, and scores (M, N, K) from 0 to 1.
+        """
 
 
 def take_export_forms(part: nn.Module, height: int, width: int) -> None:
-    """Replace in place every temporal layer by its real step, and every module that has an `export_form` by that.
+    """Replace in place every temporal layer by its real step, and every module with an `export_form` by this form.
 
-    An export form computes the same numbers up to rounding, for maps of one size in pixels, without complex numbers and
-    in few operations. Its tensors are constants, because an exported model is not trained.
+    An export form computes the same numbers up to rounding, for maps of one size, in few operations and without complex
+    numbers. Its tensors are constants, because an exported model is not trained.
+
+    Args:
+        part: The module whose children are replaced.
+        height: Height of a map in pixels.
+        width: Width of a map in pixels.
     """
     for name, child in part.named_children():
         export_form: Any = getattr(child, "export_form", None)
@@ -229,7 +290,15 @@ def concatenate(parts: Sequence[Any]) -> Any:
 
 
 def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the strides with memory, None for all; ValueError for strides that the backbone does not have."""
+    """Return the strides with memory.
+
+    Args:
+        strides: The strides that the configuration asks for; None means all.
+        channels: Number of channels of the maps of the backbone, by stride.
+
+    Raises:
+        UserError: If the backbone does not have one of the strides, or a stride is named twice.
+    """
     if strides is None:
         return tuple(channels)
     _check_strides("temporal.strides", strides, channels)
@@ -238,6 +307,4 @@ def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, i
 
 def _check_strides(key: str, strides: Sequence[int], channels: Mapping[int, int]) -> None:
     if len(set(strides)) < len(strides) or not set(strides) <= channels.keys():
-        raise UserError(
-            f"{key}={list(strides)}; name strides of the backbone once each, of {list(channels)}, or none: []"
-        )
+        raise UserError(f"{key}={list(strides)}; name each stride at most once, from {list(channels)}, or [] for none")

@@ -1,7 +1,8 @@
-"""Noisy copies of the objects as additional queries of a training step, which learn to restore or to reject them.
+"""Noisy copies of the objects as extra queries of a training step, which learn to restore or to reject them.
 
-They need no matching, so the decoder learns from the first steps on. Source: contrastive denoising of DINO (Zhang et
-al., 2023) with the numbers of RT-DETR (Zhao et al., 2024). Here padding is hidden from all queries and from the loss.
+These queries need no matching, so the decoder learns from the first steps on. Source: contrastive denoising of DINO
+(Zhang et al., 2023) with the numbers of RT-DETR (Zhao et al., 2024). In our version, padding is hidden from all queries
+and from the loss.
 """
 
 from typing import NamedTuple
@@ -12,23 +13,30 @@ from torch import Tensor
 from rvtssm.system.devices import on_device
 
 LABEL_NOISE = 0.25  # share of the copies that get a random class
-BOX_NOISE = 0.5  # of the side of a box: each edge moves by less in a copy to restore, by 1 to 2 times that to reject
+# In sides of the box: an edge moves by at most this in a copy to restore, by 1 to 2 times this in a copy to reject.
+BOX_NOISE = 0.5
 
 
 class NoisyQueries(NamedTuple):
-    """R queries per frame: groups of N copies to restore, then N copies to reject."""
+    """R queries per frame, in groups: N copies to restore, then N copies to reject."""
 
     class_id: Tensor  # (M, R) int64
     boxes: Tensor  # (M, R, 4) [cx, cy, w, h px]
-    target: Tensor  # (M, R) int64, the target to restore, -1: to be rejected, -2: a copy of padding
-    group: Tensor  # (R,) int64
+    target: Tensor  # (M, R) int64, index of the target to restore; -1: to be rejected, -2: a copy of padding
+    group: Tensor  # (R,) int64, index of the group
 
 
 def draw_noisy_queries(targets: Tensor, num_targets: Tensor, num_queries: int, num_classes: int) -> NoisyQueries:
-    """Return about 2 * num_queries noisy copies of the targets (M, N, 5) [class, cx, cy, w, h px].
+    """Return about 2 * num_queries noisy copies of the targets.
 
-    There are as many groups as num_queries has room for, and at least one. N = 0 counts as one row of padding, so that
-    all parameters take part in every step of the training.
+    There are as many groups as fit into `num_queries`, but at least one. If N = 0, there is one row of padding, so that
+    all parameters take part in every training step.
+
+    Args:
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        num_queries: Number of copies to restore per frame, rounded down to whole groups.
+        num_classes: Number of classes K.
     """
     if targets.shape[1] == 0:
         targets = targets.new_zeros(len(targets), 1, 5)
@@ -56,10 +64,17 @@ def draw_noisy_queries(targets: Tensor, num_targets: Tensor, num_queries: int, n
 
 
 def build_attention_mask(noisy: NoisyQueries, num_queries: int) -> Tensor:
-    """Return who may read whom among `num_queries` ordinary queries, which come first, and the noisy ones.
+    """Return which query may attend to which, among ordinary queries, which come first, and noisy ones.
 
-    (M, 1, Q + R, Q + R) bool, True where a query (row) may read another one (column). Ordinary queries never read the
-    noisy ones, which know the answers; those read their own group and the ordinary ones. Padding is read by nobody.
+    Ordinary queries never attend to noisy ones, which know the answers. Noisy queries attend to their own group and to
+    ordinary queries. No query attends to padding, except to itself.
+
+    Args:
+        noisy: The R noisy queries.
+        num_queries: Number of ordinary queries Q.
+
+    Returns:
+        A mask (M, 1, Q + R, Q + R) bool, True where the query of the row may attend to the query of the column.
     """
     ordinary = noisy.group.new_full((num_queries,), -1)
     group = torch.cat([ordinary, noisy.group])

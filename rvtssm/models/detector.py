@@ -1,6 +1,6 @@
 """The detector: pads frames, runs the backbone with carried states, and the neck and head on the chosen frames.
 
-Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
+Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
 """
 
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from rvtssm.system.user_error import UserError
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """What the temporal layers prepared for one step scale; it stays valid while the weights stay the same."""
+    """The values that the temporal layers prepared for one step scale. They are valid until the weights change."""
 
     layers: tuple[Any, ...]  # one per temporal layer
 
@@ -29,7 +29,17 @@ class PreparedStep:
 class Detector(nn.Module):
     """Connects a backbone, a neck and a head. Frames and a state go in, predictions and the next state come out.
 
-    Nothing is remembered inside. What predictions mean, `head` knows: see `rvtssm.models.contracts`.
+    The detector itself holds no state. `head` defines what predictions mean; see `rvtssm.models.contracts`.
+
+    Args:
+        model: Settings of the parts.
+        temporal: Settings of the temporal layers.
+        frame_hw: Height and width of a frame in pixels.
+        num_classes: Number of classes K.
+        in_channels: Number of channels C of a frame.
+
+    Raises:
+        UserError: If the settings or sizes do not fit together.
     """
 
     def __init__(
@@ -42,10 +52,10 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         if min(frame_hw) < 1:
-            raise UserError(f"a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
+            raise UserError(f"got a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
         self.frame_hw = frame_hw
         self.in_channels = in_channels
-        self.product_dtype: torch.dtype | None = None  # of products outside of training, see `set_precision`
+        self.product_dtype: torch.dtype | None = None  # dtype of products outside of training, see `set_precision`
         self.backbone, self.neck, self.head = build_parts(model, temporal, frame_hw, num_classes, in_channels)
         if model.freeze_spatial:
             self.backbone.freeze_spatial()
@@ -60,7 +70,7 @@ class Detector(nn.Module):
         return self.backbone.is_causal
 
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
-        """Return the zero state of B streams, see `Backbone.init_state`."""
+        """Return the zero state of B streams. See `Backbone.init_state`."""
         return self.backbone.init_state(num_streams)
 
     def empty(self) -> Any:
@@ -69,7 +79,7 @@ class Detector(nn.Module):
 
     @torch.no_grad()
     def prepare(self, step_scale: float) -> PreparedStep:
-        """Return what `forward` takes in place of this step scale, while the weights stay as they are."""
+        """Return what `forward` takes in place of this step scale until the weights change."""
         return PreparedStep(self.backbone.prepare(step_scale))
 
     def forward(
@@ -82,12 +92,20 @@ class Detector(nn.Module):
     ) -> tuple[Any, tuple[Any, ...]]:
         """Run L steps of B streams.
 
-        hist (L, B, C, H, W), uint8 counts or float, as large as the frame; state from `init_state` or an earlier
-        call, None for zero; step_scale the step relative to training, a number or (L, B), or what `prepare` returned (a
-        tensor on the CPU is taken for a number if its values are equal);
-        `targets` those of the chosen frames, for heads that see them in training (see `Head.forward`).
-        Returns the head's predictions for the M rows (step, stream) of frame_index, for every step and stream if it is
-        None, and the state after step L.
+        Args:
+            hist: Frames (L, B, C, H, W) of the size `frame_hw`, uint8 counts or floating-point.
+            state: A result of `init_state` or of an earlier call; None means the zero state.
+            step_scale: The step relative to training: a number, a tensor (L, B), or a result of `prepare`. A tensor on
+                the CPU with equal values is treated as a number.
+            frame_index: The frames that need predictions, (M, 2) int64 [step, stream]; None means all, step by step.
+            targets: Targets (M, N, 5) of these frames and their numbers (M,), for heads that use them in training. See
+                `Head.forward`.
+
+        Returns:
+            The predictions of the head for the M frames, and the state after step L.
+
+        Raises:
+            UserError: If the frames have another size or number of channels.
         """
         lower = self.product_dtype
         with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
@@ -116,29 +134,30 @@ class Detector(nn.Module):
             chosen = {stride: features[rows] for stride, features in chosen.items()}
         num_frames = next(iter(chosen.values())).shape[0]
         if num_frames == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
-            # batch norm refuses an empty batch; one over all processes waits for every one of them
+            # Batch norm refuses an empty batch. Synchronised batch norm must run, because other processes wait for it.
             return self.head.empty(), state
         channels_first = {stride: features.permute(0, 3, 1, 2) for stride, features in chosen.items()}
         return self.head(self.neck(channels_first), targets), state
 
     def _pad(self, hist: Tensor) -> Tensor:
-        """Return counts (L, B, C, H, W) as the numbers the backbone computes in, padded, channels last."""
+        """Return frames (L, B, C, H, W) padded and with channels last, in the dtype of the backbone."""
         size, wanted = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
         if size != wanted:
             raise UserError(
-                f"frames of {size} (channels, height, width), but this detector was built for {wanted}; "
-                "use data of the dataset it was trained on, or build it for these frames"
+                f"got frames of {size} (channels, height, width), but this detector was built for {wanted}; "
+                "use data of the dataset that it was trained on, or build it for these frames"
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]
         dtype = next(self.backbone.parameters()).dtype
         if hist.dtype == torch.uint8 and torch.is_autocast_enabled(hist.device.type):
-            dtype = torch.get_autocast_dtype(hist.device.type)  # the first layer's own, and exact for counts below 256
-        if torch.compiler.is_exporting():  # channels stay first, as the convolutions of other programs want them
+            dtype = torch.get_autocast_dtype(hist.device.type)  # dtype of the first layer; exact for counts below 256
+        if torch.compiler.is_exporting():  # the convolutions of other programs expect channels first
             frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom)).to(dtype).permute(0, 2, 3, 1)
         else:
             frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
-            # moved while they are small; and laid out plainly, as a single frame has to be for a fast convolution
+            # The data is permuted before the conversion, while it is small. A single frame must be contiguous, because
+            # convolution is slow otherwise.
             frames = frames.contiguous().to(dtype)
         return frames.unflatten(0, hist.shape[:2])
 
@@ -151,12 +170,21 @@ def build_detector(
     num_classes: int,
     in_channels: int = 20,
 ) -> Detector:
-    """Build a detector for frames of height x width pixels."""
+    """Build a detector. See `Detector`.
+
+    Args:
+        model: Settings of the parts.
+        temporal: Settings of the temporal layers.
+        height: Height of a frame in pixels.
+        width: Width of a frame in pixels.
+        num_classes: Number of classes K.
+        in_channels: Number of channels C of a frame.
+    """
     return Detector(model, temporal, (height, width), num_classes, in_channels)
 
 
 def parameters_by_room(detector: Detector) -> dict[str, list[nn.Parameter]]:
-    """Return the parameters of a detector in groups: spatial and temporal parts of the backbone, neck, head."""
+    """Return the parameters of a detector in groups: `spatial` and `temporal` parts of the backbone, `neck`, `head`."""
     return {
         **detector.backbone.parameters_by_room(),
         "neck": list(detector.neck.parameters()),
@@ -165,6 +193,6 @@ def parameters_by_room(detector: Detector) -> dict[str, list[nn.Parameter]]:
 
 
 def count_parameters(detector: Detector) -> dict[str, int]:
-    """Return the numbers of parameters by room, and their `total`."""
+    """Return the number of parameters of each group in `parameters_by_room`, and their `total`."""
     counts = {room: sum(p.numel() for p in found) for room, found in parameters_by_room(detector).items()}
     return {**counts, "total": sum(counts.values())}

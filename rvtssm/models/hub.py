@@ -1,7 +1,7 @@
-"""Where weights come from: the Hugging Face Hub, as safetensors only, so that nothing that is downloaded can run code.
+"""Weights from the Hugging Face Hub, as safetensors only, so that nothing that is downloaded can run code.
 
-`hf://OWNER/NAME` names the file `model.safetensors` of a repository, and `hf://OWNER/NAME@REVISION/FILE.safetensors`
-another one. Downloads stay in the cache of the package huggingface_hub (optional), which also knows the user's token.
+`hf://OWNER/NAME` means the file `model.safetensors` of a repository, `hf://OWNER/NAME@REVISION/FILE.safetensors`
+another file. The optional package huggingface_hub caches downloads and provides the user's token.
 """
 
 import re
@@ -14,17 +14,20 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
-_PREFIX = re.compile("hf:/{1,2}")  # pathlib makes one slash of two
+_PREFIX = re.compile("hf:/{1,2}")  # pathlib collapses two slashes into one
 _ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+\.safetensors))?")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def local_weights(path: str | Path) -> str | Path:
-    """Return the local file of an address `hf://...`, which is downloaded if needed, or of a name, and other paths as
-    they are.
+    """Return the local file of weights.
 
-    Names are those of `named_weights`. Raise ValueError if the address or the name is wrong, if the file cannot be had,
-    or without the package `huggingface_hub`.
+    Args:
+        path: An address `hf://...`, which is downloaded if it is not in the cache; a name from `named_weights`; or a
+            path, which is returned unchanged.
+
+    Raises:
+        UserError: If the address or name is wrong, if the download fails, or if huggingface_hub is not installed.
     """
     prefix = _PREFIX.match(str(path))
     if prefix is None:
@@ -33,8 +36,8 @@ def local_weights(path: str | Path) -> str | Path:
     found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if found is None:
         raise UserError(
-            f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or hf://OWNER/NAME/FILE.safetensors"
-            "; other formats are not read from there, because reading them can run code"
+            f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
+            "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code"
         )
     hub = _hub(address)
     with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
@@ -42,10 +45,18 @@ def local_weights(path: str | Path) -> str | Path:
 
 
 def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> str:
-    """Create the repository OWNER/NAME if it is missing, upload all files of a folder, and return its address.
+    """Create a repository if it is missing, upload all files of a folder, and return its address.
 
-    A README.md that the repository has is kept, since its owner may have written it. Raise ValueError if that fails,
-    which names the repository and the reason, and if `is_private` is set and the repository is public.
+    If the repository has a README.md, it is kept, because its owner may have written it.
+
+    Args:
+        repo: The repository, OWNER/NAME.
+        folder: The folder to upload.
+        is_private: Whether the repository must be private.
+        message: The commit message.
+
+    Raises:
+        UserError: If the upload fails, or if `is_private` is set and the repository exists and is public.
     """
     if not _REPO.fullmatch(repo):
         raise UserError(f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
@@ -65,5 +76,5 @@ def _hub(what: str) -> Any:
     from huggingface_hub import HfApi  # an optional package
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # the reason stands in the error that is raised
+    logging.set_verbosity_error()  # the error that is raised gives the reason
     return HfApi()

@@ -1,42 +1,42 @@
-"""The settings of a detector: its parts and sizes, its precision, and which boxes count. It does not import torch."""
+"""The settings of a detector: parts, sizes, precision, and which boxes count as detections. No import of torch."""
 
 from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_choice, check_share
 from rvtssm.system.user_error import UserError
 
-PRECISIONS = ("float32", "bf16")  # outside of training
+PRECISIONS = ("float32", "bf16")  # choices outside of training
 SCORES = ("objectness_times_class", "class_only")
-_NUM_STAGES = 4  # of the rvt backbone
+_NUM_STAGES = 4  # stages of the rvt backbone
 
 
 @dataclass
 class ModelConfig:
-    """The parts of a detector, and the numbers that neither the dataset nor the temporal layer decides.
+    """The parts and sizes of a detector, except those that follow from the dataset or belong to the temporal layer.
 
-    A key that begins with the name of a part is read by that part only.
+    A key that starts with the name of a part applies to that part only.
     """
 
-    size: str = "base"  # what these numbers are called in reports
+    size: str = "base"  # name of this set of sizes in reports
     backbone: str = "rvt"  # one of rvtssm.models.parts.BACKBONES
     neck: str = "pafpn"  # one of rvtssm.models.parts.NECKS
     head: str = "yolox"  # one of rvtssm.models.parts.HEADS
-    freeze_spatial: bool = False  # of the backbone, train the temporal layers only
-    timm_name: str | None = None  # a model of timm, such as resnet18
-    timm_weights: str | None = None  # what its training starts from: a file, `pretrained` (timm's download), null
+    freeze_spatial: bool = False  # in the backbone, train the temporal layers only
+    timm_name: str | None = None  # name of a model in timm, such as resnet18
+    timm_weights: str | None = None  # its initial weights: a file, `pretrained` (downloaded by timm), or null: random
     rtdetr_queries: int = 100  # boxes per frame
-    rtdetr_layers: int = 3  # of the decoder
+    rtdetr_layers: int = 3  # layers of the decoder
     rtdetr_dim: int | None = None  # channels, a multiple of 32; null: half of the widest map, at least 32
-    rtdetr_denoising: int = 50  # noisy copies of objects to restore per frame in training, as many to reject; 0: off
+    rtdetr_denoising: int = 50  # noisy copies of objects per frame in training, to restore and to reject; 0: off
     embed_dim: int = 64  # channels of the first stage
-    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, in embed_dim
+    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, as multiples of embed_dim
     mixer: str = "attention"  # one of rvtssm.models.mixers.SPATIAL_MIXERS
-    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage, of which attention is a pair: block and grid
+    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage; for attention, a mixer is a block and a grid layer
     head_dim: int = 32  # channels per attention head
     fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck
-    layer_scale: float = 1e-5  # initial weight of the branches of a mixer
-    drop_path: float = 0.0  # share of the branches of mixers that a training step leaves out
-    memory: str = "carried"  # or chunk: forget after every `memory_chunk` steps, as released SSM weights expect
+    layer_scale: float = 1e-5  # initial scale of the residual branches of a mixer
+    drop_path: float = 0.0  # share of the residual branches of mixers that a training step drops
+    memory: str = "carried"  # carried, or chunk: reset the state every memory_chunk steps, as for released SSM weights
     memory_chunk: int | None = None  # steps between two resets of the state, for memory=chunk
 
     def __post_init__(self) -> None:
@@ -76,10 +76,10 @@ MODEL_SIZES = {
 class PostprocessConfig:
     """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
 
-    min_score: float = 0.001  # objectness times class probability
-    nms_iou: float = 0.45  # of two boxes of a class that overlap by more than this, the better one stays
-    score: str = "objectness_times_class"  # or class_only: what detections are ranked by
-    max_detections: int | None = None  # per frame, the best ones; None: all
+    min_score: float = 0.001  # drop boxes whose objectness times class probability is lower
+    nms_iou: float = 0.45  # of two boxes of a class that overlap by more than this, keep the better one
+    score: str = "objectness_times_class"  # what ranks detections: objectness_times_class or class_only
+    max_detections: int | None = None  # keep this many per frame, the best ones; None: all
 
     def __post_init__(self) -> None:
         check_choice("postprocess.score", self.score, SCORES)

@@ -1,4 +1,4 @@
-"""Read checkpoints of RVT and of the official SSM release: a literal map of their keys, and sizes from their weights.
+"""Converts checkpoints of RVT and of the official SSM release: a map of keys, and settings derived from the weights.
 
 Sources: uzh-rpg/ssms_event_cameras 7c871b5 and uzh-rpg/RVT b80f568 (Lightning checkpoints, keys under `mdl.`).
 """
@@ -15,9 +15,9 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
-RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps the released SSM weights remember, by dataset
+RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps after which the released SSM weights are reset, by dataset
 
-# Applied to an official key from top to bottom.
+# Substitutions that turn an official key into ours, applied from top to bottom.
 OFFICIAL_KEYS = (
     (r"^mdl\.", ""),
     (r"\.downsample_cf2cl\.", ".downsample."),
@@ -63,23 +63,34 @@ def convert_official(
     memory: str | None = None,
     memory_chunk: int | None = None,
 ) -> LoadedCheckpoint:
-    """Convert a checkpoint of RVT or of the official SSM release; ValueError says what does not fit.
+    """Convert a checkpoint of RVT or of the official SSM release.
 
-    Two things are not in the weights: the attention partition, which follows from the frames of the dataset, and the
-    channels per attention head, which `size` (a key of MODEL_SIZES) or `head_dim` names. The SSM release forgets at
-    every chunk border, so that is what the converted model does unless `memory` says `carried`; RVT carries its state.
+    Two settings are not in the weights. The attention partition follows from the frame size of the dataset; the number
+    of channels per attention head must be given through `size` or `head_dim`.
+
+    Args:
+        state_dict: The weights by their official names.
+        spec: The dataset on which they were trained.
+        size: A key of MODEL_SIZES, which gives the channels per head.
+        head_dim: Channels per head, if no size is given.
+        memory: `carried` or `chunk`. None means `chunk` for the SSM release, whose state is reset at every chunk
+            border, and `carried` for RVT.
+        memory_chunk: Steps between two resets; None means the number for the dataset in RELEASED_CHUNKS.
+
+    Raises:
+        UserError: If the weights do not fit the arguments, or a number is missing.
     """
     model, temporal, num_classes, in_channels = derive_configs(state_dict, size, head_dim)
     if num_classes != spec.num_classes:
         raise UserError(
-            f"the checkpoint has {num_classes} classes, {spec.name} has {spec.num_classes} "
-            f"({', '.join(spec.class_names)}); name the dataset it was trained on"
+            f"the checkpoint has {num_classes} classes, but {spec.name} has {spec.num_classes} "
+            f"({', '.join(spec.class_names)}); name the dataset that it was trained on"
         )
     if memory is None:
         memory = "carried" if temporal.name == "lstm" and memory_chunk is None else "chunk"
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
-            raise UserError(f"no chunk length is known for {spec.name}; give it in steps, or ask for memory carried")
+            raise UserError(f"no chunk length is known for {spec.name}; give it in steps, or use memory=carried")
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
     meta = CheckpointMeta(spec, model, temporal, released_windows(in_channels))
@@ -87,19 +98,27 @@ def convert_official(
 
 
 def released_windows(in_channels: int) -> WindowSettings:
-    """Return the windows of both releases: 50 ms long, every 50 ms, as RVT prepares them."""
+    """Return the windows of both releases: 50 ms long, every 50 ms, as RVT prepares them.
+
+    Args:
+        in_channels: Number of channels of a frame, two per bin.
+    """
     return WindowSettings(50_000, None, "rvt", num_bins=in_channels // 2, count_cutoff=10)
 
 
 def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under our names; keys that the map does not know keep theirs, other modules are left out."""
+    """Return the weights of the detector under our names. Names that the map does not know stay unchanged.
+
+    Args:
+        state_dict: The weights by their official names. Weights of other modules are left out.
+    """
     renamed = {}
     for key, value in state_dict.items():
         if not key.startswith("mdl."):
             continue
         for pattern, name in OFFICIAL_KEYS:
             key = re.sub(pattern, name, key)
-        # a 1x1 convolution over pixels is a linear map of each
+        # A 1x1 convolution is a linear map of each pixel.
         renamed[key] = value.flatten(1) if key.endswith(".temporal.gates.weight") else value
     return renamed
 
@@ -107,9 +126,18 @@ def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def derive_configs(
     state_dict: Mapping[str, Tensor], size: str | None = None, head_dim: int | None = None
 ) -> tuple[ModelConfig, TemporalConfig, int, int]:
-    """Derive model and temporal configuration, number of classes and of input channels from official weights.
+    """Derive the settings of a model from official weights.
 
-    `size` or `head_dim` is needed, see `convert_official`.
+    Args:
+        state_dict: The weights by their official names.
+        size: A key of MODEL_SIZES, which gives the channels per attention head.
+        head_dim: Channels per attention head, if no size is given.
+
+    Returns:
+        The settings of the model and of its temporal layers, the number of classes, and the number of input channels.
+
+    Raises:
+        UserError: If these are not such weights, or do not fit the size.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         raise UserError(
@@ -120,7 +148,9 @@ def derive_configs(
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
-        raise UserError("weights do not tell the channels per attention head; name the size of the model, or them")
+        raise UserError(
+            "the weights do not reveal the number of channels per attention head; give size or head_dim of the model"
+        )
     stage = "mdl.backbone.stages.{}."
     try:
         stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]
@@ -132,7 +162,8 @@ def derive_configs(
     dims = [len(stem) for stem in stems]
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
         raise UserError(
-            f"the first stage has {dims[0]} channels, {size} has {MODEL_SIZES[size].embed_dim}; name the right size"
+            f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}; "
+            "name the right size"
         )
     model = ModelConfig(
         size=size or "custom",
@@ -161,12 +192,12 @@ def _derive_temporal(state_dict: Mapping[str, Tensor], dims: list[int]) -> Tempo
     return TemporalConfig(
         name="s5",
         discretization="bilinear",
-        bandlimit=0.0,  # the release masks at initialisation only, then trains without a mask
+        bandlimit=0.0,  # the release masks only at initialisation and then trains without a mask
         state_size=None if sizes == dims else sizes[0],
         clip_real=False,  # the release does not clip
     )
 
 
 def _count(state_dict: Mapping[str, Tensor], pattern: str) -> int:
-    """Count the different values of the group of the pattern over the keys."""
+    """Count the distinct values of the pattern's group over all keys."""
     return len({match[1] for match in map(re.compile(pattern).match, state_dict) if match})

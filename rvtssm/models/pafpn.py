@@ -1,6 +1,6 @@
-"""The neck: a feature pyramid that mixes strides 8, 16 and 32 downwards and upwards again.
+"""The neck: a feature pyramid that mixes maps of strides 8, 16 and 32, from coarse to fine and back.
 
-Source: YOLOX (Ge et al., 2021), PAFPN with CSP layers, upsampled by nearest neighbour.
+Source: YOLOX (Ge et al., 2021), PAFPN with CSP layers and nearest-neighbour upsampling.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,14 @@ from rvtssm.models.model_config import ModelConfig
 
 
 class ConvNormAct(nn.Module):
-    """Convolution without bias, batch norm, SiLU; only `stride` reduces the size of the map."""
+    """Convolution without bias, batch norm, SiLU. Padding keeps the size of the map, divided by the stride.
+
+    Args:
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel: Side of the filter in pixels, odd.
+        stride: Stride of the convolution in pixels.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -26,7 +33,13 @@ class ConvNormAct(nn.Module):
 
 
 class CspLayer(nn.Module):
-    """Send half of the channels through `num_blocks` bottlenecks and the other half around them: C3 of YOLOv5."""
+    """Sends half of the channels through bottlenecks and the other half around them, like C3 in YOLOv5.
+
+    Args:
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        num_blocks: Number of bottlenecks.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, num_blocks: int) -> None:
         super().__init__()
@@ -46,7 +59,12 @@ class CspLayer(nn.Module):
 
 
 class Pafpn(Neck):
-    """Maps of the strides 8, 16 and 32 in, maps of the same shapes out."""
+    """Mixes maps of strides 8, 16 and 32. The maps keep their shapes.
+
+    Args:
+        model: Settings of the detector.
+        channels: Number of channels of the maps of the backbone, by stride.
+    """
 
     strides = (8, 16, 32)
 

@@ -1,4 +1,4 @@
-"""The backbones, necks and heads that a detector can have; these tables are where a new one is added."""
+"""The backbones, necks and heads that a detector can have. Add new ones to these tables."""
 
 from rvtssm.models.contracts import Backbone, Head, Neck
 from rvtssm.models.model_config import ModelConfig
@@ -17,7 +17,14 @@ HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
 
 
 def head_class(model: ModelConfig) -> type[Head]:
-    """Return the class of the head; ValueError lists the names."""
+    """Return the class of the head that the settings name.
+
+    Args:
+        model: Settings of the detector.
+
+    Raises:
+        UserError: If there is no head of this name. The message lists the names.
+    """
     check_part("model.head", model.head, HEADS)
     return HEADS[model.head]
 
@@ -25,7 +32,18 @@ def head_class(model: ModelConfig) -> type[Head]:
 def build_parts(
     model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], num_classes: int, in_channels: int
 ) -> tuple[Backbone, Neck, Head]:
-    """Build the parts of a detector, each for what the one before it gives; ValueError if they do not fit."""
+    """Build the backbone, the neck for its maps, and the head for the maps of the neck.
+
+    Args:
+        model: Settings of the parts.
+        temporal: Settings of the temporal layers.
+        frame_hw: Height and width of a frame in pixels.
+        num_classes: Number of classes.
+        in_channels: Number of channels of a frame.
+
+    Raises:
+        UserError: If a name is unknown, or if the parts do not fit each other.
+    """
     check_part("model.backbone", model.backbone, BACKBONES)
     check_part("model.neck", model.neck, NECKS)
     backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]

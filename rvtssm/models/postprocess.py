@@ -1,7 +1,7 @@
-"""YOLOX predictions to detections: probabilities, a score, a threshold, non-maximum suppression within each class.
+"""From YOLOX predictions to detections: probabilities, a score, a threshold, non-maximum suppression within each class.
 
-Source: YOLOX (Ge et al., 2021). `class_only` is the score of RVT's evaluation: boxes are chosen and suppressed by
-objectness times class, then ranked by the class probability.
+Source: YOLOX (Ge et al., 2021). With `class_only`, the score of RVT's evaluation, boxes are selected and suppressed by
+objectness times class probability, and then ranked by class probability alone.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,27 @@ from rvtssm.records import Detections
 
 
 def to_probabilities(predictions: Tensor) -> Tensor:
-    """(..., 5 + K) with objectness and class logits -> the same with probabilities; boxes do not change."""
+    """Convert the logits of predictions to probabilities.
+
+    Args:
+        predictions: Rows (..., 5 + K) [cx, cy, w, h, objectness logit, class logits].
+
+    Returns:
+        The same rows with probabilities; the boxes do not change.
+    """
     return torch.cat([predictions[..., :4], predictions[..., 4:].sigmoid()], dim=-1)
 
 
 def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Tensor:
-    """Return the boxes of one frame that remain, best first: (A, 5 + K) -> (N, 7).
+    """Return the boxes of one frame that pass the threshold and non-maximum suppression, best first.
 
-    Rows are [left, top, right, bottom px, objectness, class probability, class index].
+    Args:
+        probabilities: Rows (A, 5 + K) of `to_probabilities`.
+        min_score: Least objectness times class probability.
+        nms_iou: Overlap above which the worse of two boxes of a class is dropped.
+
+    Returns:
+        Rows (N, 7) [left, top, right, bottom px, objectness, class probability, class index].
     """
     from torchvision.ops import batched_nms  # imported here because it takes seconds
 
@@ -48,7 +61,13 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
 def postprocess(
     predictions: Tensor, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
 ) -> list[Detections]:
-    """Return the detections of M frames: predictions (M, A, 5 + K) with logits, t_us (M,) their times."""
+    """Return the detections of M frames.
+
+    Args:
+        predictions: Rows (M, A, 5 + K) with logits, as for `to_probabilities`.
+        t_us: Time of each frame in microseconds, (M,).
+        config: Which boxes count as detections; None means the defaults.
+    """
     config = config or PostprocessConfig()
     found = []
     for probabilities, time in zip(to_probabilities(predictions.float()), t_us, strict=True):
@@ -67,9 +86,13 @@ def postprocess(
 
 
 def to_sensor(frame: Detections, height: int, width: int, downsample: int) -> Detections:
-    """Return detections in a frame of height x width pixels in those of its sensor, of which it keeps every n-th.
+    """Return detections in pixels of the sensor. Boxes are clipped to the frame, and boxes outside of it are dropped.
 
-    Boxes are cut at the edges of the frame, and those wholly outside are dropped.
+    Args:
+        frame: Detections in pixels of a frame.
+        height: Height of the frame in pixels.
+        width: Width of the frame in pixels.
+        downsample: Side of a pixel of the frame in pixels of the sensor.
     """
     xyxy = np.clip(frame.xyxy, 0, np.array([width, height, width, height], np.float32))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])

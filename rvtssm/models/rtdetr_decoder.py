@@ -1,12 +1,12 @@
-"""The decoder of a detector with queries: each layer reads the maps at the boxes of the queries and refines the boxes.
+"""The decoder of a detector with queries: each layer samples the maps around the boxes of the queries and refines them.
 
-Source: RT-DETR (Zhao et al., 2024). Deviation: boxes are refined in pixels, relative to their own size, and not as
-logits of fractions of the frame, so that the same weights serve frames of any size.
+Source: RT-DETR (Zhao et al., 2024). Deviation: boxes are refined in pixels, relative to their own size, not as logits
+of fractions of the frame. The same weights therefore work for frames of any size.
 
-The decoder of the package `transformers` (5.23) takes our maps as well and has as many parameters. It is not used: it
-brings neither the selection of queries nor the denoising without a whole image model, and its loss needs scipy. 256
-channels, 3 layers and 100 queries on maps of 256 x 320 pixels, processor time of one core, median of nine (of the
-exported files the least of eight):
+The decoder in the package `transformers` (5.23) accepts our maps and has as many parameters. We do not use it, because
+it has no query selection or denoising without a whole image model, and because its loss needs scipy. The table compares
+both with 256 channels, 3 layers and 100 queries on maps of 256 x 320 pixels. Times are processor times of one core,
+medians of nine runs; for the exported files, they are the minimum of eight.
 
     |                                   | ours   | transformers             |
     | forward, one frame                | 45 ms  | 48 ms                    |
@@ -14,7 +14,8 @@ exported files the least of eight):
     | exported to ONNX, one frame       | 41 ms  | 34 ms                    |
     | added import time, memory, disk   | none   | 5.2 s, 247 MiB, 154 MiB  |
 
-`torchvision.ops.deform_conv2d` samples around every pixel of one map, not at the boxes of queries on several maps.
+`torchvision.ops.deform_conv2d` is no substitute: it samples around every pixel of one map, not around the boxes of
+queries on several maps.
 """
 
 import math
@@ -25,16 +26,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-NUM_POINTS = 4  # of an attention per map and head, as in Deformable DETR
-POSITION_UNIT = 256.0  # pixels; the embedding of a box sees it in this unit
-LARGEST_GROWTH = math.log(1000 / 16)  # of a side in one refinement, as a logarithm; the limit of Faster R-CNN
+NUM_POINTS = 4  # points that a query samples per map and head, as in Deformable DETR
+POSITION_UNIT = 256.0  # pixels; boxes are embedded in this unit
+LARGEST_GROWTH = math.log(1000 / 16)  # logarithm by which a side grows at most in one refinement, as in Faster R-CNN
 
 
 def sample_points(maps: Sequence[Tensor], points: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sum of the values of maps at points, by bilinear interpolation; outside of a map lie zeros.
+    """Return weighted sums of map values at points, by bilinear interpolation. Outside of a map, values are 0.
 
-    maps: S tensors (N, C, H, W), where H and W differ; points (N, Q, S, P, 2) x and y as fractions of the frame,
-    where 0 and 1 are the outer edges of the outer pixels; weights (N, Q, S * P) -> (N, C, Q)
+    Args:
+        maps: S maps (N, C, H, W) of different sizes.
+        points: Points (N, Q, S, P, 2), x and y as fractions of the frame; 0 and 1 are the outer edges of the border
+            pixels.
+        weights: Weight of each point, (N, Q, S * P).
+
+    Returns:
+        The sums (N, C, Q).
     """
     grid = 2 * points - 1
     values = [F.grid_sample(x, grid[:, :, s], align_corners=False) for s, x in enumerate(maps)]  # (N, C, Q, P) each
@@ -42,9 +49,14 @@ def sample_points(maps: Sequence[Tensor], points: Tensor, weights: Tensor) -> Te
 
 
 class DeformableAttention(nn.Module):
-    """Each query reads points in and around its box, on every map; where and how much follows from its features.
+    """Each query samples points around its box on every map; its features determine the places and weights.
 
     Source: Deformable DETR (Zhu et al., 2021), section 4, in the form whose points are relative to the box of a query.
+
+    Args:
+        dim: Number of channels D.
+        num_heads: Number of attention heads.
+        num_maps: Number of maps S.
     """
 
     def __init__(self, dim: int, num_heads: int, num_maps: int) -> None:
@@ -60,7 +72,7 @@ class DeformableAttention(nn.Module):
         for layer in (self.offset, self.weight):
             nn.init.zeros_(layer.weight)
         nn.init.zeros_(self.weight.bias)
-        # at the start, head i reads in direction i, its points at growing distances up to the edge of the box
+        # Initially, head i samples in direction i, at increasing distances up to the edge of the box.
         angle = torch.arange(num_heads) * (2 * math.pi / num_heads)
         direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
         direction = direction / direction.abs().amax(dim=-1, keepdim=True)
@@ -70,10 +82,16 @@ class DeformableAttention(nn.Module):
             self.offset.bias.copy_(start.expand(-1, num_maps, -1, -1).flatten())
 
     def forward(self, queries: Tensor, boxes: Tensor, memory: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Return (M, Q, D).
+        """Sample the maps.
 
-        queries (M, Q, D); boxes (M, Q, 4) [cx, cy, w, h] as fractions of the frame; memory (M, A, D) holds the pixels
-        of S maps of `sizes` (height, width), one map after the other.
+        Args:
+            queries: Features of the queries, (M, Q, D).
+            boxes: Boxes of the queries, (M, Q, 4) [cx, cy, w, h] as fractions of the frame.
+            memory: The pixels of all maps, (M, A, D), one map after the other.
+            sizes: Height and width of each map in pixels.
+
+        Returns:
+            New features (M, Q, D).
         """
         by_head = (self.num_heads, -1)
         offset = self.offset(queries).unflatten(-1, (*by_head, NUM_POINTS, 2)).to(boxes.dtype)  # (M, Q, heads, S, P, 2)
@@ -89,9 +107,15 @@ class DeformableAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention among queries, attention to the maps, a small network; each is added and followed by a norm.
+    """Attention among queries, attention to the maps, and an MLP, each with a residual path followed by a norm.
 
-    `box_out` and `class_out` turn the features that it returns into a change of box and into class logits.
+    `box_out` and `class_out` turn the new features into a change of the box and into class logits.
+
+    Args:
+        dim: Number of channels D.
+        num_heads: Number of attention heads.
+        num_maps: Number of maps.
+        num_classes: Number of classes K.
     """
 
     def __init__(self, dim: int, num_heads: int, num_maps: int, num_classes: int) -> None:
@@ -115,10 +139,16 @@ class DecoderLayer(nn.Module):
         sizes: Sequence[tuple[int, int]],
         may_attend: Tensor | None,
     ) -> Tensor:
-        """Return the next features of the queries (M, Q, D).
+        """Return the next features of the queries, (M, Q, D).
 
-        x and position (M, Q, D); boxes, memory and sizes as for `DeformableAttention`; may_attend (M, 1, Q, Q) bool,
-        True where a query (row) may read another one (column), None: everywhere.
+        Args:
+            x: Features of the queries, (M, Q, D).
+            position: Embedded boxes of the queries, (M, Q, D).
+            boxes: As in `DeformableAttention.forward`.
+            memory: As in `DeformableAttention.forward`.
+            sizes: As in `DeformableAttention.forward`.
+            may_attend: Mask (M, 1, Q, Q) bool, True where the query of the row may attend to the query of the column;
+                None means everywhere.
         """
         after_attention, after_reading, after_network = self.norms
         x = after_attention(x + self._attend(x, position, may_attend))
@@ -134,7 +164,15 @@ class DecoderLayer(nn.Module):
 
 
 class RtdetrDecoder(nn.Module):
-    """Layers that refine the boxes and classes of queries one after the other."""
+    """Layers that refine the boxes and classes of queries one after the other.
+
+    Args:
+        dim: Number of channels D.
+        num_heads: Number of attention heads.
+        num_layers: Number of layers.
+        num_maps: Number of maps.
+        num_classes: Number of classes K.
+    """
 
     def __init__(self, dim: int, num_heads: int, num_layers: int, num_maps: int, num_classes: int) -> None:
         super().__init__()
@@ -152,16 +190,25 @@ class RtdetrDecoder(nn.Module):
         frame: Tensor,
         may_attend: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return boxes (M, S, Q, 4) [cx, cy, w, h px] and class logits (M, S, Q, K) of the S layers.
+        """Refine the boxes of queries.
 
-        In evaluation only those of the last layer are returned: S = 1. x (M, Q, D) and boxes (M, Q, 4) px are the first
-        features and boxes of the queries; frame (4,) [width, height, width, height px]; the rest as in `DecoderLayer`.
+        Args:
+            x: Initial features of the queries, (M, Q, D).
+            boxes: Initial boxes, (M, Q, 4) [cx, cy, w, h px].
+            memory: As in `DeformableAttention.forward`.
+            sizes: As in `DeformableAttention.forward`.
+            frame: Size of the frame, (4,) [width, height, width, height px].
+            may_attend: As in `DecoderLayer.forward`.
+
+        Returns:
+            Boxes (M, S, Q, 4) [cx, cy, w, h px] and class logits (M, S, Q, K) of the S layers; in evaluation mode, of
+                the last layer only, so that S = 1.
         """
         refined, logits, through = [], [], boxes
         for layer in self.layers:
             x = layer(x, self.embed_box(boxes / POSITION_UNIT), boxes / frame, memory, sizes, may_attend)
             change = layer.box_out(x).to(boxes.dtype)
-            # the loss of a layer reaches the layer before as well: look forward twice of DINO (Zhang et al., 2023)
+            # The loss of a layer also reaches the layer before it: "look forward twice" in DINO (Zhang et al., 2023).
             refined.append(refine_boxes(through, change))
             logits.append(layer.class_out(x).to(boxes.dtype))
             through = refine_boxes(boxes, change)
@@ -171,9 +218,14 @@ class RtdetrDecoder(nn.Module):
 
 
 def refine_boxes(boxes: Tensor, change: Tensor) -> Tensor:
-    """Move centres by shares of the sides and scale the sides by exp(change): (..., 4), (..., 4) -> (..., 4).
+    """Move centres by fractions of the sides, and scale the sides by exp(change).
 
-    boxes [cx, cy, w, h]; change [x, y, log w, log h].
+    Args:
+        boxes: Boxes (..., 4) [cx, cy, w, h].
+        change: Changes (..., 4) [x, y, log w, log h].
+
+    Returns:
+        The new boxes (..., 4).
     """
     sides = boxes[..., 2:]
     growth = change[..., 2:].clamp(max=LARGEST_GROWTH).exp()
@@ -181,7 +233,7 @@ def refine_boxes(boxes: Tensor, change: Tensor) -> Tensor:
 
 
 def build_mlp(*sizes: int) -> nn.Sequential:
-    """Return linear layers of these sizes with ReLU between them."""
+    """Return linear layers with these numbers of features, and ReLU between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -189,7 +241,11 @@ def build_mlp(*sizes: int) -> nn.Sequential:
 
 
 def build_box_out(dim: int) -> nn.Sequential:
-    """Return the network from features to a change of box, which changes nothing at the start."""
+    """Return the network from features to a change of the box, which is 0 initially.
+
+    Args:
+        dim: Number of channels D.
+    """
     network = build_mlp(dim, dim, dim, 4)
     for parameter in network[-1].parameters():
         nn.init.zeros_(parameter)
@@ -197,7 +253,12 @@ def build_box_out(dim: int) -> nn.Sequential:
 
 
 def build_class_out(dim: int, num_classes: int) -> nn.Linear:
-    """Return the layer from features to class logits; at the start one query in a hundred is an object."""
+    """Return the layer from features to class logits, with an initial probability of 1 % for every class.
+
+    Args:
+        dim: Number of channels D.
+        num_classes: Number of classes K.
+    """
     layer = nn.Linear(dim, num_classes)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.constant_(layer.bias, -math.log((1 - 0.01) / 0.01))  # Focal Loss (Lin et al., 2017), section 3.3

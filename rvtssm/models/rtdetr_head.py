@@ -1,8 +1,8 @@
-"""A head without anchors and without non-maximum suppression: a fixed number of queries, each of which is one box.
+"""A head without anchors and without non-maximum suppression: a fixed number of queries, each of which yields one box.
 
-Source: RT-DETR (Zhao et al., 2024): queries are selected among the pixels of the maps and refined by a decoder.
-Deviations: the neck of the detector takes the place of the hybrid encoder; boxes are refined in pixels (see
-`rvtssm.models.rtdetr_decoder`); the boxes at the start have sides of two strides, and none is excluded.
+Source: RT-DETR (Zhao et al., 2024), which selects queries among the pixels of the maps and refines them with a decoder.
+Deviations: the neck of our detector replaces the hybrid encoder; boxes are refined in pixels (see
+`rvtssm.models.rtdetr_decoder`); initial boxes have sides of two strides, and none of them is excluded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,22 +23,29 @@ HEAD_DIM = 32  # channels per attention head
 
 
 class RtdetrPredictions(NamedTuple):
-    """What Q queries say of M frames, and in training what the earlier stages and the noisy queries say."""
+    """The predictions of Q queries for M frames; in training, also those of earlier stages and of noisy queries."""
 
     boxes: Tensor  # (M, Q, 4) float32 [cx, cy, w, h px]
-    logits: Tensor  # (M, Q, K) float32, of the classes
-    earlier_boxes: Tensor | None = None  # (M, S, Q, 4), of the selection and of all layers but the last
+    logits: Tensor  # (M, Q, K) float32, class logits
+    earlier_boxes: Tensor | None = None  # (M, S, Q, 4), from the selection and from all layers but the last
     earlier_logits: Tensor | None = None  # (M, S, Q, K)
-    noisy_boxes: Tensor | None = None  # (M, S, R, 4), of all layers
+    noisy_boxes: Tensor | None = None  # (M, S, R, 4), from all layers
     noisy_logits: Tensor | None = None  # (M, S, R, K)
-    noisy_target: Tensor | None = None  # (M, R) int64, the target to restore, -1: to be rejected, -2: a copy of padding
+    noisy_target: Tensor | None = None  # (M, R) int64, target to restore; -1: to be rejected, -2: a copy of padding
 
 
 class RtdetrHead(Head):
-    """Queries with a box each, for maps (M, C, H / s, W / s) of any strides s."""
+    """A fixed number of queries with one box each, for maps (M, C, H / s, W / s) of any strides s.
+
+    Args:
+        model: Settings of the detector.
+        channels: Number of channels of each map, by stride.
+        num_classes: Number of classes K.
+        padded_hw: Height and width of the padded frame in pixels.
+    """
 
     record = RtdetrPredictions
-    locations: Tensor  # (A, 4) px: the boxes at the start, ordered by stride, then by y, then by x
+    locations: Tensor  # (A, 4) px: initial boxes, ordered by stride, then by y, then by x
     frame: Tensor  # (4,) px: width, height, width, height
 
     def __init__(
@@ -94,7 +101,7 @@ class RtdetrHead(Head):
     def _select(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return features (M, Q, D), boxes (M, Q, 4) px and class logits (M, Q, K) of the best pixels of the maps.
 
-        memory (M, A, D). The pixels with the highest score of any class are taken, in the order of `locations`.
+        The best pixels are the ones with the highest score of any class; they keep the order of `locations`.
         """
         features = self.features(memory)
         logits = self.class_out(features).to(self.locations.dtype)
@@ -119,10 +126,12 @@ class RtdetrHead(Head):
         divisor: Callable[..., Tensor | int] = at_least_one,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return `class`, `l1` and `giou` of the last layer, `earlier` (stages) and `denoising`, and their `total`.
+        """Return the terms of the loss. See `Head.loss` for the arguments.
 
-        All are weighted sums over the M frames, divided by the number of objects, or by what `divisor` makes of it.
-        `weights` (M, N) of the targets multiply the terms of what is matched with them, and of their noisy copies.
+        The terms are `class`, `l1` and `giou` of the last layer, `earlier` for the earlier stages, `denoising`, and
+        their `total`. All are weighted sums over the M frames, divided by the number of objects, or by the result of
+        `divisor` for that number. The `weights` of the targets multiply the terms of matched queries and of noisy
+        copies.
         """
         from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
 
@@ -145,17 +154,17 @@ class RtdetrHead(Head):
         return losses
 
     def _denoising_loss(self, predictions: RtdetrPredictions, targets: Tensor, weights: Tensor | None) -> Tensor:
-        """Return the sum over the layers, averaged over the groups of copies."""
+        """Return the loss of the noisy queries, summed over the layers and averaged over the groups of copies."""
         boxes, logits, target = predictions.noisy_boxes, predictions.noisy_logits, predictions.noisy_target
         if boxes is None or logits is None or target is None:
-            return predictions.boxes.new_zeros(())  # in evaluation, and without any frame
+            return predictions.boxes.new_zeros(())  # in evaluation mode, or if there is no frame
         from rvtssm.models.rtdetr_loss import QueryOutputs, query_losses
 
         outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
         matched = target.expand(len(outputs.boxes), -1, -1)
         counts = target > -2
-        if weights is not None and weights.shape[1]:  # a copy to reject counts as its object does
+        if weights is not None and weights.shape[1]:  # a copy to reject counts as much as its object
             by_copy = weights.repeat(1, target.shape[1] // weights.shape[1])
             counts = torch.where(target == -1, by_copy, 1.0) * counts
         return query_losses(outputs, matched, targets, self.frame, counts, weights).sum() / num_groups
@@ -165,9 +174,10 @@ class RtdetrHead(Head):
     def decode(
         predictions: RtdetrPredictions, t_us: Sequence[int] | Tensor, config: PostprocessConfig | None = None
     ) -> list[Detections]:
-        """Return the best pairs of query and class; a query can be found once per class.
+        """Return the best pairs of query and class in each frame. See `Head.decode`.
 
-        The score is the probability of the class; `score` and `nms_iou` of the settings have no meaning here.
+        A query can be detected once per class. The score is the class probability; `score` and `nms_iou` of the
+        settings have no effect.
         """
         config = config or PostprocessConfig()
         boxes, probability = predictions.boxes.float(), predictions.logits.float().sigmoid()
@@ -184,9 +194,9 @@ class RtdetrHead(Head):
 
     @staticmethod
     def compared(predictions: RtdetrPredictions) -> tuple[Tensor, Tensor]:
-        """Return boxes, weighted with their best score, and scores, each column in ascending order.
+        """Return boxes, multiplied by their best score, and scores, each column sorted in ascending order.
 
-        Two detectors that differ in the last digits may select different pixels where scores are nearly equal. So
+        Two detectors that differ only by rounding may select different pixels if scores are nearly equal. Therefore
         queries are not compared one by one, and bad ones count little.
         """
         scores = predictions.logits.float().sigmoid()

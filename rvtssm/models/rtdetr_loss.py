@@ -1,6 +1,6 @@
-"""The loss of a detector with queries: objects are matched one-to-one with queries, for every layer of the decoder.
+"""The loss of a detector with queries: objects are matched one-to-one with queries, separately for every decoder layer.
 
-Source: RT-DETR (Zhao et al., 2024): varifocal classification whose target is the overlap, L1 and generalised IoU.
+Source: RT-DETR (Zhao et al., 2024), with varifocal classification whose target is the overlap, L1, and generalised IoU.
 The matching is the Hungarian method (Kuhn, 1955) by shortest augmenting paths (Jonker and Volgenant, 1987).
 """
 
@@ -17,23 +17,29 @@ from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.yolox_loss import overlap_cxcywh
 
 CLASS_WEIGHT, L1_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0
-CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # of a match
-FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # in the cost of a class
+CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # weights in the cost of a match
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # in the class cost of a match
 VARIFOCAL_ALPHA, VARIFOCAL_GAMMA = 0.75, 2.0
 
 
 class QueryOutputs(NamedTuple):
-    """What the queries of M frames say, from S stages of the head."""
+    """The predictions of the queries of M frames, from S stages of the head."""
 
     boxes: Tensor  # (S, M, Q, 4) float32 [cx, cy, w, h px]
-    logits: Tensor  # (S, M, Q, K) float32, of the classes
+    logits: Tensor  # (S, M, Q, K) float32, class logits
 
 
 def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, frame: Tensor) -> Tensor:
-    """Return the target of every query, -1 for background: (S, M, Q) int64, an index into the N targets of a frame.
+    """Return the target of every query.
 
-    targets (M, N, 5) [class, cx, cy, w, h px], of which the first num_targets (M,) are real; frame (4,) [width, height,
-    width, height px].
+    Args:
+        outputs: Predictions of the queries.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        frame: Size of the frame, (4,) [width, height, width, height px].
+
+    Returns:
+        Indices (S, M, Q) int64 into the N targets of a frame, -1 for background.
     """
     boxes, logits = outputs.boxes.detach(), outputs.logits.detach()
     probability = logits.sigmoid()
@@ -58,10 +64,18 @@ def query_losses(
     counts: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the terms of the loss, weighted, as sums over frames and queries: (S, 3) [class, L1, generalised IoU].
+    """Return the weighted terms of the loss, summed over frames and queries.
 
-    matched (S, M, Q) as `match_queries` returns it; counts (M, Q) multiply the class terms of the queries, False
-    leaves them out; weights (M, N) of the targets multiply all terms of the queries that are matched with them.
+    Args:
+        outputs: Predictions of the queries.
+        matched: Target of every query, (S, M, Q), as `match_queries` returns it.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        frame: Size of the frame, (4,) [width, height, width, height px].
+        counts: Factors (M, Q) of the class terms of the queries; False leaves a query out.
+        weights: Factors (M, N) of the targets, for all terms of the queries matched with them.
+
+    Returns:
+        The terms (S, 3) [class, L1, generalised IoU].
     """
     stage, row, query = torch.where(matched >= 0)
     answers, wanted = outputs.boxes[stage, row, query], targets[row, matched[stage, row, query]]
@@ -85,15 +99,22 @@ def query_losses(
 
 
 def _giou_loss(a: Tensor, b: Tensor) -> Tensor:
-    """1 - generalised IoU of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast."""
+    """Return 1 - generalised IoU of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...); they broadcast."""
     return generalized_box_iou_loss(*torch.broadcast_tensors(cxcywh_to_xyxy(a), cxcywh_to_xyxy(b)))
 
 
 def match_cheapest(cost: Tensor, num_targets: Tensor) -> Tensor:
-    """Return the target of every query, -1 for none: (M, Q) int64 on the device of `cost`.
+    """Return the target of every query, so that the sum of costs is smallest.
 
-    cost (M, Q, N), of whose columns the first num_targets (M,) of a frame are real. If a frame has more targets than
-    queries, every query has one and the sum of costs is still the smallest. Costs that are not finite count as large.
+    If a frame has more targets than queries, every query gets a target. Costs that are not finite are replaced by -1e9
+    or 1e9.
+
+    Args:
+        cost: Cost of each pair, (M, Q, N).
+        num_targets: Number of real targets of each frame, (M,); they come first.
+
+    Returns:
+        Indices (M, Q) int64 into the N targets, -1 for none, on the device of `cost`.
     """
     finite = torch.nan_to_num(cost.detach().double(), nan=1e9, posinf=1e9, neginf=-1e9)
     matched = np.full(cost.shape[:2], -1, np.int64)
@@ -108,11 +129,11 @@ def match_cheapest(cost: Tensor, num_targets: Tensor) -> Tensor:
 
 @numba.njit(cache=True, nogil=True)
 def _assign_rows(cost):  # type: ignore[no-untyped-def]
-    """Return the column of every row that makes the sum of costs smallest: (R, C) with R <= C -> (R,) int64.
+    """Return the column of every row, so that the sum of costs is smallest: (R, C) with R <= C -> (R,) int64.
 
-    As fast as `scipy.optimize.linear_sum_assignment`, which tests compare it with; no dependency brings SciPy along.
-    Rows join one by one. Each takes the cheapest path of exchanges to a free column (Dijkstra on reduced costs, which
-    the prices of rows and columns keep from being negative).
+    This is as fast as `scipy.optimize.linear_sum_assignment`, with which a test compares it; none of our dependencies
+    installs SciPy. Rows are added one by one. Each takes the cheapest path of exchanges to a free column, found by
+    Dijkstra's method on reduced costs, which the prices of rows and columns keep non-negative.
     """
     num_rows, num_columns = cost.shape
     row_price, column_price = np.zeros(num_rows), np.zeros(num_columns)
@@ -120,7 +141,7 @@ def _assign_rows(cost):  # type: ignore[no-untyped-def]
     column_of = np.full(num_rows, -1, np.int64)
     for new_row in range(num_rows):
         distance = np.full(num_columns, np.inf)
-        before = np.full(num_columns, -1, np.int64)  # row from which a column is reached
+        before = np.full(num_columns, -1, np.int64)  # row from which each column is reached
         is_done = np.zeros(num_columns, np.bool_)
         row, reached = new_row, 0.0
         while True:
@@ -144,7 +165,7 @@ def _assign_rows(cost):  # type: ignore[no-untyped-def]
                 row_price[owner[column]] += reached - distance[column]
                 column_price[column] -= reached - distance[column]
         column = nearest
-        while True:  # the exchanges, backwards along the path
+        while True:  # exchange columns, backwards along the path
             row = before[column]
             owner[column] = row
             column_of[row], column = column, column_of[row]

@@ -1,6 +1,6 @@
 """The backbone of RVT: four stages at strides 4, 8, 16 and 32, each of which mixes in space and then in time.
 
-Source: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
+Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,22 @@ from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
-LARGEST_PARTITION = 10  # pixels of the coarsest map; at 240x304 and at 360x640 this gives the published partitions
+LARGEST_PARTITION = 10  # pixels of the coarsest map; for 240x304 and 360x640 this gives the published partitions
 _FACTORS = (4, 2, 2, 2)
 _STRIDES = (4, 8, 16, 32)
 
 
 def derive_partition(height: int, width: int) -> tuple[tuple[int, int], int]:
-    """Return height and width of an attention window in pixels of a map, and the windows per side of the coarsest map.
+    """Return the size of an attention window, and the number of windows per side of the coarsest map.
 
-    The latter is the first of 1, 2, 4, ... whose windows are at most 10 x 10.
+    The number of windows is the first of 1, 2, 4, ... for which a window has at most 10 x 10 pixels.
+
+    Args:
+        height: Height of a frame in pixels.
+        width: Width of a frame in pixels.
+
+    Returns:
+        Height and width of a window in pixels of a map, and the number of windows per side.
     """
     split = 1
     while ceil(max(height, width) / (32 * split)) > LARGEST_PARTITION:
@@ -35,7 +42,14 @@ def derive_partition(height: int, width: int) -> tuple[tuple[int, int], int]:
 
 
 class RvtBackbone(Backbone):
-    """Every stage has a temporal layer; at strides without memory each step starts from the zero state."""
+    """Four stages with a temporal layer each. At strides without memory, each step starts from the zero state.
+
+    Args:
+        model: Settings of the detector.
+        temporal: Settings of the temporal layers.
+        frame_hw: Height and width of a frame in pixels.
+        in_channels: Number of channels of a frame.
+    """
 
     layouts: ClassVar[Mapping[str, str]] = {".attention.": "head_dim"}
 

@@ -1,8 +1,8 @@
 """A state-space layer over the two axes of an image as a spatial mixer: states run along rows and along columns.
 
 Source: 2-D SSM: A General Spatial Layer for Visual Transformers (Baron et al., 2023). The appendix of State Space
-Models for Event Cameras (Zubic et al., 2024) has results of S5-SSM2D-B, but no details. In ours, that layer replaces
-each attention of a pair, and the rest of the block is unchanged.
+Models for Event Cameras (Zubic et al., 2024) has results of S5-SSM2D-B, but no details. In our version, the layer
+replaces each attention of a pair, and the rest of the block stays the same.
 """
 
 from __future__ import annotations
@@ -20,25 +20,32 @@ if TYPE_CHECKING:
     from rvtssm.models.model_config import ModelConfig
 
 _NUM_MODES = 16  # per direction
-_LONGEST = 32.0  # pixels over which the slowest modes decay at the start
-_FLIPS: tuple[tuple[int, ...], ...] = ((), (-2,), (-1,), (-2, -1))  # the axes along which a direction runs backwards
+_LONGEST = 32.0  # pixels in which the slowest modes decay initially
+_FLIPS: tuple[tuple[int, ...], ...] = ((), (-2,), (-1,), (-2, -1))  # axes along which each direction runs backwards
 
 
 class SSM2D(nn.Module):
-    """Connects every pixel to every other, (B, H, W, C) -> (B, H, W, C), with weights for frames of any size.
+    """Connects every pixel to every other one, (B, H, W, C) -> (B, H, W, C), with weights for frames of any size.
 
-    Roesser's model, with states h along rows and v along columns, of the same few modes for all channels:
-    h[i, j] = a1 h[i, j-1] + a2 v[i, j-1] + b1 u[i, j],  v[i, j] = a3 h[i-1, j] + a4 v[i-1, j] + b2 u[i, j],
-    y = c1 h + c2 v summed over the modes, with c of each channel, from each of the four corners, plus D u.
-    As in the real variant of the paper, every a lies in (0, 1). Ours: a1 = r s and a2 = r (1 - s), so that their sum
-    r < 1 and nothing can grow, a4 and a3 likewise; b = (1 - r) B, so that slow modes are not larger than fast ones.
+    The layer is Roesser's model, with states h along rows and v along columns, and the same few modes for all channels:
+    h[i, j] = a1 h[i, j-1] + a2 v[i, j-1] + b1 u[i, j],  v[i, j] = a3 h[i-1, j] + a4 v[i-1, j] + b2 u[i, j]. The output
+    is D u plus y = c1 h + c2 v, summed over the modes and over scans from each of the four corners, with separate c for
+    each channel.
 
-    This is a convolution with a kernel as large as the frame, by Fourier transform, in the precision of the weights.
+    As in the real variant of the paper, every a lies in (0, 1). Our parametrisation is a1 = r s and a2 = r (1 - s), so
+    that their sum r < 1 and no state can grow; a4 and a3 are analogous. With b = (1 - r) B, slow modes are not larger
+    than fast ones.
+
+    The layer is computed as a convolution with a kernel as large as the frame, by Fourier transform, in the precision
+    of the weights.
+
+    Args:
+        dim: Number of channels C.
     """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        shape = len(_FLIPS), _NUM_MODES, 2  # the last axis: of the states along rows, and of those along columns
+        shape = len(_FLIPS), _NUM_MODES, 2  # last axis: states along rows, states along columns
         length = torch.exp(torch.rand(shape) * math.log(_LONGEST))
         self.decay = nn.Parameter(torch.exp(-1 / length).logit())  # logit of r
         self.share = nn.Parameter(torch.randn(shape))  # logit of s
@@ -57,33 +64,45 @@ class SSM2D(nn.Module):
             return torch.addcmul(y, inputs, self.D).to(x.dtype)
 
     def export_form(self, height: int, width: int) -> RealSSM2D:
-        """Return the layer for frames of height x width without complex numbers, for export."""
+        """Return the layer in real numbers, for maps of one size. See `rvtssm.models.contracts.take_export_forms`."""
         return RealSSM2D(self, height, width)
 
     def kernel(self, height: int, width: int) -> Tensor:
-        """Return the effect of a pixel on others: (2 H, 2 W, C), negative offsets counted from the end."""
+        """Return the convolution kernel, (2 H, 2 W, C), with negative offsets counted from the end.
+
+        Args:
+            height: Height H of a map in pixels.
+            width: Width W of a map in pixels.
+        """
         total = self.C.new_zeros(())
         for responses, c, flips in zip(self.responses(height, width), self.C.unbind(1), _FLIPS, strict=True):
             quarter = F.pad(torch.einsum("nshw,cns->chw", responses, c), (0, width, 0, height))
-            # in a direction that runs backwards, offset -1 is the last and offset 0 stays the first
+            # Along an axis that runs backwards, offset -1 comes last, and offset 0 stays first.
             total = total + (quarter.flip(flips).roll([1] * len(flips), flips) if flips else quarter)
         return total.permute(1, 2, 0)
 
     def responses(self, height: int, width: int) -> Tensor:
-        """Return the states h and v, i rows below and j columns right of an impulse: (directions, modes, 2, H, W).
+        """Return the states h and v, i rows below and j columns to the right of an impulse.
 
-        This is a closed form. A path from the impulse to (i, j) is a sequence of entries, j of them into h and i into
-        v. Binomials count the paths that change from v to h, or from h to v, t times: one for the entries into h, one
-        for those into v. So the sum over all paths is a product of two matrices.
+        The result has a closed form. A path from the impulse to (i, j) is a sequence of transitions, j of them into h
+        and i into v. One binomial counts how the transitions into h are split by t changes between h and v, another one
+        how the transitions into v are. The sum over all paths is therefore a product of two matrices.
+
+        Args:
+            height: Number of rows H.
+            width: Number of columns W.
+
+        Returns:
+            The states (directions, modes, 2, H, W).
         """
         log_r, log_s = F.logsigmoid(self.decay), F.logsigmoid(self.share)
         stay, turn = (log_r + log_s).unbind(-1), (log_r + F.logsigmoid(-self.share)).unbind(-1)
         b_h, b_v = ((1 - self.decay.sigmoid()) * self.B)[..., None, None].unbind(2)
         num_turns = min(height, width) + 1
-        # paths that begin in h, or in v: only the first run of entries there may be empty
+        # Paths that start in h, or in v: only the first run of transitions into that state may be empty.
         first_h, other_h = _paths(width, num_turns, stay[0], turn[0])
         first_v, other_v = _paths(height, num_turns, stay[1], turn[1])
-        # paths that end in the state that they did not begin in have one turn back fewer
+        # Paths that end in the other state than they started in have one turn back less.
         late_h, late_v = (F.pad(first, (1, -1)) for first in (first_h, first_v))
         h = b_h * (other_v @ first_h.mT) + b_v * (late_v @ other_h.mT)
         v = b_h * (other_v @ late_h.mT) + b_v * (first_v @ other_h.mT)
@@ -91,21 +110,21 @@ class SSM2D(nn.Module):
 
 
 def _paths(length: int, num_turns: int, stay: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights of all sequences of k < `length` entries into a state, t of them from the other: two (..., K, T).
+    """Return the weights of all sequences of k < `length` transitions into a state, t of them from the other state.
 
-    The first is for sequences of t + 1 runs, of which the first may be empty; the second for t runs. `stay` and `turn`
-    are logarithms of the weights of an entry.
+    The first result is for sequences of t + 1 runs, the first of which may be empty, the second one for t runs; both
+    are (..., K, T). `stay` and `turn` are the logarithms of the weights of a transition.
     """
     k = torch.arange(length, device=stay.device, dtype=stay.dtype)[:, None]
     t = torch.arange(num_turns, device=stay.device, dtype=stay.dtype)
     weight = (k - t) * stay[..., None, None] + t * turn[..., None, None]
     first = torch.exp(_log_binomial(k, t) + weight)
     other = torch.exp(_log_binomial(k - 1, t - 1) + weight)
-    return first, torch.where((k == 0) & (t == 0), torch.ones_like(other), other)  # no entry, no run: one path
+    return first, torch.where((k == 0) & (t == 0), torch.ones_like(other), other)  # no transition, no run: one path
 
 
 def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
-    """Return the logarithm of n over k, -inf if that is 0."""
+    """Return the logarithm of the binomial coefficient "n over k", or -inf if the coefficient is 0."""
     is_some = (k >= 0) & (k <= n)
     n, k = torch.where(is_some, n, torch.zeros_like(n + k)), torch.where(is_some, k, torch.zeros_like(n + k))
     counted = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
@@ -113,7 +132,13 @@ def _log_binomial(n: Tensor, k: Tensor) -> Tensor:
 
 
 class RealSSM2D(nn.Module):
-    """A `SSM2D` layer for frames of H x W pixels as products of real matrices, for formats without transforms."""
+    """An `SSM2D` layer for frames of H x W pixels as products of real matrices, for formats without Fourier transforms.
+
+    Args:
+        layer: The layer to export.
+        height: Height H of a map in pixels.
+        width: Width W of a map in pixels.
+    """
 
     spectrum: Tensor
     rows: Tensor
@@ -125,7 +150,7 @@ class RealSSM2D(nn.Module):
         super().__init__()
         spectrum = torch.fft.rfft2(layer.kernel(height, width).double(), dim=(0, 1)).permute(2, 0, 1)
         rows, columns = (_waves(length, count) for length, count in ((height, 2 * height), (width, width + 1)))
-        # half the frequencies of the columns are enough; all but the first and the last count twice
+        # Half of the frequencies along columns suffice; all but the first and the last of them count twice.
         weight = torch.full((width + 1, 1), 2.0).double()
         weight[[0, -1]] = 1
         back = columns * weight / (4 * height * width)
@@ -134,10 +159,10 @@ class RealSSM2D(nn.Module):
             self.register_buffer(name, tensor.detach().to(layer.D))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, H, W, C)."""
+        """Mix pixels (B, H, W, C) -> (B, H, W, C)."""
         u = x.permute(0, 3, 1, 2)
         cos_rows, sin_rows = self.rows.unbind(0)  # (2 H, H)
-        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # along columns: the transform is re - i im
+        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # the transform along columns is re - i im
         re, im = cos_rows @ re - sin_rows @ im, cos_rows @ im + sin_rows @ re
         by_re, by_im = self.spectrum.unbind(-1)
         re, im = re * by_re + im * by_im, im * by_re - re * by_im
@@ -147,7 +172,7 @@ class RealSSM2D(nn.Module):
 
 
 def _waves(length: int, count: int) -> Tensor:
-    """Return cosines and sines of the first `count` frequencies of twice the length: (2, count, length) float64."""
+    """Return cosines and sines of the first `count` frequencies over twice the length, (2, count, length) float64."""
     turns = torch.outer(torch.arange(count), torch.arange(length)) % (2 * length)
     angle = turns.double() * (math.pi / length)
     return torch.stack([angle.cos(), angle.sin()])
@@ -156,7 +181,10 @@ def _waves(length: int, count: int) -> Tensor:
 class SSM2DBlock(nn.Module):
     """A two-dimensional state-space layer, then an MLP, both residual: (B, H, W, C) -> (B, H, W, C).
 
-    `normed_input` leaves out the first norm, for an input that is normed already.
+    Args:
+        dim: Number of channels C.
+        model: Settings of the detector.
+        normed_input: Whether the input is the output of a norm, so that the first norm is left out.
     """
 
     def __init__(self, dim: int, model: ModelConfig, normed_input: bool) -> None:
@@ -175,7 +203,14 @@ class SSM2DBlock(nn.Module):
 
 
 class SSM2DPair(nn.Module):
-    """Two such blocks: (B, H, W, C) -> (B, H, W, C). `partition` is for attention and is ignored."""
+    """Two blocks of `SSM2DBlock`: (B, H, W, C) -> (B, H, W, C).
+
+    Args:
+        dim: Number of channels C.
+        partition: Ignored; it is for attention.
+        model: Settings of the detector.
+        normed_input: Whether the input is the output of a norm.
+    """
 
     def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """One stage of the backbone: downsample, mix in space (all steps at once), then mix in time.
 
-Source: RVT (Gehrig and Scaramuzza, 2023); with a state-space layer in place of the LSTM: State Space Models for
-Event Cameras (Zubic et al., 2024).
+Source: RVT (Gehrig and Scaramuzza, 2023); for a state-space layer in place of the LSTM, State Space Models for Event
+Cameras (Zubic et al., 2024).
 """
 
 from typing import Any
@@ -15,7 +15,13 @@ from rvtssm.system.limits import check_choice
 
 
 class Downsample(nn.Module):
-    """Strided, overlapping convolution and layer norm: (B, H, W, C) -> (B, H / factor, W / factor, dim)."""
+    """Strided convolution with overlap, then layer norm: (B, H, W, C) -> (B, H / factor, W / factor, dim).
+
+    Args:
+        in_channels: Number of input channels C.
+        dim: Number of output channels.
+        factor: Stride of the convolution in pixels.
+    """
 
     def __init__(self, in_channels: int, dim: int, factor: int) -> None:
         super().__init__()
@@ -24,15 +30,25 @@ class Downsample(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # The data stay in place: channels come first for the convolution, but lie last in memory before and after it.
+        # No data is moved: the convolution expects channels first, but in memory they are last before and after it.
         return self.norm(self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 class Stage(nn.Module):
     """L steps of B streams: (L, B, H, W, C) -> (L, B, H / factor, W / factor, dim), and the state after step L.
 
-    Every pixel is its own sequence: the state has N = B * H * W / factor**2 rows, stream-major. If the stage does not
-    remember, every step starts from the zero state, and the state that it returns is ().
+    Every pixel is a sequence of its own, so the state has N = B * H * W / factor**2 rows, ordered by stream.
+
+    Args:
+        in_channels: Number of input channels C.
+        dim: Number of output channels.
+        factor: Stride of the downsampling in pixels.
+        num_blocks: Number of spatial mixers.
+        partition: Number of rows and columns of an attention group.
+        temporal: The temporal layer.
+        model: Settings of the detector.
+        remembers: Whether the stage carries a state. If not, every step starts from the zero state, and the state is
+            ().
     """
 
     def __init__(
@@ -55,7 +71,16 @@ class Stage(nn.Module):
         self.temporal = temporal
 
     def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
-        """`step_scale` and `state` as in `mix_in_time`."""
+        """Run L steps.
+
+        Args:
+            x: Inputs (L, B, H, W, C).
+            state: As in `mix_in_time`.
+            step_scale: As in `mix_in_time`.
+
+        Returns:
+            The maps (L, B, H / factor, W / factor, dim) and the state after step L.
+        """
         mixed = self.blocks(self.downsample(x.flatten(0, 1))).unflatten(0, x.shape[:2])
         return mix_in_time(self.temporal, mixed, state, step_scale, self.remembers)
 
@@ -63,10 +88,17 @@ class Stage(nn.Module):
 def mix_in_time(
     layer: TemporalLayer, maps: Tensor, state: Any, step_scale: Any, remembers: bool = True
 ) -> tuple[Tensor, Any]:
-    """Run L steps of B streams: maps (L, B, H, W, D), state of N = B * H * W sequences -> the same.
+    """Run L steps of a temporal layer on maps of B streams, with every pixel as a sequence of its own.
 
-    The step scale is a number, (B,) or (L, B), relative to training, or what the layer prepared. If the layer does not
-    remember, every step starts from the zero state, and the state is ().
+    Args:
+        layer: The temporal layer.
+        maps: Maps (L, B, H, W, D).
+        state: State of N = B * H * W sequences, or () if the layer does not remember.
+        step_scale: The step relative to training: a number, (B,), (L, B), or what the layer prepared.
+        remembers: Whether the layer carries its state. If not, every step starts from the zero state.
+
+    Returns:
+        The maps (L, B, H, W, D), and the state after step L.
     """
     num_steps, num_streams, height, width, dim = maps.shape
     where = {"grid": (height, width)} if layer.takes_grid else {}

@@ -1,7 +1,7 @@
-"""The memory of streams: their states between calls of the detector, with gradients for training and without elsewhere.
+"""The memory of streams: states that are kept between calls of the detector, with gradients for training only.
 
-Training, validation, evaluation, prediction and live detection all carry states through `Streams`, and forgetting after
-a fixed number of steps (`model.memory=chunk`) happens nowhere else.
+Training, validation, evaluation, prediction and live detection all carry their states through `Streams`. It is also the
+only place that resets states after a fixed number of steps (`model.memory=chunk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,22 @@ State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm
 class Streams:
     """Runs a detector on several streams and keeps their states from one `push` to the next.
 
-    Streams are told apart by their slot. A stream starts from the zero state when it is pushed with `is_first` or for
-    the first time; a stream that is left out of a push is forgotten. Slot -1 is for random chunks: each starts from the
-    zero state, and its state is not kept. The detector itself remembers nothing.
+    Each stream has a slot, an integer. A stream starts from the zero state when it is pushed for the first time or with
+    `is_first`; a stream that is missing in a push is forgotten. Slot -1 is for random chunks, each of which starts from
+    the zero state and whose state is not kept.
 
-    `trained_stride_us` is the step at which `step_scale` is 1: the detector steps by `dt_us / trained_stride_us`, both
-    without the rounding of windows (`exact_us`), or by `step_scale` whatever the distance of windows, if that is given.
-    With `memory_chunk`, every stream forgets after that many steps, counted from its start (the memory of the released
-    SSM weights); 1 means no memory at all.
-    `with_gradients` is for training: predictions are part of the graph, states are cut from it between pushes. Without
-    it, what the layers prepare for a step scale is kept, so the weights must not change until `clear` is called.
-    ValueError if `memory_chunk` is less than 1.
+    Args:
+        detector: The detector to run.
+        trained_stride_us: Stride in training, in microseconds. The step scale of a step is `dt_us / trained_stride_us`,
+            where both are freed from rounding by `exact_us`.
+        memory_chunk: Number of steps, counted from the start of a stream, after which its state is reset, as for the
+            released SSM weights; 1 means no memory at all, None means that the state is carried without end.
+        step_scale: A step scale to use for all steps instead.
+        with_gradients: True for training: predictions are part of the graph, and states are detached between pushes.
+            Otherwise, values that layers prepare for a step scale are kept, so call `clear` when the weights change.
+
+    Raises:
+        UserError: If `memory_chunk` is less than 1.
     """
 
     def __init__(
@@ -49,24 +54,28 @@ class Streams:
         with_gradients: bool = False,
     ) -> None:
         if memory_chunk is not None and memory_chunk < 1:
-            raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state on")
+            raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state")
         self.detector = detector
         self.trained_stride_us = float(exact_us(trained_stride_us))
         self.memory_chunk = memory_chunk
         self.step_scale = step_scale
         self.with_gradients = with_gradients
         self._state: State = None
-        self._steps: dict[int, int] = {}  # by slot: steps since the start, in the order of the rows of the state
+        self._steps: dict[int, int] = {}  # steps since the start by slot, in the order of the rows of the state
         self._prepared: tuple[float, PreparedStep] | None = None  # for the last step scale that was a number
 
     def clear(self) -> None:
-        """Forget every stream, and what was prepared with the weights of now."""
+        """Forget all streams, and the values that were prepared with the current weights."""
         self._state, self._steps, self._prepared = None, {}, None
 
     def push_batch(self, batch: SequenceBatch) -> Any:
-        """Run the chunks of a batch; returns the predictions of its labelled frames, in the order of `frame_index`."""
+        """Run the chunks of a batch, and return the predictions for its labelled frames, in the order of `frame_index`.
+
+        Args:
+            batch: The chunks of B streams.
+        """
         num_steps = len(batch.hist)
-        if not self.with_gradients:  # padding comes last and changes no prediction; training keeps one shape
+        if not self.with_gradients:  # skip padding, which comes last; training keeps it for a constant shape
             num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
         return self.push(
             batch.hist[:num_steps],
@@ -86,11 +95,20 @@ class Streams:
         is_first: Sequence[bool],
         targets: tuple[Tensor, Tensor] | None = None,
     ) -> Any:
-        """Run L steps of B streams: hist (L, B, C, H, W), dt_us (L, B), frame_index (M, 2) = (step, stream).
+        """Run L steps of B streams.
 
-        dt_us and frame_index are on the CPU, so that nothing here waits for the device of the detector.
-        Returns the head's predictions for the M frames in frame_index, which is in the order of steps. `targets` (boxes
-        (M, N, 5) and their number (M,)) are handed to a head that trains with them.
+        `dt_us` and `frame_index` must be on the CPU, so that nothing waits for the device of the detector.
+
+        Args:
+            hist: Frames (L, B, C, H, W).
+            dt_us: Step lengths in microseconds, (L, B).
+            frame_index: The frames that need predictions, (M, 2) int64 [step, stream], ordered by step.
+            slots: Slot of each stream.
+            is_first: Whether each stream starts here.
+            targets: Boxes (M, N, 5) and their numbers (M,), for a head that uses them in training.
+
+        Returns:
+            The predictions of the head for the M frames.
         """
         with nullcontext() if self.with_gradients else torch.inference_mode():
             hist = hist.to(self.detector.device, non_blocking=True)
@@ -132,10 +150,19 @@ class Streams:
         config: PostprocessConfig | None = None,
         downsample: int = 1,
     ) -> list[Detections]:
-        """Run steps as `push` does; return the detections of the M frames, at the times `t_us` (M,) in microseconds.
+        """Run steps as `push` does, and return the detections of the M frames in pixels of the sensor.
 
-        Boxes end at the edges of the frame and are in pixels of a sensor with downsample x downsample pixels to one of
-        the frame.
+        Boxes are clipped to the frame.
+
+        Args:
+            hist: As in `push`.
+            dt_us: As in `push`.
+            frame_index: As in `push`.
+            slots: As in `push`.
+            is_first: As in `push`.
+            t_us: Time of each of the M frames in microseconds.
+            config: Which boxes count as detections; None means the defaults.
+            downsample: Side of a pixel of the frame in pixels of the sensor.
         """
         predictions = self.push(hist, dt_us, frame_index, slots, is_first)
         found = self.detector.head.decode(predictions, t_us, config)
@@ -144,27 +171,35 @@ class Streams:
     def detect_batch(
         self, batch: SequenceBatch, config: PostprocessConfig | None = None
     ) -> list[tuple[int, Detections]]:
-        """Run the chunks of a batch; return the recording and the detections of each labelled frame.
+        """Run the chunks of a batch, and return the recording and the detections of each labelled frame.
 
-        Boxes are in pixels of the frame, as those of labels are, and may reach over its edges.
+        Like the boxes of labels, the boxes are in pixels of the frame and may extend beyond its edges.
+
+        Args:
+            batch: The chunks of B streams.
+            config: Which boxes count as detections; None means the defaults.
         """
         predictions = self.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
         return list(zip(recordings, self.detector.head.decode(predictions, batch.t_us.tolist(), config), strict=True))
 
     def states(self) -> dict[str, Any]:
-        """The states of all streams as they are, not copied: `steps` by slot and `state`, whose rows are in that order.
+        """Return the states of all streams, not copied: `steps` by slot, and `state`, whose rows have the same order.
 
-        A later push replaces these tensors and does not write into them.
+        A later push replaces these tensors but does not write into them.
         """
         return {"steps": dict(self._steps), "state": self._state if self._steps else None}
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all streams, as plain data and tensors on the CPU."""
+        """Return the states of all streams as plain data and tensors on the CPU."""
         return copied_to_cpu(self.states())
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; raises ValueError if the states are those of another detector."""
+        """Continue from a result of `state_dict`.
+
+        Raises:
+            UserError: If the states do not fit the detector.
+        """
         if not stored["steps"]:
             self._state, self._steps = None, {}
             return
@@ -172,13 +207,13 @@ class Streams:
         shapes = [[leaf.shape for leaf in _leaves(state)] for state in (stored["state"], wanted)]
         if shapes[0] != shapes[1]:
             raise UserError(
-                f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, this detector needs "
-                f"{[tuple(shape) for shape in shapes[1]]}; go on with the weights and the sensor they were made with"
+                f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, but this detector needs "
+                f"{[tuple(shape) for shape in shapes[1]]}; continue with the same weights and the same sensor"
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 
     def _prepare(self, steps: Tensor) -> float | Tensor | PreparedStep:
-        """Return what the detector takes for steps (L, B): a number if they are equal, prepared if weights stay."""
+        """Return steps (L, B) as the detector takes them: a number if they are equal, prepared if weights stay."""
         step_scale = to_constant(steps)
         if isinstance(step_scale, Tensor):
             return on_device(step_scale.float(), self.detector.device)
@@ -191,7 +226,7 @@ class Streams:
     def _push_without_memory(
         self, hist: Tensor, step_scale: Tensor, frame_index: Tensor, targets: tuple[Tensor, Tensor] | None
     ) -> Any:
-        """Every frame is a stream of one step, so only the wanted ones need to be run."""
+        """Run only the wanted frames, each as a stream of one step."""
         if not len(frame_index):
             return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
@@ -201,7 +236,7 @@ class Streams:
         return predictions
 
     def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:
-        """[start, stop) within which no stream forgets."""
+        """Return the ranges [start, stop) of steps within which no stream is reset."""
         assert self.memory_chunk is not None
         cuts = {0}
         for count in steps:
@@ -209,7 +244,7 @@ class Streams:
         return list(pairwise([*sorted(cuts), num_steps]))
 
     def _gather(self, slots: Sequence[int], is_first: Sequence[bool]) -> tuple[State, list[int]]:
-        """The state of the batch, zero where a stream starts, and the steps of each of its streams so far."""
+        """Return the state of the batch, zero where a stream starts, and the number of steps of each stream so far."""
         place = {slot: row for row, slot in enumerate(self._steps)}
         goes_on = [slot in place and not first for slot, first in zip(slots, is_first, strict=True)]
         steps = [self._steps[slot] if stays else 0 for slot, stays in zip(slots, goes_on, strict=True)]
@@ -235,25 +270,30 @@ class Streams:
         return map_state(mix, state, self.detector.init_state(len(keep)))
 
     def _keep(self, slots: Sequence[int], state: State, steps: Sequence[int]) -> None:
-        """Store the states of all streams that have a slot, cut from the graph."""
+        """Store the states of all streams that have a slot, detached from the graph."""
         kept = [row for row, slot in enumerate(slots) if slot >= 0]
         self._steps = {slots[row]: steps[row] for row in kept}
         if self.with_gradients or len(kept) < len(slots):
-            # a copy, since a view would keep the states of all steps and of the random chunks in memory
+            # This must copy: a view would keep the states of all steps and of the random chunks in memory.
             rows = on_device(torch.tensor(kept, dtype=torch.int64), self.detector.device)
             state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[rows].flatten(0, 1), state)
         self._state = state
 
 
 def map_state(function: Callable[..., Tensor], *states: State) -> State:
-    """Apply `function` to the corresponding tensors of equally nested states."""
+    """Apply a function to the corresponding tensors of equally nested states.
+
+    Args:
+        function: Function of as many tensors as there are states.
+        *states: The states.
+    """
     if isinstance(states[0], Tensor):
         return function(*states)
     return tuple(map_state(function, *parts) for parts in zip(*states, strict=True))
 
 
 def copied_to_cpu(states: dict[str, Any]) -> dict[str, Any]:
-    """What `Streams.states` returned, as a copy on the CPU that `Streams.load_state_dict` reads."""
+    """Return a copy on the CPU of a result of `Streams.states`, as `Streams.load_state_dict` reads it."""
     if states["state"] is None:
         return states
     return {**states, "state": map_state(lambda leaf: leaf.to("cpu", copy=True), states["state"])}
@@ -264,5 +304,5 @@ def _leaves(state: State) -> list[Tensor]:
 
 
 def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:
-    """(B * n, ...) -> (B, n, ...): a view, since states are ordered by stream first."""
+    """Return (B * n, ...) as (B, n, ...), a view, since states are ordered by stream."""
     return leaf.reshape(num_streams, -1, *leaf.shape[1:])

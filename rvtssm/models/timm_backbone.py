@@ -1,12 +1,13 @@
 """Any model of timm as the spatial part of a backbone, with temporal layers after its maps.
 
-Source of the models: timm (Wightman, 2019). A temporal layer stands after a map, not between two stages of the model:
-so the model computes what it was trained for, it may be frozen, and memory learns on its maps, as in EvRT-DETR (2024).
-What is remembered at a stride is added to the next coarser map by a convolution, so a neck that does not take the
-finest map sees its memory all the same.
+Source of the models: timm (Wightman, 2019). A temporal layer follows a map instead of standing between two stages of
+the model. The model therefore computes what it was trained for and may be frozen, and the memory learns on its maps, as
+in EvRT-DETR (2024). A convolution adds the output of a temporal layer to the next coarser map, so a neck that does not
+use the finest map still sees its memory.
 
-Frames enter as counts, without scaling. timm repeats pretrained filters over the C channels and multiplies them by
-3 / C, so a pixel with C / 3 events gives about the response of an image value of 1, one standard deviation of ImageNet.
+Frames enter as counts, without scaling. timm repeats pretrained filters over the C channels and multiplies them by 3 /
+C, so a pixel with C / 3 events gives about the response of an image value of 1, which is one standard deviation on
+ImageNet.
 """
 
 from collections.abc import Sequence
@@ -32,15 +33,24 @@ PRETRAINED = "pretrained"
 
 
 class TimmBackbone(Backbone):
-    """Use this to try another spatial model, or to add memory to one that is trained: `model.timm_name` says which.
+    """A backbone around a model of timm. Use it to try another spatial model, or to add memory to a trained one.
 
-    Temporal layers stand at `temporal.strides` only, by default at all of 4, 8, 16 and 32 that the model has.
+    The temporal layers are at `temporal.strides`; by default these are all strides of the model among 4, 8, 16 and 32.
+
+    Args:
+        model: Settings of the detector; `timm_name` and `timm_weights` select the model and its weights.
+        temporal: Settings of the temporal layers.
+        frame_hw: Height and width of a frame in pixels.
+        in_channels: Number of channels of a frame.
+
+    Raises:
+        UserError: If timm has no such model, or the model has no map of these strides.
     """
 
     def __init__(
         self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
     ) -> None:
-        import timm  # here and below imported in functions, because it takes seconds
+        import timm  # imported within functions, because it takes seconds
 
         super().__init__(model, temporal, frame_hw, in_channels)
         self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
@@ -54,12 +64,14 @@ class TimmBackbone(Backbone):
         self._index = {stride: index for index, stride in enumerate(info.reduction()) if stride in _STRIDES}
         self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
         if not self.channels:
-            raise UserError(f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another")
+            raise UserError(
+                f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another model"
+            )
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         self.temporal = nn.ModuleDict(
             {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
         )
-        self.downwards = nn.ModuleDict()  # from the next finer map, by the stride of the coarser
+        self.downwards = nn.ModuleDict()  # convolutions from the next finer map, by the stride of the coarser map
         for finer, stride in pairwise(self.channels):
             if any(remembering <= finer for remembering in self.memory_strides):
                 size = stride // finer
@@ -95,11 +107,16 @@ class TimmBackbone(Backbone):
         return maps, tuple(states)
 
     def parameters_by_room(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the model as `spatial`, all others as `temporal`."""
         temporal = [*self.temporal.parameters(), *self.downwards.parameters()]
         return {"spatial": list(self.spatial.parameters()), "temporal": temporal}
 
     def load_pretrained(self) -> None:
-        """Load the spatial weights from `model.timm_weights`; ValueError if they cannot be had or do not fit."""
+        """Load the spatial weights that `model.timm_weights` names.
+
+        Raises:
+            UserError: If the weights cannot be read or downloaded, or do not fit.
+        """
         if self.weights is None:
             return
         import timm
@@ -112,7 +129,7 @@ class TimmBackbone(Backbone):
             if missing := [name for name in own if name not in given]:
                 raise UserError(
                     f"model.timm_weights={self.weights} lacks {len(missing)} of the {len(own)} weights of "
-                    f"model.timm_name={self.name}, such as {missing[0]}; give weights that timm saved for it"
+                    f"model.timm_name={self.name}, such as {missing[0]}; give weights that timm saved for this model"
                 )
             overlay = {"pretrained_cfg_overlay": {"file": self.weights}}
         self.spatial.load_state_dict(self._create(pretrained=True, **overlay).state_dict())
@@ -127,9 +144,9 @@ class TimmBackbone(Backbone):
             model: nn.Module = timm.create_model(
                 self.name, features_only=True, in_chans=self.in_channels, **self._options, **weights
             )
-        except Exception as error:  # models, and the library that downloads their weights, have errors of many kinds
+        except Exception as error:  # models and the download of their weights raise errors of many kinds
             raise UserError(
-                f"model.timm_name={self.name}, model.timm_weights={self.weights}: timm cannot build it so ({error}); "
+                f"timm cannot build model.timm_name={self.name} with model.timm_weights={self.weights} ({error}); "
                 "choose another model, or weights from a file"
             ) from error
         return model
@@ -142,7 +159,7 @@ def _known(name: str | None) -> str:
         raise UserError("model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto")
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        raise UserError(f"model.timm_name={name!r} is no model of timm; near it are {', '.join(near) or 'none'}")
+        raise UserError(f"timm has no model model.timm_name={name!r}; similar names are {', '.join(near) or 'none'}")
     return name
 
 
@@ -150,8 +167,8 @@ def _read(path: str) -> dict[str, Any]:
     from timm.models import load_state_dict
 
     if not Path(path).is_file():
-        raise UserError(f"model.timm_weights={path}: there is no such file; give one, or pretrained or null")
+        raise UserError(f"model.timm_weights={path}: there is no such file; give a file, pretrained or null")
     try:
         return load_state_dict(path, weights_only=True)
-    except Exception as error:  # of whatever kind another file leads torch to
+    except Exception as error:  # for files of another kind, torch raises many kinds of errors
         raise UserError(f"model.timm_weights={path} holds no weights that timm can read ({error})") from error

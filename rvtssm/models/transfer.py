@@ -1,6 +1,6 @@
-"""Start a detector from the weights of another: take what fits, resize what can be resized, leave the rest new.
+"""Starts a detector from the weights of another one: takes what fits, resizes what can be resized, leaves the rest new.
 
-Sources of weights: our checkpoints, those of RVT and of the official SSM release.
+The weights can be a checkpoint of ours, of RVT or of the official SSM release.
 """
 
 import math
@@ -19,15 +19,15 @@ from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
-# what decides how the numbers of a temporal layer are laid out and what they mean
+# Settings that decide the layout and the meaning of the parameters of a temporal layer.
 _LAYOUT = ("name", "half_state", "bidirectional", "block", "discretization")
 
-NO_CLASS = "no class of the same name"  # a reason
+NO_CLASS = "no class of the same name"  # a reason in `Transferred`
 
 
 @dataclass(frozen=True)
 class TransferSource:
-    """Weights by our names, and what is known of their model; None if nothing is known."""
+    """Weights by our names, and what is known of their model; None for what is not known."""
 
     weights: Mapping[str, Tensor]
     temporal: TemporalConfig
@@ -38,16 +38,23 @@ class TransferSource:
 
 @dataclass(frozen=True)
 class Transferred:
-    """What became of one tensor of the new detector: taken, resized or left, and why."""
+    """The outcome for one tensor of the new detector."""
 
     name: str
-    part: str  # of the detector, such as `temporal at stride 8`
-    outcome: str
+    part: str  # part of the detector, such as `temporal at stride 8`
+    outcome: str  # taken, resized or left
     reason: str = ""
 
 
 def read_source(path: str | Path) -> TransferSource:
-    """Read the weights in a checkpoint of ours, of RVT or of the official SSM release. ValueError for another file."""
+    """Read the weights in a checkpoint of ours, of RVT or of the official SSM release.
+
+    Args:
+        path: A file, a name or an address, as in `load_file`.
+
+    Raises:
+        UserError: If the file is not such a checkpoint.
+    """
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
         found = read_checkpoint(path)
@@ -58,15 +65,24 @@ def read_source(path: str | Path) -> TransferSource:
             found.spec.class_names,
             found.model_config,
         )
-    # such weights do not tell the channels per attention head, so those of the new detector are assumed
+    # The channels per attention head are not in such weights. We assume the number of the new detector.
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
     return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)
 
 
 def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
-    """Fill a new detector, described by `meta`, from other weights; returns one row per tensor of it, in its order.
+    """Fill a new detector from other weights.
 
-    ValueError if not one matrix of the backbone could be taken, since these are no weights to start from.
+    Args:
+        source: The weights.
+        detector: The new detector, which is changed.
+        meta: Its description.
+
+    Returns:
+        One row per tensor of the new detector, in its order.
+
+    Raises:
+        UserError: If no matrix of the backbone could be taken, since a training would then not start from the weights.
     """
     report, filled = [], {}
     layers = _temporal_prefixes(detector)
@@ -81,16 +97,16 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
         width = f" (they have {source.weights[stem].shape[0]})" if stem in source.weights else ""
         model = meta.model_config
         raise UserError(
-            f"none of the weights fits the backbone of this model, model.backbone={model.backbone}, "
+            f"none of the weights fits the backbone of this model, which has model.backbone={model.backbone}, "
             f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
-            f"model.embed_dim={width} and model.mixer that they were trained with, or start without weights"
+            f"model.embed_dim={width} and model.mixer with which they were trained, or start without weights"
         )
     detector.load_state_dict(filled, strict=False)
     return report
 
 
 def _part(name: str, detector: Detector, layers: Mapping[str, int]) -> str:
-    """Return where a tensor belongs, for a person."""
+    """Return in words which part of the detector a tensor belongs to."""
     for prefix, stride in layers.items():
         if name.startswith(prefix):
             return f"temporal at stride {stride}"
@@ -100,7 +116,7 @@ def _part(name: str, detector: Detector, layers: Mapping[str, int]) -> str:
     return "spatial" if room == "backbone" else room
 
 
-_Fitted = tuple[Tensor | None, str, str]  # the value, None to leave a tensor as it is; the outcome; the reason
+_Fitted = tuple[Tensor | None, str, str]  # value, or None to leave the tensor as it is; outcome; reason
 
 
 def _fit(
@@ -112,11 +128,11 @@ def _fit(
     stem: str,
     foreign: Mapping[str, str],
 ) -> _Fitted:
-    """Return the value for a tensor of the new detector, and what is reported of it."""
+    """Return the value for a tensor of the new detector, the outcome, and the reason."""
     if layer := next((prefix for prefix in foreign if name.startswith(prefix)), None):
         return None, "left", foreign[layer]
     for part, key in detector.backbone.layouts.items():
-        # where the source does not say, its value is taken to be that of the new detector
+        # If the source does not know its setting, we assume the setting of the new detector.
         if part in name and source.model and getattr(source.model, key) != getattr(meta.model_config, key):
             return None, "left", f"made for model.{key}={getattr(source.model, key)}"
     value = source.weights.get(name)
@@ -130,13 +146,13 @@ def _fit(
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     ratio = meta.windows.stride_us / source.windows.stride_us
     if name.endswith(".log_step") and not math.isclose(ratio, 1):
-        # the modes' own steps are counted in steps of training: the same memory in seconds
+        # The steps of the modes are relative to the training stride. The shift keeps the memory the same in seconds.
         return value + math.log(ratio), "resized", f"for steps {ratio:g} times as long"
     return value, "taken", ""
 
 
 def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]) -> _Fitted:
-    """Take the rows of classes with the same name; all rows if the names are not known and the number is the same."""
+    """Take the rows of classes with the same name, or all rows if the names are unknown and the number is the same."""
     if value.shape[1:] != own.shape[1:]:
         return None, "left", f"{_size(value)} there, {_size(own)} here"
     if before is None:
@@ -157,7 +173,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
 def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:
     """Interpolate filters to another number of bins, within each polarity.
 
-    Fewer bins hold more events each, so the response to the same events stays nearly as it was.
+    Fewer bins hold more events each, so the response to the same events stays nearly the same.
     """
     if before.representation != after.representation:
         return None, "left", f"made for windows.representation={before.representation}"
@@ -173,7 +189,7 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
 
 
 def _temporal_prefixes(detector: Detector) -> dict[str, int]:
-    """Return the beginning of the names of each temporal layer, and its stride."""
+    """Return the prefix of the names of each temporal layer, with the stride of the layer."""
     strides = {id(layer): stride for stride, layer in detector.backbone.temporal_layers().items()}
     return {f"{name}.": strides[id(part)] for name, part in detector.named_modules() if id(part) in strides}
 
@@ -181,13 +197,14 @@ def _temporal_prefixes(detector: Detector) -> dict[str, int]:
 def _foreign_layers(
     source: TransferSource, detector: Detector, meta: CheckpointMeta, prefixes: Iterable[str]
 ) -> dict[str, str]:
-    """Return the temporal layers that cannot be taken as a whole, by the prefix of their names, and why.
+    """Return the prefixes of temporal layers that cannot be taken, with the reason.
 
-    Layers of different kinds have parameters of the same name that mean different things, so it is all or nothing.
+    Parameters of the same name mean different things in layers of different kinds, so a layer is taken as a whole or
+    not at all.
     """
     own, foreign = detector.state_dict(), {}
     differing = [key for key in _LAYOUT if getattr(source.temporal, key) != getattr(meta.temporal_config, key)]
-    differing = ["name"] if "name" in differing else differing  # which decides the others
+    differing = ["name"] if "name" in differing else differing  # the name decides the other settings
     for prefix in prefixes:
         shapes = {name: value.shape for name, value in own.items() if name.startswith(prefix)}
         if differing:

@@ -1,6 +1,7 @@
-"""The head of YOLOX: one row per location of the maps, with its box in pixels of the frame and its scores as logits.
+"""The head of YOLOX: one row per location of the maps, with a box in pixels of the frame and scores as logits.
 
-Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Width: a quarter of the coarsest map.
+Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Its width is a quarter of the channels of the coarsest
+map.
 """
 
 import math
@@ -20,7 +21,13 @@ from rvtssm.records import Detections
 
 
 class HeadLevel(nn.Module):
-    """One stride: (M, C, H, W) -> (M, H * W, 5 + K), raw."""
+    """The head at one stride: (M, C, H, W) -> (M, H * W, 5 + K), raw.
+
+    Args:
+        in_channels: Number of channels C of the map.
+        hidden: Number of channels within the head.
+        num_classes: Number of classes K.
+    """
 
     def __init__(self, in_channels: int, hidden: int, num_classes: int) -> None:
         super().__init__()
@@ -30,7 +37,7 @@ class HeadLevel(nn.Module):
         self.class_out = nn.Conv2d(hidden, num_classes, 1)
         self.box_out = nn.Conv2d(hidden, 4, 1)
         self.objectness_out = nn.Conv2d(hidden, 1, 1)
-        # so that one location in a hundred is an object at the start: Focal Loss (Lin et al., 2017), section 3.3
+        # Initially, the probability of an object is 1 %: Focal Loss (Lin et al., 2017), section 3.3.
         for layer in (self.class_out, self.objectness_out):
             assert layer.bias is not None
             nn.init.constant_(layer.bias, -math.log((1 - 0.01) / 0.01))
@@ -49,10 +56,17 @@ class YoloxPredictions(NamedTuple):
 
 
 class YoloxHead(Head):
-    """Maps of any strides to one row per cell; `locations` (A, 3) lists the centre and the stride of each in pixels."""
+    """Turns maps of any strides into one row per location.
+
+    Args:
+        model: Settings of the detector.
+        channels: Number of channels of each map, by stride.
+        num_classes: Number of classes K.
+        padded_hw: Height and width of the padded frame in pixels.
+    """
 
     record = YoloxPredictions
-    locations: Tensor
+    locations: Tensor  # (A, 3) px: centre x, centre y and stride of each location
 
     def __init__(
         self, model: ModelConfig, channels: Mapping[int, int], num_classes: int, padded_hw: tuple[int, int]
@@ -67,7 +81,7 @@ class YoloxHead(Head):
         raw = torch.cat([level(x) for level, x in zip(self.levels, maps.values(), strict=True)], dim=1)
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         stride = self.locations[:, 2:]
-        corner = self.locations[:, :2] - stride / 2  # offsets count from the top left of a cell
+        corner = self.locations[:, :2] - stride / 2  # offsets are relative to the top left corner of a cell
         rows = torch.cat([raw[..., :2] * stride + corner, raw[..., 2:4].exp() * stride, raw[..., 4:]], dim=-1)
         return YoloxPredictions(rows)
 
@@ -101,7 +115,16 @@ class YoloxHead(Head):
 
 
 def locate(height: int, width: int, strides: Sequence[int] = (8, 16, 32)) -> Tensor:
-    """Return the A locations of a padded frame: (A, 3) float32 [centre x px, centre y px, stride px]."""
+    """Return the A locations of a padded frame.
+
+    Args:
+        height: Height of the padded frame in pixels.
+        width: Width of the padded frame in pixels.
+        strides: Strides of the maps in pixels.
+
+    Returns:
+        The locations (A, 3) float32 [centre x px, centre y px, stride px].
+    """
     parts = []
     for stride in strides:
         y, x = np.mgrid[: height // stride, : width // stride].reshape(2, -1)

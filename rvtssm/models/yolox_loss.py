@@ -1,8 +1,8 @@
 """The loss of YOLOX: overlap of boxes, objectness everywhere, class where there is an object.
 
-Objects are assigned to the locations that must predict them by SimOTA, for all frames and objects at once; the
-candidates are the locations whose cell centre lies within 1.5 strides of an object's centre.
-Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without its L1 term, as RVT trains it.
+SimOTA assigns each object to the locations that must predict it, for all frames and objects at once. The candidates are
+the locations whose centre lies within 1.5 strides of the centre of an object.
+Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without the L1 term, as RVT trains it.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,21 @@ from rvtssm.system.devices import on_device
 IOU_WEIGHT = 5.0
 CENTER_RADIUS = 1.5  # strides
 IOU_COST = 3.0
-OUTSIDE_COST = 1e6  # of a location that is near another object only: it is chosen last
-NUM_CANDIDATES = 10  # the sum of the ten best overlaps of an object is its number of locations
+OUTSIDE_COST = 1e6  # added cost of a location that is only near another object, so that it is chosen last
+NUM_CANDIDATES = 10  # an object gets as many locations as the sum of its ten best overlaps
 
 
 def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
-    """Return the intersection over union of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...), broadcast.
+    """Return the intersection over union of corresponding boxes.
 
-    Areas are computed from the sizes, because the corners of a small box far from the origin lose digits.
+    Areas are computed from the sides, because corners of a small box far from the origin lose digits.
+
+    Args:
+        a: Boxes (..., 4) [cx, cy, w, h].
+        b: Boxes (..., 4) [cx, cy, w, h], of a shape that broadcasts against a.
+
+    Returns:
+        The overlaps (...).
     """
     far = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
     near = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
@@ -35,10 +42,16 @@ def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
-    """Return the target of every location as an index into the N targets of its frame, -1 for background: (M, A) int64.
+    """Return the target of every location.
 
-    predictions (M, A, 5 + K) as the head gives them; targets (M, N, 5) [class, cx, cy, w, h], the first
-    num_targets (M,) of a frame are real; locations (A, 3) [x, y, stride].
+    Args:
+        predictions: Rows (M, A, 5 + K) of the head.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        locations: Locations (A, 3) [centre x px, centre y px, stride px].
+
+    Returns:
+        Indices (M, A) int64 into the N targets of a frame, -1 for background.
     """
     if targets.shape[1] == 0:
         return torch.full(predictions.shape[:2], -1, device=predictions.device)
@@ -60,13 +73,13 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
     is_match = torch.zeros_like(is_candidate).scatter_(-1, best.indices, is_taken)
 
     num_claims = is_match.sum(dim=1)  # (M, A)
-    # a location that several objects want goes to the object with the lowest cost
+    # A location claimed by several objects goes to the object with the lowest cost.
     matched = torch.where(num_claims > 1, cost.argmin(dim=1), is_match.int().argmax(dim=1))
     return matched.masked_fill(num_claims == 0, -1)
 
 
 def _class_cost(predictions: Tensor, class_id: Tensor) -> Tensor:
-    """Cross-entropy of sqrt(objectness * class) against the one-hot class: (M, A, 5 + K), (M, N) -> (M, N, A)."""
+    """Return the cross-entropy of sqrt(objectness * class) and the true class: (M, A, 5 + K), (M, N) -> (M, N, A)."""
     probability = (predictions[..., 4:5].sigmoid() * predictions[..., 5:].sigmoid()).sqrt()
     is_class = -probability.log().clamp(min=-100)
     is_not = -torch.log1p(-probability).clamp(min=-100)
@@ -83,22 +96,27 @@ def yolox_loss(
     divisor: Callable[..., Tensor | int] = at_least_one,
     weights: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Return the losses of M frames as a dict of scalars.
+    """Return the losses of M frames.
 
-    predictions (M, A, 5 + K) as the head gives them, targets (M, N, 5) [class, cx, cy, w, h] px of which the first
-    num_targets (M,) are real, locations (A, 3) [centre x px, centre y px, stride px].
+    Args:
+        predictions: Rows (M, A, 5 + K) of the head.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        locations: Locations (A, 3) [centre x px, centre y px, stride px].
+        divisor: As in `rvtssm.models.contracts.Head.loss`.
+        weights: Factors (M, N) of the targets, for all terms of their locations.
 
-    `iou` (weighted by 5), `objectness` and `class` are sums over the M frames, divided by what `divisor` makes of the
-    number of matched locations; `total` is their sum, `num_foreground` the matched locations per object. `weights`
-    (M, N) of the targets multiply all terms of their locations; `divisor` then gets the matched locations whose weight
-    is not 0, and all.
+    Returns:
+        Scalars by name: `iou` (weighted by 5), `objectness` and `class`, each a sum over the M frames, divided by the
+            result of `divisor` for the number of matched locations; `total`, their sum; and `num_foreground`, the
+            number of matched locations per object.
     """
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
     is_object = matched >= 0
     num_matched = is_object.sum()
     rows = torch.nonzero_static(is_object, size=most_matches(is_object, num_targets))
-    is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the others are left over, and count nothing
+    is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the other rows are padding and count nothing
     frame, location = rows.clamp(min=0).unbind(1)
     answers = torch.where(is_row[:, None], predictions[frame, location], 1)
     target = matched[frame, location].clamp(min=0)
@@ -129,7 +147,12 @@ def yolox_loss(
 
 
 def most_matches(is_object: Tensor, num_targets: Tensor) -> int:
-    """Return how many locations may have an object: on the CPU how many do; elsewhere reading that would wait."""
+    """Return a bound for the number of matched locations: exact on the CPU, elsewhere without a wait for the device.
+
+    Args:
+        is_object: Whether each location is matched, (M, A) bool.
+        num_targets: Number of objects of each frame, (M,), on the CPU.
+    """
     if is_object.device.type == "cpu":
         return int(is_object.sum())
     return min(NUM_CANDIDATES * int(num_targets.sum()), is_object.numel())

@@ -60,8 +60,8 @@ class TemporalLayer(nn.Module, ABC):
             x: Inputs (L, N, D): steps, sequences, features.
             state: A result of `init_state` or of an earlier call, (N, *state_shape); None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz. It is a number; a
-                tensor (G,) with one value per group of N / G consecutive sequences (for the pixels of B streams, G =
-                B); a tensor (L, G) with one value per step and group; or a result of `prepare`.
+                tensor (G,) with one value per group of N / G consecutive sequences, such as the pixels of a stream; a
+                tensor (L, G) with one value per step and group; or a result of `prepare`.
 
         Returns:
             The outputs (L, N, D) and the state after step L.

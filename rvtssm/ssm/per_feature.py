@@ -25,7 +25,7 @@ _LONGEST = 32  # steps of a chunk; a longer chunk costs more per step but takes 
 class SteppedChunk:
     """The matrices of L steps, for G groups of consecutive sequences. The state of a feature is S = 2n real numbers.
 
-    Row vectors are multiplied by the matrices from the right. The carry of a diagonal system is one factor per mode.
+    A row vector multiplies each matrix from the left. The carry of a diagonal system is one factor per mode.
     """
 
     direct: Tensor  # (G, H, L, L): rows are input steps, columns are output steps

@@ -31,18 +31,18 @@ class S7SSM(TemporalLayer):
 
     Our choices, where the paper leaves them open or contradicts itself:
 
-    - The paper does not say how Lambda[k] is computed from the input, and eq. 12 cannot use f as it is, because exp(f
-      r) grows. We set Lambda[k] = f(w[k]) - 1 = -1 / (w[k]^2 + 0.5) with w[k] = W u[k] + w, the form that its source
-      gives for continuous time (StableSSM, Wang and Li 2024). Lambda lies between -2 and 0, so neither weights nor
-      steps can make the layer unstable. w is real, because neither form is bounded for complex w.
+    - The paper does not say how Lambda[k] is computed from the input, and eq. 12 cannot use f as it is, because its
+      exponential grows. We set Lambda[k] = f(w[k]) - 1 = -1 / (w[k]^2 + 0.5) with w[k] = W u[k] + w, the form that the
+      source of f gives for continuous time (StableSSM, Wang and Li 2024). Lambda lies between -2 and 0, so neither
+      weights nor steps can make the layer unstable. w is real, because neither form is bounded for complex w.
     - In eqs. 5 and 12 only Lambda depends on the input, in eq. 3 all four parameters do. We multiply B and C by one
-      factor per mode and add one number per feature to D. All of these are linear in u[k] and start at no change. Full
+      factor per mode and add one number per feature to D. All of these are linear in u[k] and initially constant. Full
       matrices B[k] and C[k] would take P * H numbers per step and sequence: 75 MB for the first stage of the demo (6
       steps of 3072 sequences, 32 features) and 14 GB for Gen1 base with 8 streams of 21 steps. The factors take 7 MB
       and 540 MB.
-    - At zero input, the decays exp(Lambda) start as those of modes with time constant 1 over log-uniform steps, as in
-      S5. The paper starts from HiPPO, whose modes are complex. The rows of B start scaled by 1 - exp(Lambda), because
-      otherwise slow modes dominate the output.
+    - Initially, exp(Lambda) at zero input is the decay of a mode with time constant 1 over a log-uniform step, as in
+      S5. The paper starts from HiPPO, whose modes are complex. The rows of B are initially scaled by 1 - exp(Lambda),
+      because otherwise slow modes dominate the output.
 
     Args:
         dim: Number of features H.

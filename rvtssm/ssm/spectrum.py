@@ -69,8 +69,7 @@ def bandlimit_mask(
         step_scale: The step relative to training; used only with `current_step`.
 
     Returns:
-        A bool mask (P,), or one with the broadcast shape of dt * step_scale for `current_step`; None if `bandlimit` is
-            0.
+        A bool mask (P,); for `current_step`, it has the broadcast shape of dt * step_scale. None if it is off.
     """
     if bandlimit == 0:
         return None
@@ -121,7 +120,7 @@ def energy_quadrature(
         power: Function from omega (K,) to the power (..., K) at each frequency.
         omega_min: Lower edge of the band in radians per training step, positive.
         omega_max: Upper edge of the band in radians per training step, finite.
-        num_points: Least number of nodes; it is rounded up to whole panels.
+        num_points: Minimum number of nodes; it is rounded up to whole panels.
         like: A tensor whose dtype and device the nodes get.
 
     Returns:

@@ -11,7 +11,7 @@ from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
 # Defaults that differ between layers.
-_DISCRETIZATIONS = {"selective_s5": "zoh"}  # a long step erases the state, which it cannot do with bilinear
+_DISCRETIZATIONS = {"selective_s5": "zoh"}  # with zoh, a long step can erase the state; with bilinear it cannot
 _BLOCKS = {"selective_s5": "feed_forward", "s7": "gated"}
 
 

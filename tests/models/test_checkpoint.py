@@ -130,7 +130,7 @@ def test_weights_of_the_former_s7_are_selective_s5_bit_for_bit(tmp_path, block):
     assert torch.equal(loaded.detector(hist)[0].rows, detector(hist)[0].rows)
     old["s7_mode"] = "eq4"
     torch.save(content, tmp_path / "eq4.ckpt")
-    with pytest.raises(ValueError, match=r"an earlier S7, temporal\.s7_mode=eq4.* train temporal=s7 again"):
+    with pytest.raises(ValueError, match=r"an earlier S7 \(temporal\.s7_mode=eq4\).* train temporal=s7 again"):
         read_checkpoint(tmp_path / "eq4.ckpt")
 
 
@@ -361,7 +361,7 @@ def test_weights_larger_than_what_is_stored_are_refused(tmp_path):
     meta = describe()
     weights = {name: torch.zeros(()).expand(value.shape) for name, value in meta.build().state_dict().items()}
     torch.save({"rvtssm": meta.to_dict(), "state_dict": weights}, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=r"a\.ckpt cannot be used .*some are larger than what is stored"):
+    with pytest.raises(ValueError, match=r"a\.ckpt cannot be used .*some are larger than the data stored"):
         read_checkpoint(tmp_path / "a.ckpt")
 
 

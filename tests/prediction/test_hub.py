@@ -91,7 +91,7 @@ def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):
     [
         ("hf://someone/nothing", "hf://someone/nothing cannot be downloaded .*; check name, network and token"),
         ("hf://someone/street-tiny/other.safetensors", "cannot be downloaded"),
-        ("hf://someone/street-tiny/model.ckpt", "other formats are not read from there"),
+        ("hf://someone/street-tiny/model.ckpt", "other formats are not downloaded"),
         ("hf://someone", "is not of the form hf://OWNER/NAME"),
         ("hf://../etc/passwd.safetensors/../x", "is not of the form|cannot be downloaded"),
     ],

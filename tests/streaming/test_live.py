@@ -480,7 +480,7 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
         live(checkpoint).load_state_dict(two.state_dict())
     other = live(live_checkpoint("lstm"))
     other.push(draw_events())
-    with pytest.raises(ValueError, match="go on with the weights"):
+    with pytest.raises(ValueError, match="continue with the same weights"):
         live(checkpoint).load_state_dict(other.state_dict())
     larger = StreamDetector(checkpoint, 2 * HEIGHT, 2 * WIDTH, downsample=2)  # the states have the same shapes
     with pytest.raises(ValueError, match="of a sensor of 128x96 pixels, this detector has 64x48"):
