@@ -1,1 +1,1 @@
-"""Training: a Lightning module that wires detector, losses, optimiser and the stored states together."""
+"""Training: a Lightning module that connects detector, losses, optimiser and stored states."""

@@ -1,4 +1,4 @@
-"""What a person watches while a model trains: a progress bar with losses, validations, gradients, drawn detections."""
+"""What a person watches during training: a progress bar with losses, validations, gradients and drawn detections."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,11 @@ SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 
 
 class TrainingProgress(ProgressBar):
-    """Shows one bar over all optimiser steps with pace, time left and the latest losses; prints each validation."""
+    """Shows one bar over all optimiser steps, with pace, time left and the latest losses, and prints each validation.
+
+    Args:
+        pace: Measures the speed of the run.
+    """
 
     def __init__(self, pace: Pace) -> None:
         super().__init__()
@@ -33,7 +37,7 @@ class TrainingProgress(ProgressBar):
     def enable(self) -> None:
         self.is_enabled = True
 
-    def disable(self) -> None:  # Lightning calls it in all processes except the first
+    def disable(self) -> None:  # Lightning calls this in all processes except the first
         self.is_enabled = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -84,14 +88,25 @@ class TrainingProgress(ProgressBar):
 
 
 def pace_text(pace: Pace, accumulate: int) -> str:
-    """Return optimiser steps per second and the share of time spent waiting for data, empty before they are known."""
+    """Return optimiser steps per second and the share of time spent waiting for data; empty before they are known.
+
+    Args:
+        pace: Measures the speed of the run.
+        accumulate: Batches per optimiser step.
+    """
     if pace.batches_per_second is None or pace.data_wait is None:
         return ""
     return f"{pace.batches_per_second / accumulate:.2f} it/s  {pace.data_wait:.0%} data wait"
 
 
 def left_text(pace: Pace, step: int, num_steps: int) -> str:
-    """Return the time left; "over" stands before it until the first validation shows how long one takes."""
+    """Return the time left. It starts with "over" until the first validation has shown how long one takes.
+
+    Args:
+        pace: Measures the speed of the run.
+        step: Optimiser steps so far.
+        num_steps: Optimiser steps of the whole run.
+    """
     left = pace.seconds_left(step, num_steps)
     if left is None:
         return ""
@@ -100,7 +115,7 @@ def left_text(pace: Pace, step: int, num_steps: int) -> str:
 
 
 class FinalValidation(L.Callback):
-    """Validates after the last step, also if the interval between validations does not divide the number of steps."""
+    """Validates after the last step, even if the number of steps is not a multiple of the validation interval."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -126,9 +141,12 @@ class GradientNorms(L.Callback):
 
 
 class DetectionImages(L.Callback):
-    """Draws the last labelled frame of the first `num_images` validation batches, with detections and ground truth.
+    """Draws the last labelled frame of the first validation batches, with detections and ground truth.
 
-    The pictures go to the loggers that take images.
+    The pictures go to the loggers that accept images.
+
+    Args:
+        num_images: Number of batches to draw.
     """
 
     def __init__(self, num_images: int) -> None:

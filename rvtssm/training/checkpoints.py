@@ -1,4 +1,4 @@
-"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can be continued."""
+"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can be resumed."""
 
 import io
 import logging
@@ -35,27 +35,32 @@ def last_checkpoint(out_dir: Path) -> Path:
 
 
 def best_ap(path: Path) -> float:
-    """Return the validation AP of the weights that a run keeps at `path`, in [0, 1]; -1 without ground truth."""
+    """Return the validation AP, in [0, 1], of the weights that a run keeps at `path`; -1 without ground truth."""
     return float(load_file(path)["callbacks"][Checkpoints.__name__]["best_ap"])
 
 
 class DirectCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint directly to its path; Lightning would first write it to the folder for temporary files."""
+    """Writes a checkpoint directly to its path. Lightning would write it to the folder for temporary files first."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        packed = io.BytesIO()  # on a full disk torch.save would raise an error that is not an OSError
+        packed = io.BytesIO()  # on a full disk, torch.save itself raises an error that is not an OSError
         torch.save(checkpoint, packed)
         Path(path).write_bytes(packed.getbuffer())
 
 
 class Checkpoints(Checkpoint):
-    """Writes `best.ckpt` and `last.ckpt`; a file with one of these names is always complete.
+    """Writes `best.ckpt` and `last.ckpt`. A file with one of these names is always complete.
 
     `last.ckpt` is written after every validation, every `every` steps, `minutes` after it was last written, and when
-    the run receives one of STOP_SIGNALS. The run then finishes its current step or validation and ends; a second
-    Ctrl-C ends it at once. Processes that train together agree after every step whether to write and whether to stop,
-    so it does not matter which of them received the signal. They do so over the network, not through their GPUs, so
-    that nobody waits for a GPU. See `rvtssm.training.process_states` for what each of them writes.
+    the run receives one of STOP_SIGNALS. In the last case the run finishes its current step or validation and stops; a
+    second Ctrl-C stops it at once. Processes that train together agree after every step whether to write and whether to
+    stop, so it does not matter which of them received the signal. They agree over the network and not through their
+    GPUs, so that no process waits for a GPU. `rvtssm.training.process_states` describes what each process writes.
+
+    Args:
+        out_dir: Folder of the run.
+        every: Steps between checkpoints.
+        minutes: Minutes between checkpoints.
     """
 
     def __init__(self, out_dir: Path, every: int, minutes: float) -> None:
@@ -65,23 +70,23 @@ class Checkpoints(Checkpoint):
         self.best_ap = -math.inf
         self._step = 0
         self._saved_at = time.monotonic()
-        self._has_stop_signal = False  # this process has received one
-        self._can_stop = False  # all processes agree to stop, and the last checkpoint is written
-        self._group: Any = None  # of all processes, on their CPUs
+        self._has_stop_signal = False  # this process has received a stop signal
+        self._can_stop = False  # all processes have agreed to stop, and the last checkpoint is written
+        self._group: Any = None  # communication between the CPUs of all processes
         self._files_of_best: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_ap": self.best_ap}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # a run that is continued in another folder has no best weights there yet
+        # A run that is resumed in another folder has no best weights there yet.
         self.best_ap = state_dict["best_ap"] if self.best.is_file() else -math.inf
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
-            remove_abandoned(self.last.parent)  # files of a run that was killed while it wrote them
+            remove_abandoned(self.last.parent)  # left by a run that was killed while writing
         if trainer.world_size > 1:
             self._group = torch.distributed.new_group(backend="gloo")
             self._files_of_best = named_files(self.best)
@@ -98,7 +103,7 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._can_stop:  # at the end of the previous step its losses were not logged yet
+        if self._can_stop:  # at the end of the previous step, its losses were not logged yet
             self._stop(trainer)
 
     def on_train_batch_end(
@@ -131,7 +136,7 @@ class Checkpoints(Checkpoint):
             self._stop(trainer)
 
     def _agreed(self, trainer: L.Trainer) -> tuple[bool, bool]:
-        """Return whether any process has to stop, and whether for any of them it is time to write."""
+        """Return whether any process has to stop, and whether it is time to write for any of them."""
         is_due = time.monotonic() - self._saved_at >= 60 * self.minutes
         if trainer.world_size == 1:
             return self._has_stop_signal, is_due
@@ -161,14 +166,14 @@ class Checkpoints(Checkpoint):
         self._saved_at = time.monotonic()
 
     def _write_own(self, trainer: L.Trainer, folder: Path, files: list[str]) -> None:
-        """Write what this process has to store; a checkpoint that names the files is written when all are there."""
+        """Write the states of this process. A checkpoint that names these files is only written once all exist."""
         module: Any = trainer.lightning_module
         if trainer.global_rank:
             write_states(folder / files[trainer.global_rank - 1], module.own_states())
         trainer.strategy.barrier("states")
 
     def _stop(self, trainer: L.Trainer) -> None:
-        """End this process; only the first one ends with an error, because launchers then kill all the others."""
+        """End this process. Only the first process ends with an error, because launchers then kill all others."""
         for logger in trainer.loggers:
             logger.save()
         trainer.strategy.barrier("stop")

@@ -1,4 +1,4 @@
-"""Builds the Lightning trainer, and finds the checkpoint from which a run is continued."""
+"""Build the Lightning trainer, and find the checkpoint from which a run is resumed."""
 
 import logging
 import warnings
@@ -21,16 +21,25 @@ from rvtssm.training.spectrum_monitor import SpectrumMonitor
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
 _IGNORED_WARNINGS = (
-    "does not have many workers",  # `data.num_workers` is chosen by the user, and two cores are enough
-    "smaller than the logging interval",  # logs count steps, and epochs can be short
+    "does not have many workers",  # the user chooses `data.num_workers`, and two are enough
+    "smaller than the logging interval",  # logs count steps, while epochs can be short
     "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
-    "LeafSpec",  # is about how Lightning uses torch
+    "LeafSpec",  # concerns how Lightning uses torch
 )
 
 
 def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L.Trainer:
-    """Return a trainer that writes checkpoints and logs to `out_dir`; each part of a continued run has its own CSV."""
-    log_every = min(config.log_every, config.steps)  # a short training has a row as well
+    """Build a trainer that writes checkpoints and logs to `out_dir`. Each part of a resumed run has its own CSV.
+
+    Args:
+        config: Settings of the training.
+        out_dir: Folder of the run.
+        clip_value: Gradients are clipped to this absolute value; 0 for no clipping.
+
+    Raises:
+        UserError: The settings do not fit each other or this machine.
+    """
+    log_every = min(config.log_every, config.steps)  # a short training also logs at least one row
     pace = Pace(config.validate_every, log_every * config.accumulate)
     callbacks: list[Callback] = [
         FinalValidation(),
@@ -79,31 +88,36 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         raise UserError(f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
         raise UserError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
-    # Pace must be last, and the trainer moves the callbacks that write checkpoints to the end of its list.
+    # Pace must be last. It is appended here because the trainer moves callbacks that write checkpoints to the end.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
 
 
 def average_weights(decay: float) -> WeightAveraging:
-    """Return a callback that keeps an exponential average of the weights, which is validated and put in checkpoints.
+    """Return a callback that keeps an exponential moving average of the weights for validation and checkpoints.
 
-    After a step the average is decay * average + (1 - decay) * weights. It begins with the weights after the first
-    step, and includes the statistics of batch norms.
+    After each step, average = decay * average + (1 - decay) * weights, starting with the weights after the first step.
+    The average includes the statistics of batch norms.
     """
     return WeightAveraging(use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:
-    """Return the checkpoint to continue from, or None; `auto` means the last one of `out_dir` if there is one.
+    """Return the checkpoint to resume from, or None.
 
-    Raise ValueError if the file does not come from a run, or if `out_dir` holds a run that would be overwritten.
+    Args:
+        resume: A checkpoint; `auto` for the last one in `out_dir`, if any; None to start anew.
+        out_dir: Folder of the run.
+
+    Raises:
+        UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
     """
     own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
     path = own[0] if resume == "auto" else Path(resume) if resume else None
     if resume == "auto" and not own[0].is_file():
         return None
     if path is not None and not path.is_file():
-        raise UserError(f"resume={resume}: there is no such checkpoint; give a .ckpt file of `rvtssm train`, or auto")
+        raise UserError(f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto")
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
         raise UserError(
             f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out"

@@ -1,4 +1,4 @@
-"""How a run fits to its launcher: torchrun, SLURM or none."""
+"""How a run adapts to its launcher: torchrun, SLURM or none."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ from rvtssm.system.user_error import UserError
 
 
 class DoubleWeights(DoublePrecision):
-    """Weights and predictions in float64; batches stay as they are, since they hold counts of events and boxes."""
+    """Weights and predictions in float64. Batches stay as they are, since they hold event counts and boxes."""
 
     def convert_input(self, data: Any) -> Any:
         return data
@@ -21,16 +21,22 @@ def build_plugins(precision: str) -> list[Any]:
     """Return the plugins that a trainer needs for this precision and for the launcher."""
     plugins: list[Any] = [DoubleWeights()] if precision == "float64" else []
     if launcher() == "srun":
-        # Lightning's own handler of SIGUSR1 would save and requeue as well; checkpoints.py ends the run instead.
+        # Lightning's own handler of SIGUSR1 would save and requeue the job; checkpoints.py stops the run instead.
         plugins.append(SLURMEnvironment(auto_requeue=False))
     return plugins
 
 
 def check_processes(devices: int, num_nodes: int) -> None:
-    """Raise ValueError if a launcher has started another number of processes than the configuration says, or if
-    srun was told their number by --ntasks only.
+    """Check that the launcher started as many processes as the configuration expects.
 
-    With one device, each of them would train separately and write to the same folder.
+    With devices=1, each process would otherwise train on its own and write to the same folder.
+
+    Args:
+        devices: Processes per node.
+        num_nodes: Number of nodes.
+
+    Raises:
+        UserError: The numbers differ, or srun was only told the total number of processes (--ntasks).
     """
     name = launcher()
     if name is None:
@@ -39,10 +45,10 @@ def check_processes(devices: int, num_nodes: int) -> None:
     if started != devices * num_nodes:
         raise UserError(
             f"{name} has started {started} processes, but training.devices={devices} per node and "
-            f"training.num_nodes={num_nodes} are {devices * num_nodes}; set them to what {name} was told"
+            f"training.num_nodes={num_nodes} make {devices * num_nodes}; set them as they were given to {name}"
         )
-    if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # as Lightning needs
+    if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # Lightning needs this variable
         raise UserError(
-            f"srun has started {started} processes and does not say how many on each node; start them with "
+            f"srun has started {started} processes without saying how many per node; start them with "
             f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks"
         )

@@ -1,4 +1,4 @@
-"""Where a run writes its logs: CSV always, TensorBoard by default, or any other logger of Lightning."""
+"""Where a run writes its logs: always CSV, by default also TensorBoard, or any other logger of Lightning."""
 
 import importlib
 import inspect
@@ -15,7 +15,16 @@ from rvtssm.system.user_error import UserError
 
 
 def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
-    """Return the named loggers and a CSV logger; raise UserError if one is missing or refuses the arguments."""
+    """Return the named loggers and a CSV logger.
+
+    Args:
+        names: tensorboard, or full names of logger classes.
+        arguments: Arguments of the one logger class.
+        out_dir: Folder of the run.
+
+    Raises:
+        UserError: A logger does not exist or refuses the arguments.
+    """
     loggers = [
         TensorBoardLogger(out_dir, name="", version="tensorboard")
         if name == "tensorboard"
@@ -26,7 +35,13 @@ def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_di
 
 
 def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
-    """Pass an image (h, w, 3) uint8 RGB to the loggers of the trainer that take images."""
+    """Pass an image to all loggers that accept images.
+
+    Args:
+        trainer: The trainer.
+        name: Name of the image in the logs.
+        image: (h, w, 3) uint8 RGB.
+    """
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_image(name, torch.from_numpy(image), trainer.global_step, dataformats="HWC")
@@ -35,7 +50,7 @@ def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
 
 
 def shows_images(trainer: L.Trainer) -> bool:
-    """Return whether a logger takes images, which take long to draw."""
+    """Return whether any logger accepts images. Drawing them takes long."""
     return any(isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image") for logger in trainer.loggers)
 
 

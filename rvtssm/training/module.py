@@ -1,4 +1,4 @@
-"""The LightningModule: wiring only. A batch of chunks goes in, losses come out, stored states are carried on."""
+"""The LightningModule. A batch of chunks goes in, losses come out, and stored states are carried on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ModuleSettings:
     num_steps: int  # optimiser steps of the whole run
     batch_size: int  # sequences per optimiser step, over all processes
     trained_stride_us: float
-    memory_chunk: int | None  # steps after which streams forget, None: never; see `Streams`
+    memory_chunk: int | None  # steps after which streams reset their state; None: never. See `Streams`
     postprocess: PostprocessConfig
     freeze_batchnorm: bool = False
     fused: bool = True  # see `TrainingConfig`
@@ -47,10 +47,13 @@ class ModuleSettings:
 class DetectionModule(L.LightningModule):
     """Trains a detector on mixed batches and scores it on streams.
 
-    `checkpoint_meta` is the plain dict that makes a checkpoint describe itself (see models/checkpoint.py); `decisive`
-    the settings that decide the numbers of a run, by key, which a resumed run must share; `defaults` their default
-    values, which hold for a run of a version that did not have a setting yet.
-    `val_labels` holds the labels of every validation recording, by recording index.
+    Args:
+        detector: The detector.
+        settings: All other settings.
+        checkpoint_meta: Plain dict with which a checkpoint describes itself (see models/checkpoint.py).
+        decisive: Settings that decide the numbers of a run, by key. A resumed run must have the same.
+        val_labels: The labels of every validation recording, by recording index.
+        defaults: Default values of the decisive settings, for checkpoints older than a setting.
     """
 
     def __init__(
@@ -72,15 +75,15 @@ class DetectionModule(L.LightningModule):
         memory = (settings.trained_stride_us, settings.memory_chunk)
         self.train_streams = Streams(detector, *memory, with_gradients=True)
         self.val_streams = Streams(detector, *memory)
-        self.latest_losses: dict[str, Tensor] = {}  # of the latest training batch
-        self.random_state: Tensor | None = None  # of the run to resume
-        self.train_seconds = 0.0  # over all parts of an interrupted run, validation included
+        self.latest_losses: dict[str, Tensor] = {}  # losses of the latest training batch
+        self.random_state: Tensor | None = None  # random state of the run to resume
+        self.train_seconds = 0.0  # over all parts of a resumed run, including validation
         self._since = time.perf_counter()
-        self.found: dict[tuple[int, int], Detections] = {}  # (recording, time): detections of this validation
+        self.found: dict[tuple[int, int], Detections] = {}  # detections of this validation by (recording, time)
         self.train()
 
     def train(self, mode: bool = True) -> DetectionModule:
-        """Switch to training; frozen batch norms stay in evaluation mode."""
+        """Switch to training mode. Frozen batch norms stay in evaluation mode."""
         super().train(mode)
         if self.settings.freeze_batchnorm:
             for part in self.modules():
@@ -97,7 +100,7 @@ class DetectionModule(L.LightningModule):
         return losses["total"]
 
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return the terms of the loss of a training batch and their `total`; the stored states advance."""
+        """Return the terms of the loss of a training batch and their `total`. The stored states advance."""
         predictions = self.train_streams.push_batch(batch)
         weights = {} if batch.pseudo_scores is None else {"weights": self.weights_of(batch, batch.pseudo_scores)}
         losses = self.detector.head.loss(
@@ -110,19 +113,20 @@ class DetectionModule(L.LightningModule):
         if not len(batch.frame_index):
             idle = [*(field for field in predictions if field is not None), *self.parameters()]
         if idle:
-            # they still take part: processes that train together wait for the gradient of every parameter
+            # Unused parameters still take part, because distributed training waits for the gradient of every parameter.
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
         return losses
 
     def weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
-        """Return how much each target counts (M, N): 1 if it is annotated, by its score if a detector made it.
+        """Return the weight of each target (M, N): 1 if it is annotated, and according to its score if a detector made
+        it.
 
-        Raise ValueError for a head, of a plugin, whose loss does not take weights.
+        Raise UserError for the head of a plugin whose loss does not accept weights.
         """
         if "weights" not in signature(self.detector.head.loss).parameters:
             raise UserError(
-                f"the loss of {type(self.detector.head).__name__} takes no weights, which labels that a detector made "
-                "need; set training.pseudo_weight=0 to leave them out"
+                f"the loss of {type(self.detector.head).__name__} accepts no weights, but labels made by a detector "
+                "need them; set training.pseudo_weight=0 to leave these labels out"
             )
         by_score = self.settings.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
         num_targets = on_device(batch.num_targets, pseudo_scores.device)[:, None]
@@ -130,7 +134,7 @@ class DetectionModule(L.LightningModule):
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
 
     def matched_per_process(self, num_counted: Tensor | int, num_matched: Tensor | int | None = None) -> Tensor | int:
-        """Return the divisor of the losses: the matches of all processes over the number of processes.
+        """Return the divisor of the losses: the matches of all processes, divided by the number of processes.
 
         Gradients are averaged over the processes, so they equal those of one process that has all the chunks. Without
         `num_matched`, all matches count. Whether any match counts is decided for all processes together.
@@ -144,7 +148,7 @@ class DetectionModule(L.LightningModule):
         return torch.where(totals[0] > 0, totals[0], totals[1]).clamp(min=1) / torch.distributed.get_world_size()
 
     def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses as they are logged: the average over the processes is the loss of the whole batch."""
+        """Return the losses to log: the average over the processes is the loss of the whole batch."""
         if not has_others():
             return {name: value.detach() for name, value in losses.items()}
         values = torch.stack([value.detach() for value in losses.values()])
@@ -166,15 +170,15 @@ class DetectionModule(L.LightningModule):
         self.found.clear()
 
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
-        # compiled parts run as they are written: chunks of so many shapes would each be compiled, up to an error
+        # Run eagerly: each of the many chunk shapes would be compiled, until torch reaches its limit.
         with torch.compiler.set_stance("force_eager"):
             found = self.val_streams.detect_batch(batch, self.settings.postprocess)
         self.found.update(((recording, frame.t_us), frame) for recording, frame in found)
 
     def on_validation_epoch_end(self) -> None:
-        self.val_streams.clear()  # each recording has begun anew, and the weights will change
+        self.val_streams.clear()  # every recording starts anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
-        # a frame that two processes have seen counts once
+        # A frame that two processes have seen counts once.
         found = {key: frame for part in self.of_all_processes(self.found) for key, frame in part.items()}
         for (recording, _), frame in sorted(found.items(), key=lambda item: item[0]):
             frames[recording].append(frame)
@@ -182,11 +186,11 @@ class DetectionModule(L.LightningModule):
             return
         recordings = [(str(index), self.val_labels[index], kept) for index, kept in frames.items()]
         metrics = evaluate_detections(recordings, self.settings.spec)
-        # all processes have the same numbers, and need them to decide alike on the best weights
+        # All processes have the same numbers, and need them to agree on the best weights.
         self.log_dict({f"val/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
     def of_all_processes(self, own: Any) -> list[Any]:
-        """Return the value of each process, by rank."""
+        """Return the value of `own` in each process, by rank."""
         if self.trainer.world_size == 1:
             return [own]
         parts: list[Any] = [None] * self.trainer.world_size
@@ -194,7 +198,7 @@ class DetectionModule(L.LightningModule):
         return parts
 
     def configure_optimizers(self) -> Any:
-        # with scaled gradients a fused optimiser undoes the scale itself, too late to clip them
+        # With scaled gradients, a fused optimiser removes the scale itself, which is too late for clipping.
         fused = self.settings.fused and self.trainer.precision != "16-mixed"
         dtype = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else torch.float32
         optimizer, schedule = build_optimizer(
@@ -203,7 +207,7 @@ class DetectionModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, *_: Any, **__: Any) -> None:
-        """Clip gradients by value. Lightning refuses to in bf16 if the optimiser is fused, without need."""
+        """Clip gradients by value. Lightning needlessly refuses this in bf16 with a fused optimiser."""
         if gradient_clip_val:
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
 
@@ -223,7 +227,7 @@ class DetectionModule(L.LightningModule):
         checkpoint["processes"] = [self.own_states() if self.trainer.is_global_zero else {}, *names]
 
     def own_states(self) -> dict[str, Any]:
-        """Return what this process needs to go on, besides what all have."""
+        """Return what this process needs to resume, apart from what all processes share."""
         return {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -249,11 +253,11 @@ class DetectionModule(L.LightningModule):
         generator = self.random_generator()
         if self.random_state is not None:
             generator.set_state(self.random_state)
-        elif self.global_rank:  # all were seeded alike, so that they begin with the same weights
+        elif self.global_rank:  # all processes got the same seed, so that they start with the same weights
             generator.manual_seed(generator.initial_seed() + self.global_rank)
 
     def random_generator(self) -> torch.Generator:
-        """Return the generator of the random numbers of the forward pass (drop path)."""
+        """Return the generator of the random numbers in the forward pass (drop path)."""
         return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
 
 

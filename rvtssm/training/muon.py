@@ -1,9 +1,9 @@
-"""Muon: steps of weight matrices along their orthogonalised momentum, and AdamW for all other parameters.
+"""Muon: step weight matrices along their orthogonalised momentum, and all other parameters with AdamW.
 
-Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); the size of a step is that of
-Liu et al., "Muon is Scalable for LLM Training" (2025), so that one learning rate serves both kinds of parameters.
-`torch.optim.Muon` refuses the weights of convolutions and takes its matrices one by one; here a convolution is the
-matrix of its output channels, and matrices of one shape are orthogonalised together.
+Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). The step size follows Liu et
+al., "Muon is Scalable for LLM Training" (2025), so that one learning rate serves both kinds of parameters.
+`torch.optim.Muon` refuses the weights of convolutions and processes matrices one by one. Here a convolution is treated
+as the matrix of its output channels, and matrices of the same shape are orthogonalised together.
 """
 
 from collections import defaultdict
@@ -15,20 +15,20 @@ from torch import Tensor
 
 # The polynomial that pushes all singular values towards 1 within five rounds (Jordan et al., 2024).
 _A, _B, _C, _ROUNDS = 3.4445, -4.7750, 2.0315, 5
-_RMS = 0.2  # of a step of AdamW, which that of Muon matches
+_RMS = 0.2  # root mean square of a step of AdamW, which Muon's step matches
 
 
 class Muon(torch.optim.Optimizer):
-    """Optimises groups with `is_matrix=True` by Muon, the others by AdamW.
+    """Optimises groups with `is_matrix=True` with Muon, and all others with AdamW.
 
     Args:
         groups: Parameter groups as for AdamW, each with a key `is_matrix`. A parameter (out, ...) of a matrix group is
-            seen as a matrix (out, the rest).
-        lr: Learning rate of groups that have none of their own.
-        weight_decay: Decoupled weight decay of groups that have none of their own.
-        momentum: Of the matrices, in the form of Nesterov.
+            treated as a matrix (out, the rest).
+        lr: Learning rate of groups that do not set their own.
+        weight_decay: Decoupled weight decay of groups that do not set their own.
+        momentum: Nesterov momentum of the matrices.
         fused: Whether AdamW runs in one kernel.
-        dtype: Of the products that orthogonalise.
+        dtype: Data type of the products that orthogonalise.
     """
 
     def __init__(
@@ -47,7 +47,11 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step; `closure`, if there is one, computes the gradients first, and its loss is returned."""
+        """Take one step and return the loss, or None without a closure.
+
+        Args:
+            closure: Computes the gradients and returns the loss.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -80,9 +84,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Return matrices (N, rows, columns) with the same singular vectors and with singular values near 1.
+    """Return matrices with the same singular vectors and with singular values near 1.
 
-    They lie between about 0.7 and 1.2, except for those that were nearly 0.
+    The singular values lie between about 0.7 and 1.2, except for those that were nearly 0.
+
+    Args:
+        matrices: (N, rows, columns).
     """
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices

@@ -1,4 +1,4 @@
-"""Stops a run whose loss or gradient is not finite, and writes what is needed to find the reason.
+"""Stop a run whose loss or gradient is not finite, and save what is needed to find the cause.
 
     python -c "from rvtssm.training.non_finite import replay; print(replay('outputs/train/non_finite.pt'))"
 
@@ -26,19 +26,23 @@ _MOST_NAMED = 3  # tensors in the message; the file names all of them
 
 
 class NonFiniteStop(L.Callback):
-    """Raises ValueError before an optimiser step if a loss or a gradient is not finite in any process.
+    """Raises UserError before an optimiser step if a loss or a gradient is not finite in any process.
 
-    The weights in memory and on disk are then those of the step before. One process, the first one with such a loss or
-    else the first of all, writes `non_finite.pt` to the output folder: the batch and its losses, the weights, stored
-    states and random numbers that the batch started from, and the names of weights and gradients that are not finite.
-    With 16-mixed only losses count, since its scaler skips steps whose gradients are not finite.
+    The weights in memory and on disk are then those of the previous step. One process writes `non_finite.pt` to the
+    output folder: the first one with such a loss, otherwise the first of all. The file holds the batch and its losses;
+    the weights, stored states and random numbers from which the batch started; and the names of weights and gradients
+    that are not finite. With 16-mixed only losses are checked, since its scaler skips steps whose gradients are not
+    finite.
+
+    Args:
+        out_dir: Folder of the run.
     """
 
     def __init__(self, out_dir: Path) -> None:
         self.path = out_dir / "non_finite.pt"
-        self._start: dict[str, Any] = {}  # what the current batch started from; only the random state is a copy
-        self._loss: Tensor | None = None  # loss of a batch that has not been checked
-        self._found: dict[str, Any] = {}  # start and losses of the first batch of this step whose loss is not finite
+        self._start: dict[str, Any] = {}  # where the current batch started; only the random state is a copy
+        self._loss: Tensor | None = None  # loss of a batch that has not been checked yet
+        self._found: dict[str, Any] = {}  # start and losses of the first batch of this step with a non-finite loss
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: SequenceBatch, batch_idx: int
@@ -53,7 +57,7 @@ class NonFiniteStop(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._check(pl_module)  # of a batch whose gradient is accumulated, without an optimiser step
+        self._check(pl_module)  # for a batch whose gradient is accumulated without an optimiser step
         self._start = {}
 
     def on_before_optimizer_step(
@@ -63,16 +67,18 @@ class NonFiniteStop(L.Callback):
         gradients = [p.grad for p in pl_module.detector.parameters() if p.grad is not None]
         if trainer.precision == "16-mixed" or not gradients:
             has_finite_gradients = self._check(pl_module)
-        else:  # their norm, which is fast to compute, tells it unless it overflows
+        else:  # the norm is fast to compute, and is not finite if a gradient is not; it may also overflow
             is_norm_finite = self._check(pl_module, torch.nn.utils.get_total_norm(gradients))
             has_finite_gradients = is_norm_finite or all(bool(gradient.isfinite().all()) for gradient in gradients)
         is_bad = bool(self._found) or not has_finite_gradients
-        # All processes have to stop, because those that continue would wait for this one without end.
+        # All processes have to stop, because any that continue would wait for this one forever.
         if trainer.strategy.reduce_boolean_decision(is_bad, all=False):
             self._stop(trainer, pl_module)
 
     def _check(self, pl_module: L.LightningModule, norm: Tensor | None = None) -> bool:
-        """Note a loss that is not finite; return whether the norm is. This reads once, which waits for a GPU."""
+        """Record a loss that is not finite, and return whether `norm` is finite. This reads once, which waits for a
+        GPU.
+        """
         values = [value for value in (self._loss, norm) if value is not None]
         finite = torch.stack([value.isfinite() for value in values]).tolist() if values else []
         if self._loss is not None and not self._found and not finite[0]:
@@ -94,7 +100,7 @@ class NonFiniteStop(L.Callback):
             if trainer.global_rank == writer:
                 self._write(trainer, module, content)
         finally:
-            trainer.strategy.barrier()  # the launcher ends all processes as soon as one has failed
+            trainer.strategy.barrier()  # the launcher ends all processes as soon as one fails
         losses = module.of_all_processes(losses)[writer]
         text = ", ".join(f"{name} {value:g}" for name, value in losses.items())
         for kind, names in (("weights", weights), ("gradients", gradients)):
@@ -103,7 +109,7 @@ class NonFiniteStop(L.Callback):
                 text += f"; {kind} {', '.join(names[:_MOST_NAMED])}{more}"
         raise UserError(
             f"training stopped before step {trainer.global_step + 1}, which is not finite: loss {text}; the batch and "
-            f"what it started from are in {self.path}; train with a lower optim.learning_rate or in full precision"
+            f"its starting point are in {self.path}; train with a lower optim.learning_rate or in full precision"
         )
 
     def _write(self, trainer: L.Trainer, module: DetectionModule, content: dict[str, Any]) -> None:
@@ -123,7 +129,17 @@ class NonFiniteStop(L.Callback):
 
 
 def replay(path: Path | str) -> dict[str, float]:
-    """Return the losses of the batch in a `non_finite.pt`, computed again on the CPU."""
+    """Compute the losses of the batch in a `non_finite.pt` again, on the CPU.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The losses by name.
+
+    Raises:
+        UserError: The file is a checkpoint and holds no batch.
+    """
     content = load_file(path)
     if "non_finite_weights" not in content:
         raise UserError(f"{path} is a checkpoint and holds no batch; give the non_finite.pt of a run that stopped")
@@ -148,7 +164,7 @@ def replay(path: Path | str) -> dict[str, float]:
     dtype = torch.bfloat16 if content["precision"].startswith("bf16") else torch.float16
     autocast = torch.autocast("cpu", dtype, enabled="mixed" in content["precision"])
     with torch.random.fork_rng(devices=[]), torch.no_grad(), autocast:
-        with contextlib.suppress(TypeError, RuntimeError):  # the state of a GPU's generator does not fit the CPU's
+        with contextlib.suppress(TypeError, RuntimeError):  # the state of a GPU's generator does not fit the CPU
             torch.set_rng_state(content["random"])
         losses = module.losses_of(SequenceBatch(**content["batch"]))
     return {name: float(value) for name, value in losses.items()}

@@ -20,19 +20,26 @@ def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
 
 
 def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
-    """Say in one sentence how `scale_with_batch` changes the learning rate."""
+    """Describe in one sentence how `scale_with_batch` changes the learning rate."""
     peak = peak_learning_rate(config, batch_size)
     return f"learning rate {config.learning_rate:g} x sqrt({batch_size} / 8) = {peak:.4g}: {batch_size} chunks per step"
 
 
 def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> list[dict[str, Any]]:
-    """Return the trained parameters in groups that are optimised alike; parameters of equal options are in one group.
+    """Return the trained parameters in groups with equal options.
 
-    Each group has `params`, `lr`, `weight_decay` and `is_matrix`. Weight decay concerns the weights of linear and
-    convolutional layers only, so neither norms and biases nor Lambda, the step, B, C and D of state-space layers, which
-    have the learning rate times `ssm_factor` (as in S5, Smith et al., 2023). With Muon, matrices are the weights of
-    linear and convolutional layers, except for the first layer, the last ones (whose names end in `_out`) and those
-    inside a state-space layer.
+    Weight decay applies only to the weights of linear and convolutional layers. It excludes norms and biases, and
+    Lambda, the step, B, C and D of state-space layers, whose learning rate is multiplied by `ssm_factor` (as in S5,
+    Smith et al., 2023). With Muon, matrices are the weights of linear and convolutional layers, except for the first
+    layer, the last ones (whose names end in `_out`) and those inside a state-space layer.
+
+    Args:
+        detector: The detector.
+        config: Settings of the optimiser.
+        peak: The peak learning rate.
+
+    Returns:
+        Groups with `params`, `lr`, `weight_decay` and `is_matrix`.
     """
     weights = {
         id(part.weight): name
@@ -69,9 +76,15 @@ def build_optimizer(
     fused: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """Return the optimiser and its one-cycle schedule over `num_steps` steps, to be advanced after every step.
+    """Return the optimiser and its one-cycle schedule, which advances after every step.
 
-    `dtype` is that of the products in which Muon orthogonalises.
+    Args:
+        module: The detector.
+        config: Settings of the optimiser.
+        num_steps: Optimiser steps of the whole run.
+        batch_size: Sequences per optimiser step, over all processes.
+        fused: Update all weights in one kernel.
+        dtype: Data type of the products with which Muon orthogonalises.
     """
     peak = peak_learning_rate(config, batch_size)
     groups = parameter_groups(module, config, peak)
@@ -95,9 +108,9 @@ def build_optimizer(
 
 
 def _match_layout(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded averages the memory layout of their weights, which may differ from that of the run that saved them.
+    """Give loaded averages the memory layout of their weights, which may differ from the run that saved them.
 
-    A fused step reads both in the order of memory.
+    A fused step reads both in memory order.
     """
     for weight, averages in optimizer.state.items():
         for name, value in averages.items():

@@ -10,18 +10,22 @@ import lightning as L
 class Pace(L.Callback):
     """Measures every batch of this process and logs `train/data_wait`.
 
-    A batch has a waiting time, from the end of what came before to its start, and a working time. `data_wait` is the
+    A batch has a waiting time, from the end of the previous work to its start, and a working time. `data_wait` is the
     share of waiting in the last `window` batches, without the first batch, during which workers start and code is
     compiled. `mean_data_wait` is the share over all batches of all parts of the run. Validations and checkpoints count
     as neither. Pace must be the last callback; otherwise the work of later callbacks counts as waiting.
+
+    Args:
+        validate_every: Steps between validations.
+        window: Number of recent batches.
     """
 
     def __init__(self, validate_every: int, window: int) -> None:
         self.validate_every = validate_every
         self._recent: deque[tuple[float, float]] = deque(maxlen=window)  # seconds of waiting and of work
         self._waiting_s, self._working_s = 0.0, 0.0
-        self._free_at, self._started_at = 0.0, 0.0  # end of what came before, start of the batch
-        self._first_step, self._first_ended_at = -1, 0.0  # of this part of the run
+        self._free_at, self._started_at = 0.0, 0.0  # end of the previous work, start of the batch
+        self._first_step, self._first_ended_at = -1, 0.0  # first step of this part of the run
         self._validation_at, self._validation_s, self._num_validations = 0.0, 0.0, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,9 +53,16 @@ class Pace(L.Callback):
         return len(self._recent) / seconds if seconds else None
 
     def seconds_left(self, step: int, num_steps: int) -> tuple[float, bool] | None:
-        """Estimate the seconds left from the mean pace of this part of the run; None before the second step.
+        """Estimate the time left from the mean pace of this part of the run.
 
-        The second value says whether validations are included, which needs the time of at least one of them.
+        Args:
+            step: Optimiser steps so far.
+            num_steps: Optimiser steps of the whole run.
+
+        Returns:
+            Seconds, and whether they include validations, which needs at least one measured validation. None before the
+            second
+            step.
         """
         done = step - self._first_step
         if self._first_step < 0 or done < 1:

@@ -28,11 +28,17 @@ from rvtssm.system.user_error import UserError
 
 
 def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
-    """Return the sum of the layers' H2 norms over a band [lowest, highest] in Nyquist rates of the training step.
+    """Return the sum of the layers' H2 norms over a frequency band.
 
-    It is a closed form in s4d and s5 and a quadrature in s4, in full precision. Value and gradient take 0.4 to 1 s per
-    step for the widths of the base model on one core. Raises a ValueError if a layer has no such norm, or if there is
-    no layer.
+    The norm is a closed form in s4d and s5 and a quadrature in s4, in full precision. Value and gradient take 0.4 to 1
+    s per step for the widths of the base model on one core.
+
+    Args:
+        layers: The layers that carry a state.
+        band: Lowest and highest frequency, in Nyquist rates of the training step.
+
+    Raises:
+        UserError: A layer has no such norm, or there is no layer.
     """
     if not layers:
         raise UserError("no state is carried (temporal.strides=[]), so there is no norm to keep small")

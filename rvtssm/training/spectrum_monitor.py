@@ -1,4 +1,4 @@
-"""The modes of the temporal layers during training: numbers and a figure for each layer, at every validation."""
+"""The modes of the temporal layers during training: numbers and a figure for each layer at every validation."""
 
 import lightning as L
 import numpy as np
@@ -30,7 +30,12 @@ class SpectrumMonitor(L.Callback):
 
 
 def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:
-    """Return the spectrum of a layer as a few numbers; stride_us is the training step."""
+    """Summarise the spectrum of a layer in a few numbers.
+
+    Args:
+        spectrum: The spectrum.
+        stride_us: The training step.
+    """
     timescale_ms, frequency_hz = _in_units(spectrum, stride_us)
     return {
         "timescale_ms_min": float(timescale_ms.min()),
@@ -43,13 +48,22 @@ def summary(spectrum: Spectrum, stride_us: float) -> dict[str, float]:
 
 
 def spectrum_figure(spectrum: Spectrum, stride_us: float, title: str) -> np.ndarray:
-    """Draw the modes as points, masked ones grey, with the limit of the mask and the Nyquist rate: (h, w, 3) uint8."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because it takes a second
+    """Draw the modes as points, masked ones in grey, with the limit of the mask and the Nyquist rate.
+
+    Args:
+        spectrum: The spectrum.
+        stride_us: The training step.
+        title: Title of the figure.
+
+    Returns:
+        (h, w, 3) uint8 RGB.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because the import takes a second
     from matplotlib.figure import Figure
 
     timescale_ms, frequency_hz = _in_units(spectrum, stride_us)
     nyquist_hz = 0.5e6 / stride_us
-    is_drawn = np.isfinite(timescale_ms)  # a mode that never decays has no place on the axis
+    is_drawn = np.isfinite(timescale_ms)  # a mode that never decays cannot be drawn on a logarithmic axis
     is_masked = spectrum.is_masked.numpy()
     figure = Figure(figsize=(5.6, 3.8), dpi=100, layout="constrained")
     axes = figure.add_subplot()

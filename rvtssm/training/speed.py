@@ -1,4 +1,4 @@
-"""Options that make a training step faster or smaller and leave its results as they are, one key of `training` each."""
+"""Options that make a training step faster or smaller without changing its results. Each is one key of `training`."""
 
 import os
 from collections.abc import Sequence
@@ -23,13 +23,20 @@ def speed_up(
     compile_parts: bool = False,
     backend: str = "inductor",
 ) -> None:
-    """Prepare a detector for training on a device; the names of its weights, and so its checkpoints, stay.
+    """Prepare a detector for training on a device. The names of its weights, and so its checkpoints, stay the same.
 
-    The maps at `recompute_strides` keep only their input for the backward pass, and are computed again there;
-    `channels_last` lays the weights of convolutions out as their inputs are, channels last, so that none is moved at
-    each call; `compile_parts` compiles backbone, neck and head, each as one graph, for training batches, which are all
-    of one shape: batches of other shapes run under `torch.compiler.set_stance("force_eager")`. ValueError if there is
-    no compiler for it.
+    Args:
+        detector: The detector, changed in place.
+        device: The device of the training.
+        recompute_strides: Maps at these strides keep only their input for the backward pass, which computes them again.
+        channels_last: Store the weights of convolutions channels last, like their inputs, so that no call has to
+            convert them.
+        compile_parts: Compile backbone, neck and head, each as one graph, for the one shape of training batches.
+            Batches of other shapes must run under `torch.compiler.set_stance("force_eager")`.
+        backend: Backend of torch.compile.
+
+    Raises:
+        UserError: No compiler is available.
     """
     detector.backbone.recompute(recompute_strides)
     if channels_last:
@@ -41,7 +48,12 @@ def speed_up(
 
 
 def choose_precision(precision: str, accelerator: str) -> str:
-    """Return the precision of a training: `auto` is bf16 if the device has units for it, and float32 if not."""
+    """Return the precision of a training. `auto` is bf16 if the device supports it in hardware, otherwise float32.
+
+    Args:
+        precision: One of PRECISIONS.
+        accelerator: One of ACCELERATORS.
+    """
     if precision != "auto":
         return precision
     device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
@@ -49,12 +61,12 @@ def choose_precision(precision: str, accelerator: str) -> str:
 
 
 def check_compiler(device_type: str) -> None:
-    """Raise ValueError if torch.compile has nothing to compile with."""
+    """Raise UserError if torch.compile finds no compiler for this type of device."""
     if device_type == "cuda":
         if find_spec("triton") is None:
             raise UserError("training.compile=true needs Triton on a GPU; install it, or set training.compile=false")
     elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
         raise UserError(
-            f"training.compile=true needs a C++ compiler on a CPU, and none of {', '.join(_COMPILERS)} is there; "
+            f"training.compile=true needs a C++ compiler on a CPU, but none of {', '.join(_COMPILERS)} is installed; "
             "install one, name it in the variable CXX, or set training.compile=false"
         )

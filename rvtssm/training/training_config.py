@@ -8,8 +8,8 @@ from typing import Any
 from rvtssm.system.limits import check_at_least, check_choice, check_positive
 from rvtssm.system.user_error import UserError
 
-# Precisions of a training, with Lightning's word for each. In 16 bits are the products: weights stay in float32, since
-# there are no complex numbers of 16 bits.
+# Precisions of a training, with Lightning's name for each. Only products use 16 bits. Weights stay in float32, since
+# torch has no complex numbers in bf16.
 LIGHTNING_PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed", "float16": "16-mixed", "float64": "64-true"}
 PRECISIONS = ("auto", *LIGHTNING_PRECISIONS)
 OPTIMIZERS = ("adamw", "muon")
@@ -20,16 +20,16 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 class OptimConfig:
     """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
 
-    name: str = "adamw"  # or muon: weight matrices by Muon, all other parameters by AdamW
-    learning_rate: float = 2e-4  # the highest, after the warm-up
-    ssm_factor: float = 1.0  # learning rate of the parameters inside state-space layers, over that of the others
-    weight_decay: float = 0.0  # of the weights of linear and convolutional layers
-    warmup_fraction: float = 0.005  # share of the steps before the peak
+    name: str = "adamw"  # adamw, or muon: weight matrices with Muon, all other parameters with AdamW
+    learning_rate: float = 2e-4  # the peak, after the warm-up
+    ssm_factor: float = 1.0  # multiplies the learning rate of the parameters inside state-space layers
+    weight_decay: float = 0.0  # only for the weights of linear and convolutional layers
+    warmup_fraction: float = 0.005  # share of all steps that come before the peak
     start_divisor: float = 20.0  # first learning rate = peak / start_divisor
     end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
     scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), as in the paper
-    clip_value: float = 1.0  # gradients are clipped by value, 0 = off
-    h2_weight: float = 0.0  # weight of the H2 term in the loss, 0 = off; see rvtssm.training.regularize
+    clip_value: float = 1.0  # clip gradients to this absolute value; 0: off
+    h2_weight: float = 0.0  # weight of the H2 term in the loss; 0: off. See rvtssm.training.regularize
     h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
 
     def __post_init__(self) -> None:
@@ -45,33 +45,33 @@ class OptimConfig:
 
 @dataclass
 class TrainingConfig:
-    """One run of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
+    """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
 
     steps: int = 400_000  # optimiser steps
-    pseudo_weight: float = 1.0  # of labels that a detector made, times their score; 0: leave them out
-    init_from: str | None = None  # weights to start from: as for `checkpoint`, or those of RVT or the official release
-    class_map: Any = None  # of init_from: which of its classes is which of the data, as in {vehicle: car}
-    validate_every: int = 10_000  # steps between validations; after the last step there is always a validation
-    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can continue
-    checkpoint_minutes: float = 10.0  # the same in minutes; a checkpoint is written after whichever comes first
+    pseudo_weight: float = 1.0  # weight of labels made by a detector, multiplied by their score; 0: leave them out
+    init_from: str | None = None  # weights to start from: as for `checkpoint`, or of RVT or the official release
+    class_map: Any = None  # maps classes of init_from to classes of the data, as in {vehicle: car}
+    validate_every: int = 10_000  # steps between validations; the last step is always followed by one
+    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can resume
+    checkpoint_minutes: float = 10.0  # minutes between checkpoints; whichever comes first counts
     log_every: int = 50  # steps between two rows of the logs
-    devices: int = 1  # processes of each machine, one per GPU
-    num_nodes: int = 1  # machines
+    devices: int = 1  # processes per machine, one per GPU
+    num_nodes: int = 1  # number of machines
     accelerator: str = "auto"  # the device; one of ACCELERATORS
-    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (products in 16 bits) if the device has units for it
-    compile: bool = False  # backbone, neck and head become one graph each for training, not for validation
-    recompute_strides: tuple[int, ...] = ()  # maps that are computed again in the backward pass, to save memory
-    channels_last: bool = False  # also for the weights of convolutions; frames and feature maps always are
-    fused: bool = True  # the optimiser updates all weights at once; not used in float16, where it cannot clip
-    average: float | None = None  # validate and keep averaged weights of this decay, such as 0.995; null: off
+    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (16-bit products) if the device supports it in hardware
+    compile: bool = False  # compile backbone, neck and head, one graph each, for training but not for validation
+    recompute_strides: tuple[int, ...] = ()  # strides of maps to compute again in the backward pass, to save memory
+    channels_last: bool = False  # also store the weights of convolutions channels last, like frames and feature maps
+    fused: bool = True  # update all weights in one kernel; ignored in float16, where it cannot clip gradients
+    average: float | None = None  # validate and keep averaged weights with this decay, such as 0.995; null: off
     accumulate: int = 1  # batches per optimiser step
-    sync_batchnorm: bool = False  # batch statistics over all processes; only on GPUs
-    freeze_batchnorm: bool = False  # keep the statistics, for fine-tuning with small batches
+    sync_batchnorm: bool = False  # compute batch statistics over all processes; only on GPUs
+    freeze_batchnorm: bool = False  # keep the batch norm statistics fixed, for fine-tuning with small batches
     loggers: list[str] = field(
         default_factory=lambda: ["tensorboard"]
-    )  # in addition to CSV: tensorboard, or full names of classes
-    logger_args: Any = None  # arguments of such a class, as in {project: gen1}
-    num_images: int = 4  # images drawn at each validation, for loggers that take images
+    )  # loggers in addition to CSV: tensorboard, or full names of logger classes
+    logger_args: Any = None  # arguments of the logger class, as in {project: gen1}
+    num_images: int = 4  # images drawn at each validation, for loggers that accept images
     spectra: bool = True  # log the spectra of the temporal layers at each validation
     progress: bool = True  # show a progress bar
 
@@ -89,10 +89,10 @@ class TrainingConfig:
         pairs = self.class_map if self.class_map is not None else {}
         if not (isinstance(pairs, dict) and all(isinstance(name, str) for pair in pairs.items() for name in pair)):
             raise UserError(
-                f"training.class_map={pairs}; name classes, of the weights and of the data: {{vehicle: car}}"
+                f"training.class_map={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}"
             )
         if pairs and self.init_from is None:
-            raise UserError(f"training.class_map={pairs} concerns the weights of training.init_from; name them as well")
+            raise UserError(f"training.class_map={pairs} needs training.init_from; name the weights as well")
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if self.sync_batchnorm and self.freeze_batchnorm:
@@ -102,13 +102,21 @@ class TrainingConfig:
 
 
 def precision_name(word: str) -> str:
-    """Return our name of a precision that Lightning's word names, as in older runs; other words stay as they are."""
+    """Return our name for a precision given by Lightning's name, as in older runs. Other words stay as they are."""
     ours = {lightning: name for name, lightning in LIGHTNING_PRECISIONS.items()}
     return ours.get(word, word)
 
 
 def check_loggers(names: Sequence[str], arguments: Any) -> None:
-    """Raise ValueError if a name cannot be a logger, or if it is not clear which logger the arguments are for."""
+    """Check the names of loggers and their arguments.
+
+    Args:
+        names: tensorboard, or full names of logger classes.
+        arguments: Arguments of the one logger class, or None.
+
+    Raises:
+        UserError: A name cannot be a logger, or it is unclear which logger the arguments belong to.
+    """
     classes = [name for name in names if name != "tensorboard"]
     for name in classes:
         if "." not in name:

@@ -138,7 +138,7 @@ def test_a_run_is_refused_before_its_data_are_sought(tmp_path):
     somewhere = ["dataset=gen1", f"dataset.raw_dir={tmp_path / 'nowhere'}", f"out={tmp_path / 'out'}"]
     for overrides, message in (
         (["model.head_dim=7"], "head_dim=7"),
-        (["resume=/gone.ckpt"], "resume=/gone.ckpt: there is no such checkpoint"),
+        (["resume=/gone.ckpt"], "resume=/gone.ckpt: the checkpoint does not exist"),
         (["training.init_from=/gone.ckpt"], "training.init_from: there is no checkpoint at /gone.ckpt"),
         (["training.accelerator=mps"], "training cannot run with these settings"),
     ):

@@ -111,7 +111,7 @@ def test_the_map_of_classes_is_read_from_words_and_written_as_such():
     assert config.training.class_map == {"two-wheeler": "bicycle", "person": "pedestrian"}
     again = compose(config_words(config))
     assert again == config
-    with pytest.raises(UserError, match=r"training\.class_map=.* concerns the weights of training\.init_from"):
+    with pytest.raises(UserError, match=r"training\.class_map=.* needs training\.init_from"):
         compose(words[1:])
 
 

@@ -138,5 +138,5 @@ def test_a_head_that_takes_no_weights_says_how_to_go_on(monkeypatch):
     module = build_module()
     monkeypatch.setattr(module.detector.head, "loss", lambda predictions, targets, num_targets, divisor: {})
     batch = replace(make_batch(draw_counts(1, 2), [0, 1], [True, True]), pseudo_scores=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"takes no weights.*training\.pseudo_weight=0"):
+    with pytest.raises(ValueError, match=r"accepts no weights.*training\.pseudo_weight=0"):
         module.losses_of(batch)
