@@ -1,1 +1,1 @@
-"""From one recording to detections and files, and the Python API."""
+"""Turn one recording into detections and files. The Python API is also here."""

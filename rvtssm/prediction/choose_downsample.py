@@ -1,4 +1,4 @@
-"""How far a sensor is reduced that is larger than that of the training: as far as something is still found."""
+"""How much to reduce a sensor that is larger than in training: as much as possible while objects are still found."""
 
 import math
 
@@ -12,17 +12,21 @@ from rvtssm.records import SHOWN_SCORE, Events
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.sources import Source
 
-NUM_TRIED = 4  # windows at the start of a recording
+NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5
 
 
 def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> int:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
-    `usual_downsample` and smaller ones, down to 1, are tried on the first NUM_TRIED windows, at the rate of the
-    training. The largest is chosen with which half of the windows or more have a box with a score of at least 0.5, else
-    of at least SHOWN_SCORE, else the usual one. That one also serves streams, whose first windows are not known, and
-    exported files, whose frames have one size.
+    The first NUM_TRIED windows are tried at the rate of training, with the factor `usual_downsample` and smaller ones
+    down to 1. The largest factor wins with which at least half of the windows have a box with a score of at least 0.5;
+    failing that, of at least SHOWN_SCORE; failing that, the usual factor. Streams, whose first windows are not known in
+    advance, and exported files, whose frames have a fixed size, always use the usual factor.
+
+    Args:
+        checkpoint: The weights.
+        source: The opened recording.
     """
     recording, windows = source.recording, checkpoint.windows
     usual = usual_downsample(checkpoint.spec, recording.height, recording.width)
@@ -44,7 +48,18 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> int:
 def best_scores(
     checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int, until_us: int
 ) -> np.ndarray:
-    """Return the best score of every window of the events that ends by `until_us`, (N,) float32, 0 without a box."""
+    """Return the best score of every window that ends by `until_us`.
+
+    Args:
+        checkpoint: The weights.
+        events: The events from the first window on.
+        sensor_hw: Height and width of the sensor, pixels.
+        downsample: The factor to try.
+        until_us: End of the last window.
+
+    Returns:
+        (N,) float32, 0 for a window without a box.
+    """
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
     detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config)
     found = [window.detections[0].score.max(initial=0) for window in detector.push(events, until_us)]
@@ -52,5 +67,5 @@ def best_scores(
 
 
 def _smaller_and_smaller(downsample: int) -> list[int]:
-    """Return factors down to 1, each half of the one before it, rounded up."""
+    """Return factors down to 1, each half of the previous one, rounded up."""
     return [downsample] if downsample == 1 else [downsample, *_smaller_and_smaller((downsample + 1) // 2)]

@@ -1,6 +1,6 @@
-"""Writes detections as `vision_msgs/Detection2DArray` to an MCAP file, which ROS 2 and its viewers open.
+"""Write detections as `vision_msgs/Detection2DArray` to an MCAP file, which ROS 2 and its viewers can open.
 
-The file carries the definitions of its messages, those of vision_msgs 4 (ROS 2 Humble and later).
+The file contains the definitions of its messages, those of vision_msgs 4 (ROS 2 Humble and later).
 """
 
 import shutil
@@ -31,20 +31,26 @@ _DEFINITIONS = {
     ),
     _ARRAY: "std_msgs/Header header\nvision_msgs/Detection2D[] detections\n",
 }
-_LATEST_US = (1 << 31) * 1_000_000  # seconds of a message are an int32
+_LATEST_US = (1 << 31) * 1_000_000  # the seconds of a message are an int32
 
 
 def check_rosbags() -> None:
-    """Raise ValueError without the package `rosbags`."""
+    """Raise UserError if the package `rosbags` is not installed."""
     check_extra("formats=[mcap]", "bags", "rosbags")
 
 
 @contextmanager
 def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
-    """Yield a function that appends the detections of one window as one message at the end of the window.
+    """Yield a function that writes the detections of one window as one message, with the time of the window's end.
 
-    `class_id` is the name of the class, `id` the number of the track or empty. Raise ValueError without the package
-    `rosbags`.
+    `class_id` is the name of the class; `id` is the number of the track, or empty.
+
+    Args:
+        path: The file to write.
+        class_names: The classes of the model.
+
+    Raises:
+        UserError: The package `rosbags` is not installed.
     """
     check_rosbags()
     from rosbags.rosbag2 import StoragePlugin, Writer  # an optional package
@@ -59,7 +65,7 @@ def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Calla
 
         def append(frame: Detections) -> None:
             if not 0 <= frame.t_us < _LATEST_US:
-                raise UserError(f"formats=[mcap]: its messages cannot have the time {frame.t_us} us; leave mcap out")
+                raise UserError(f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out")
             message = _message(store.types, frame, class_names)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 

@@ -1,4 +1,4 @@
-"""Writes detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
+"""Write detections to disk: JSON lines, the box array of Prophesee's tools, results for COCO's tools, MCAP."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from rvtssm.prediction.detection_bag import open_detection_bag
 from rvtssm.prediction.inference_config import DETECTION_FILES
 from rvtssm.records import Detections
 
-# as in the `_bbox.npy` of Gen1 and 1Mpx, so that detections can be used like ground truth
+# The layout of `_bbox.npy` in Gen1 and 1Mpx, so that detections can be used like ground truth.
 DETECTION_DTYPE = np.dtype(
     {
         "names": ["t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence"],
@@ -30,12 +30,17 @@ Append = Callable[[Detections], None]
 def open_detection_files(
     folder: Path, formats: Sequence[str], class_names: Sequence[str], disk_class_ids: Sequence[int]
 ) -> Iterator[Append]:
-    """Yield a function that appends the detections of one window to all files; they are complete after the block.
+    """Yield a function that appends the detections of one window to all files. They are complete after the block.
 
-    `formats` are keys of DETECTION_FILES. `class_names` are the classes in JSON lines, `disk_class_ids` the ids of the
-    classes in the array and in COCO results. A line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The
-    `image_id` of a COCO result is the time of the window in microseconds. If objects are tracked, every box has a
-    `track_id`, which is 0 for a box without a track; in the array it is always 0 otherwise.
+    A JSON line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The `image_id` of a COCO result is the time of
+    the window in microseconds. If objects are tracked, every box has a `track_id`, 0 for a box without a track.
+    Otherwise only the array has this field, filled with 0.
+
+    Args:
+        folder: The folder to write to.
+        formats: Keys of DETECTION_FILES.
+        class_names: Names of the classes, for JSON lines.
+        disk_class_ids: Ids of the classes, for the array and the COCO results.
     """
     with ExitStack() as stack:
         writers = [
@@ -63,7 +68,7 @@ def _json_lines(path: Path, class_names: Sequence[str], disk_class_ids: Sequence
 
 @contextmanager
 def _array(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
-    """Write the rows to a second file first, because the header of an array contains their number."""
+    """Write the rows to a temporary file first, because the header of an array contains their number."""
     rows_path, disk_ids = path.with_suffix(".rows"), np.asarray(disk_class_ids, np.uint32)
     num_rows = 0
     with open(rows_path, "wb") as rows:
@@ -98,7 +103,12 @@ def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequen
 
 
 def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[str, object]]:
-    """Return the detections of one window as results for COCO's tools; `image_id` is its time in microseconds."""
+    """Return the detections of one window as results for COCO's tools. `image_id` is its time in microseconds.
+
+    Args:
+        frame: The detections.
+        disk_class_ids: Ids of the classes.
+    """
     return [
         {
             "image_id": frame.t_us,
@@ -120,7 +130,7 @@ def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) 
 
 
 def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
-    """Return the boxes of one window with the names of their classes, as JSON lines have them."""
+    """Return the boxes of one window as objects of a JSON line, with the names of their classes."""
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],
@@ -133,7 +143,7 @@ def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dic
 
 
 def _tracks(frame: Detections) -> list[dict[str, int]]:
-    """Return what every box says of its track: nothing if objects are not tracked."""
+    """Return the track fields of every box, empty if objects are not tracked."""
     return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
 
 

@@ -1,4 +1,4 @@
-"""What a prediction found: the objects of every window, as arrays, pictures, videos and records of other tools."""
+"""The result of a prediction: the objects of every window, as arrays, pictures, videos and records of other tools."""
 
 import math
 from collections import Counter
@@ -23,48 +23,53 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
 _VIDEOS = ("mp4", *ANIMATIONS)
-_SHOWN_OBJECTS = 3  # in the one line of a frame
+_SHOWN_OBJECTS = 3  # objects listed in the text of a frame
 
 
 @dataclass(frozen=True, repr=False)
 class FrameResult:
-    """The objects of one window, best score first. `found` also has their class ids and the numbers of tracks."""
+    """The objects of one window, best score first. `found` also holds their class ids and track numbers."""
 
-    found: Detections  # pixels of the sensor
-    start_us: int  # of the window, which ends at `t_us`
-    sensor_hw: tuple[int, int]  # pixels
-    spec: DatasetSpec  # of the training, for the classes
-    note: str | None = None  # of the weights, which pictures show
-    read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # events of [start, end), for `draw`
+    found: Detections  # in sensor pixels
+    start_us: int  # start of the window, which ends at `t_us`
+    sensor_hw: tuple[int, int]  # height and width of the sensor, pixels
+    spec: DatasetSpec  # the dataset of the training, which names the classes
+    note: str | None = None  # a note on the weights, shown in pictures
+    read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # reads the events of [start, end)
 
     def __len__(self) -> int:
         return len(self.found)
 
     @property
     def t_us(self) -> int:
-        """The end of the window in microseconds."""
+        """End of the window, microseconds."""
         return self.found.t_us
 
     @property
     def xyxy(self) -> np.ndarray:
-        """The boxes (N, 4) float32 as left, top, right and bottom in pixels of the sensor."""
+        """The boxes, (N, 4) float32: left, top, right and bottom in sensor pixels."""
         return self.found.xyxy
 
     @property
     def score(self) -> np.ndarray:
-        """The scores (N,) float32."""
+        """The scores, (N,) float32."""
         return self.found.score
 
     @property
     def names(self) -> list[str]:
-        """The class of every object."""
+        """The class name of every object."""
         return [class_name(self.spec.class_names, class_id) for class_id in self.found.class_id.tolist()]
 
     def draw(self, events: object | None = None, min_score: float = 0.0) -> Image.Image:
-        """Return a picture of the objects on the events of the window; a notebook shows it.
+        """Return a picture of the objects on the events of the window. A notebook displays it.
 
-        Of `events`, which are Events or a structured array, those in the window are drawn. By default they come from
-        the recording. Raise ValueError if they were not kept, as those of a pipe, or of an earlier push of a stream.
+        Args:
+            events: Events or a structured array; only those in the window are drawn. None reads them from the
+                recording.
+            min_score: Draw boxes with at least this score.
+
+        Raises:
+            UserError: The events were not kept, as with a pipe or an earlier push of a stream.
         """
         return Image.fromarray(self._picture(self.start_us, events, min_score))
 
@@ -72,7 +77,7 @@ class FrameResult:
         """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
         if events is None:
             if self.read is None:
-                raise UserError("the events of a pipe or a camera are not kept; give those of the window: draw(EVENTS)")
+                raise UserError("the events of a pipe or a camera are not kept; pass those of the window: draw(EVENTS)")
             shown = self.read(start_us, self.t_us)
         else:
             shown = to_events(events)
@@ -82,11 +87,15 @@ class FrameResult:
         return draw_frame(hist, self.found, None, self.spec.class_names, min_score=min_score, note=self.note)
 
     def to_coco(self) -> list[dict[str, object]]:
-        """Return results for COCO's tools; `image_id` is the end of the window in microseconds."""
+        """Return results for COCO's tools. `image_id` is the end of the window in microseconds."""
         return coco_results(self.found, self.spec.disk_class_ids)
 
     def to_supervision(self) -> Any:
-        """Return `supervision.Detections`. Raise ValueError if that library is not installed."""
+        """Return `supervision.Detections`.
+
+        Raises:
+            UserError: That library is not installed.
+        """
         check_extra("to_supervision", "supervision", "supervision")
         import supervision
 
@@ -123,7 +132,7 @@ class Prediction(Sequence[FrameResult]):
         return len(self.frames)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the result of one window, or a list of them for a slice."""
+        """Return the result of one window, or a list of results for a slice."""
         return self.frames[index]
 
     def to_coco(self) -> list[dict[str, object]]:
@@ -131,14 +140,21 @@ class Prediction(Sequence[FrameResult]):
         return [result for frame in self.frames for result in frame.to_coco()]
 
     def save(self, path: str | Path, min_score: float = 0.0) -> None:
-        """Write a video of the events with their boxes: .mp4, .gif or .webp.
+        """Write a video of the events with their boxes.
 
-        It plays at the speed of the recording. Above 30 Hz a picture shows the boxes of the last of several windows on
-        the events since the picture before. Raise ValueError for another suffix, and where `FrameResult.draw` does.
+        It plays at the speed of the recording. Above 30 Hz, each picture covers several windows: it shows the boxes of
+        the last one on the events since the previous picture.
+
+        Args:
+            path: A file that ends in .mp4, .gif or .webp.
+            min_score: Draw boxes with at least this score.
+
+        Raises:
+            UserError: The file has another suffix, or the events were not kept.
         """
         path, config = Path(path), PredictConfig()
         if path.suffix.removeprefix(".") not in _VIDEOS:
-            raise UserError(f"{path} is no video; choose a name that ends in .{', .'.join(_VIDEOS)}")
+            raise UserError(f"{path} is not a video; choose a name that ends in .{', .'.join(_VIDEOS)}")
         period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
         fps = self.summary.hz / period
         video = open_video(path, fps) if path.suffix == ".mp4" else open_animation(path, fps, 1e6 * config.animation_mb)
@@ -148,7 +164,7 @@ class Prediction(Sequence[FrameResult]):
                 write(last._picture(first.start_us, None, min_score))
 
     def _counts(self) -> list[tuple[str, int]]:
-        """Return the number of boxes of every class that was found, by name."""
+        """Return the number of boxes of every class that was found, sorted by name."""
         return sorted(Counter(name for frame in self.frames for name in frame.names).items())
 
     def __repr__(self) -> str:

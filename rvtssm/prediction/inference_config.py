@@ -1,4 +1,4 @@
-"""The settings of predictions, of live detection and of labels. This file does not import torch."""
+"""The settings of predictions, live detection and labelling. This file does not import torch."""
 
 from dataclasses import dataclass, field
 
@@ -17,34 +17,34 @@ ANIMATIONS = ("gif", "webp")
 PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
 VIEWS = ("sensor", "network", "rerun")
 TRACKERS = ("bytetrack",)
-_LARGEST_SCALE = 16  # of pictures: larger ones hold nothing new
+_LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing more
 
 
 @dataclass
 class PredictConfig:
-    """One run of `rvtssm predict`."""
+    """Settings of `rvtssm predict`."""
 
-    hz: float | None = None  # inference rate, null: the rate of training
-    # at other rates: slide, as long as in training; shrink, as long as the stride; null: what the weights are made for
+    hz: float | None = None  # inference rate in Hz; null: the rate of training
+    # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
     window: str | None = None
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest with which something is found
-    height: int | None = None  # of the sensor in pixels, for events that do not say it
-    width: int | None = None  # of the sensor in pixels, for events that do not say it
-    repair: bool = False  # read a recording of which more than 1 % of the events are earlier than one before them
-    camera_settings: str | None = None  # YAML file: biases, region of interest of recording=camera: (docs/cameras.md)
-    min_score: float = SHOWN_SCORE  # of boxes that are drawn; files hold what `postprocess` lets through
+    downsample: int | None = None  # frames keep one pixel of each n x n square; null: the largest n that finds objects
+    height: int | None = None  # height of the sensor in pixels, if the events do not give it
+    width: int | None = None  # width of the sensor in pixels, if the events do not give it
+    repair: bool = False  # read a recording even if more than 1 % of its events are out of order
+    camera_settings: str | None = None  # YAML file with settings for recording=camera: (docs/cameras.md)
+    min_score: float = SHOWN_SCORE  # lowest score of drawn boxes; files hold all boxes that pass `postprocess`
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
-    overlay: bool = True  # draw on the images of a DSEC sequence, where they are in the view of the events
-    max_fps: float = 30.0  # above this rate, the video shows several windows in one picture
-    num_stills: int = 4  # pictures evenly spread over the recording, for png
-    # of pictures, one of VIEWS: events of the sensor, or of the network's frame; rerun: of the sensor, and in Rerun
+    overlay: bool = True  # draw on the images of a DSEC sequence if they are in the view of the events
+    max_fps: float = 30.0  # above this rate, each picture of a video covers several windows
+    num_stills: int = 4  # number of pictures for png, evenly spread over the recording
+    # events in pictures, one of VIEWS. sensor: of the sensor; network: of the detector's frame; rerun: also in Rerun
     view: str = "sensor"
-    scale: int | None = None  # enlargement of pictures, null: to about 960 pixels of width
-    animation_mb: float = 8.0  # the most of gif and webp, in megabytes; they show fewer pictures of long recordings
-    track: str | None = None  # number the objects, so that the same one has the same track_id; one of TRACKERS
-    track_memory_s: float = 1.0  # for how long an object that is not found keeps its number, in seconds
-    windows_per_call: int = 8  # that go through the detector together: speed and memory, not results; 1 for latency
+    scale: int | None = None  # enlargement of pictures; null: to a width of about 960 pixels
+    animation_mb: float = 8.0  # size limit of gif and webp in MB; long recordings get fewer pictures
+    track: str | None = None  # track objects, which gives each a constant track_id; one of TRACKERS
+    track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
+    windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
         check_choice("predict.window", self.window, ("slide", "shrink", None))
@@ -66,15 +66,15 @@ class PredictConfig:
 
 @dataclass
 class LabelConfig:
-    """One run of `rvtssm label`, which makes labels where there are none."""
+    """Settings of `rvtssm label`, which labels recordings with a detector."""
 
-    splits: list[str] = field(default_factory=lambda: ["train"])  # whose recordings get labels; the others keep theirs
-    interval_ms: float | None = None  # between label times, in whole steps; null: the usual interval of the dataset
-    min_score: float = 0.4  # of a trusted box, the mean of both directions of time
-    min_iou: float = 0.5  # overlap of the boxes of both directions that are one object
-    min_track_ms: float = 200.0  # between the first and the last box of the track of a trusted box
-    track_memory_s: float = 0.5  # for how long an object that is not found keeps its track, in seconds
-    processes: int | None = 1  # that share the recordings, null: one per GPU, or one per core
+    splits: list[str] = field(default_factory=lambda: ["train"])  # splits to label; other splits keep their labels
+    interval_ms: float | None = None  # time between labels, in whole steps; null: the usual interval of the dataset
+    min_score: float = 0.4  # lowest score of a trusted box, averaged over both directions of time
+    min_iou: float = 0.5  # smallest overlap with which boxes of both directions count as one object
+    min_track_ms: float = 200.0  # shortest track of a trusted box
+    track_memory_s: float = 0.5  # how long a lost object keeps its track, in seconds
+    processes: int | None = 1  # processes that share the recordings; null: one per GPU, or one per core
 
     def __post_init__(self) -> None:
         check_share("label", self, "min_score", "min_iou")
@@ -87,18 +87,19 @@ class LabelConfig:
 
 @dataclass
 class LiveConfig:
-    """One run of `rvtssm live`."""
+    """Settings of `rvtssm live`."""
 
-    camera: str = "auto"  # the first one that is found, or the serial number of one
-    camera_settings: str | None = None  # YAML file: biases, region of interest (docs/cameras.md)
-    hz: float | None = None  # highest rate, null: the rate of training; the rate is lower if the detector is slower
-    # at other rates: slide, as long as in training; shrink, as long as the stride; null: what the weights are made for
+    camera: str = "auto"  # serial number of a camera; auto: the first one found
+    camera_settings: str | None = None  # YAML file with biases and region of interest (docs/cameras.md)
+    hz: float | None = None  # highest rate in Hz, lower if the detector is slower; null: the rate of training
+    # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
     window: str | None = None
-    downsample: int | None = None  # frames keep one pixel in n x n, null: the largest that keeps the size of training
-    height: int | None = None  # of the sensor in pixels, for a recording that does not say it
-    width: int | None = None  # of the sensor in pixels, for a recording that does not say it
-    repair: bool = False  # play a recording of which more than 1 % of the events are earlier than one before them
-    duration_s: float | None = None  # null: until Ctrl-C, or until the camera is unplugged
+    # frames keep one pixel of each n x n square; null: the largest n that leaves frames as large as in training
+    downsample: int | None = None
+    height: int | None = None  # height of the sensor in pixels, if a recording does not give it
+    width: int | None = None  # width of the sensor in pixels, if a recording does not give it
+    repair: bool = False  # play a recording even if more than 1 % of its events are out of order
+    duration_s: float | None = None  # seconds to run; null: until Ctrl-C or until the camera is unplugged
     postprocess: PostprocessConfig = field(
         default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)
     )

@@ -1,4 +1,4 @@
-"""The page of weights that are shared: what they find, how they were trained, how to use them."""
+"""The page of shared weights: what they detect, how they were trained, how to use them."""
 
 from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.system.provenance import written_by
@@ -14,7 +14,7 @@ tags:
 
 # {repo}
 
-A detector for event cameras, of the package rvtssm. It carries a state through time and runs at any rate.
+A detector for event cameras, made with the package rvtssm. It carries a state through time and runs at any rate.
 
 | | |
 |---|---|
@@ -33,13 +33,18 @@ or `rvtssm predict recording.raw checkpoint=hf://{repo}`. The file holds numbers
 
 ## Limits
 
-The weights are trained for the classes and the sensor above. What they find on other sensors and scenes has to be
-measured, for example with `rvtssm evaluate hf://{repo}`. The licence of the training data may limit the use.
+The weights were trained for the classes and the sensor above. Measure how well they work on other sensors and scenes,
+for example with `rvtssm evaluate hf://{repo}`. The licence of the training data may restrict their use.
 """
 
 
 def model_card(repo: str, checkpoint: LoadedCheckpoint) -> str:
-    """Return the card of weights in Markdown, for the repository OWNER/NAME."""
+    """Return the model card in Markdown.
+
+    Args:
+        repo: The repository, OWNER/NAME.
+        checkpoint: The weights.
+    """
     spec, model, windows = checkpoint.spec, checkpoint.model_config, checkpoint.windows
     written = written_by()
     commit = f", commit {written['commit']}" if written["commit"] else ""

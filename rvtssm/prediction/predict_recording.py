@@ -1,6 +1,6 @@
-"""From a recording, finished or still being made, to boxes and pictures, without labels.
+"""Turn a recording, finished or still growing, into boxes and pictures, without labels.
 
-Windows end at a fixed stride, or in a DSEC sequence at the times of its images and labels.
+Windows end at a fixed stride; in a DSEC sequence, also at the times of its images and labels.
 """
 
 import json
@@ -61,18 +61,29 @@ def predict_recording(
     on_frame: Callable[[Detections, int], None] | None = None,
     progress: bool = True,
 ) -> PredictionSummary:
-    """Detect in events of any supported format and sensor size, in bounded memory.
+    """Run a detector on events of any supported format and sensor size, in bounded memory.
 
-    `recording` is an event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
-    an opened source, which stays open.
-    At the end, write to the folder `out` what `formats` asks for, and `prediction.json`: `detections.jsonl` (one line
-    per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset), `coco_results.json`,
-    `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a strip of them,
-    `prediction.rrd` (for the viewer Rerun). Boxes are in pixels of the sensor; `on_frame` receives those of every
-    window, and the start of the window in microseconds. `ground_truth` (sensor px, ordered by time) is drawn only. A
-    window ends at each of `ends_us` (int64).
-    Raise ValueError for a recording that cannot be read to its end or holds no events, and for weights that need later
-    windows.
+    At the end, the folder `out` contains `prediction.json` and the files that `formats` asks for: `detections.jsonl`
+    (one line per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset),
+    `coco_results.json`, `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a
+    strip of them, and `prediction.rrd` (for the viewer Rerun). Boxes are in sensor pixels.
+
+    Args:
+        checkpoint: The weights.
+        recording: An event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
+            an opened source, which stays open.
+        out: The folder to write to.
+        config: All other settings.
+        ground_truth: Labels in sensor pixels, ordered by time, which are only drawn.
+        ends_us: int64, times at which a window must end.
+        on_frame: Called with the detections of every window and its start in microseconds.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The summary that is also written as `prediction.json`.
+
+    Raises:
+        UserError: The recording cannot be read to its end or holds no events, or the weights need later windows.
     """
     config = config or PredictConfig()
     check_causal(checkpoint.detector)
@@ -134,7 +145,7 @@ def predict_recording(
                 if source.is_piped:
                     _check_frame(source, tally.num_events)
                     if not tally.num_events:
-                        message = f"{source.name} ended without an event; it needs a stream of events"
+                        message = f"{source.name} ended without an event; a stream of events is needed"
                         raise UserError(source.broke_off or message)
             wall_s, step_ms = time.perf_counter() - began, tally.step_ms()
             summary = PredictionSummary(
@@ -175,10 +186,18 @@ def detect(
     config: PostprocessConfig,
     downsample: int = 1,
 ) -> Iterator[tuple[np.ndarray, Detections, int, float]]:
-    """Yield frame, detections (sensor px), start (us) and seconds of work of every window.
+    """Run the detector over windows in order, and carry its state through all steps.
 
-    `counted` has windows with their frames (n, C, h, w), in order. `stride_us` is the step of the detector, by default
-    that of the windows, which is in whole microseconds. The state is carried through all steps.
+    Args:
+        checkpoint: The weights.
+        counted: Windows with their frames (n, C, h, w), in order.
+        stride_us: Step of the detector; None uses the windows' own steps, which are rounded to whole microseconds.
+        frame_hw: Height and width of the frames, pixels.
+        config: Post-processing.
+        downsample: The factor from frame pixels to sensor pixels.
+
+    Yields:
+        Frame, detections in sensor pixels, start in microseconds, and computing time in seconds, for every window.
     """
     streams = Streams(
         detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
@@ -209,8 +228,8 @@ class _Plan:
     """The windows, frames and pictures of one recording."""
 
     settings: WindowSettings
-    windows: Windows | None  # None: at a fixed stride from the first event on
-    num_windows: int | None  # None: not known before the end
+    windows: Windows | None  # None: windows at a fixed stride from the first event on
+    num_windows: int | None  # None: unknown before the end
     sensor_hw: tuple[int, int]
     downsample: int
     pictures: PictureSettings
@@ -220,7 +239,7 @@ class _Plan:
         return self.sensor_hw[0] // self.downsample, self.sensor_hw[1] // self.downsample
 
     def sensor_frames(self) -> SensorFrames | None:
-        """Return what counts events for pictures, None if they show the frames of the detector."""
+        """Return what counts events for pictures; None if pictures show the frames of the detector."""
         if self.pictures.is_empty or self.pictures.downsample == self.downsample:
             return None
         is_surfaces = self.settings.representation == "surfaces"
@@ -235,7 +254,7 @@ class _Plan:
 
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
-    """Return the plan. Raise ValueError without events, or if no pixel is left at this downsampling."""
+    """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
     recording, settings = source.recording, checkpoint.windows_at(config.hz, config.window)
     windows, num_windows = None, None
     if isinstance(recording, Recording):
@@ -245,7 +264,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
         if truncated := recording.faults.truncated_bytes:
             again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
-            raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last whole event; {again}")
+            raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last complete event; {again}")
         _check_frame(source, recording.num_events)
     elif isinstance(recording, EventsInMemory):
         first_us, last_us = recording.events.t[[0, -1]].tolist()
@@ -270,14 +289,17 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
-    """Return where a log for Rerun goes: to a file, to the viewer (None), both or neither."""
+    """Return where the log for Rerun goes: to a file, to the viewer (None), to both or to neither."""
     in_file: list[Path | None] = [folder / RECORDING_FILE] if "rrd" in config.formats else []
     return [*in_file, None] if config.view == "rerun" else in_file
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
-    """Return windows that end at those of `ends_us` between the events and continue by the stride; None if there are
-    no such times."""
+    """Return windows that end at those of `ends_us` that lie within the events, and that continue at the stride
+    afterwards.
+
+    Return None if no such time is given.
+    """
     first_us, last_us = recording.time_range_us
     times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
     if not len(times_us):
@@ -287,10 +309,10 @@ def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSetti
 
 
 def _check_frame(source: Source, num_events: int) -> None:
-    """Raise ValueError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
+    """Raise UserError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
     recording = source.recording
     if (outside := recording.faults.out_of_frame) > num_events:
-        again = "a stream has to be RAW or DAT: send that" if source.is_piped else "copy it again"
+        again = "a stream must be RAW or DAT: send that" if source.is_piped else "copy it again"
         raise UserError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
             f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"

@@ -1,4 +1,4 @@
-"""Detection in a few lines of Python: load weights, predict on a recording or on a stream."""
+"""Detection in a few lines of Python: load weights, then predict on a recording or on a stream."""
 
 import tempfile
 import warnings
@@ -28,18 +28,25 @@ from rvtssm.system.user_error import UserError
 
 
 def load(path: str | Path, *, precision: str = "float32") -> "Predictor":
-    """Return the detector of a checkpoint, on the GPU if there is one, or of an exported file, on the CPU.
+    """Load trained weights, onto the GPU if there is one. An exported file runs on the CPU.
 
-    `path` is a file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
-    weights in safetensors on the Hugging Face Hub.
+    Args:
+        path: A file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
+            safetensors on the Hugging Face Hub.
+        precision: float32, or bf16 for matrix products.
 
-    `precision` is float32, or bf16 for products. Raise ValueError if the file is neither.
+    Raises:
+        UserError: The file is neither a checkpoint nor an exported detector.
     """
     return Predictor(read_weights_file(path, precision))
 
 
 class Predictor:
-    """Trained weights, ready for recordings and for live events. `rvtssm.load` returns one."""
+    """Trained weights, ready for recordings and live events. `rvtssm.load` returns one.
+
+    Args:
+        checkpoint: The weights.
+    """
 
     def __init__(self, checkpoint: LoadedCheckpoint) -> None:
         self.checkpoint = checkpoint
@@ -62,16 +69,30 @@ class Predictor:
         track: str | None = None,
         progress: bool = False,
     ) -> Prediction:
-        """Return the objects of all windows, with at least `min_score`, as `rvtssm predict` finds them.
+        """Detect objects in all windows of a recording, like `rvtssm predict`.
 
-        `recording` is what that command takes, or an opened recording, or events in memory: Events, or a structured
-        array with the fields t (integers in microseconds), x, y and p. `hz` is the rate, by default that of the
-        training; `window` says how long windows are at other rates: as in training (slide), as the stride (shrink), or
-        what the weights are made for (None, see `CheckpointMeta.windows_at`). `height` and `width`, in sensor pixels,
-        are needed for events in memory; for a file that does not say them, the smallest usual sensor is taken. Frames
-        keep one pixel in `downsample` x `downsample`; by default the first windows decide, see `choose_downsample`.
-        `repair` is that of `rvtssm.open`, for a path.
-        `track="bytetrack"` numbers the objects (`found.track_id`); boxes below `min_score` do not continue tracks.
+        Args:
+            recording: What that command accepts (a file, folder, URL or stream), an opened recording, or events in
+                memory: Events, or a structured array with the fields t (integer microseconds), x, y and p.
+            hz: The rate; by default that of training.
+            window: Length of windows at other rates: slide (as in training), shrink (as long as the stride) or None (as
+                the weights allow, see `CheckpointMeta.windows_at`).
+            height: Height of the sensor in pixels; needed for events in memory. For a file that does not give its size,
+                the default is the smallest common sensor that fits.
+            width: Width of the sensor in pixels, likewise.
+            downsample: Frames keep one pixel of each downsample x downsample square; by default the first windows
+                decide, see `choose_downsample`.
+            repair: Read a file even if many of its events are out of order, see `rvtssm.open`.
+            min_score: Return boxes with at least this score.
+            track: "bytetrack" gives each object a constant number (`found.track_id`). Boxes below `min_score` do not
+                continue tracks.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            One result per window, and the summary of the run.
+
+        Raises:
+            UserError: The recording cannot be read, or an argument is invalid.
         """
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
         config = PredictConfig(
@@ -106,11 +127,18 @@ class Predictor:
         track: str | None = None,
         track_memory_s: float = 1.0,
     ) -> "LiveStream":
-        """Return a stream for the events of a camera with a sensor of height x width pixels.
+        """Return a stream for the events of a live camera.
 
-        `hz` is the rate, by default that of the training; `window` is that of `predict`. Frames keep one pixel in
-        `downsample` x `downsample`, by default the largest that leaves frames as large as in training.
-        `track="bytetrack"` numbers the objects; one that is not found keeps its number for `track_memory_s` seconds.
+        Args:
+            height: Height of the sensor, pixels.
+            width: Width of the sensor, pixels.
+            hz: The rate; by default that of training.
+            window: Length of windows at other rates, see `predict`.
+            downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
+                leaves frames as large as in training.
+            min_score: Return boxes with at least this score.
+            track: "bytetrack" gives each object a constant number.
+            track_memory_s: How long a lost object keeps its number, in seconds.
         """
         windows = self.checkpoint.windows_at(hz, window)
         _warn(self.checkpoint, windows)
@@ -123,11 +151,20 @@ class Predictor:
         return LiveStream(detector, self, tracker)
 
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
-        """Upload the weights, as safetensors, with a card to the Hugging Face Hub; return the address for `load`.
+        """Upload the weights as safetensors, with a model card, to the Hugging Face Hub.
 
-        `repo` is OWNER/NAME, which is created if it is missing; a card (README.md) that is there already is kept. Paths
-        of the training data are left out. Raise ValueError if it fails, for an exported file, and if `private` is given
-        and the repository is public.
+        Paths of the training data are left out. A card (README.md) that is already there is kept.
+
+        Args:
+            repo: OWNER/NAME, created if missing.
+            private: Make the repository private.
+
+        Returns:
+            The address for `load`.
+
+        Raises:
+            UserError: The upload fails, the weights are an exported file, or `private` is set and the repository is
+                public.
         """
         if isinstance(self.checkpoint.detector, ExportedDetector):
             raise UserError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
@@ -147,20 +184,29 @@ class Predictor:
 
 
 class LiveStream:
-    """The windows of a live camera as results with class names; `detector` has the rate and the state."""
+    """The windows of a live camera as results with class names. `detector` holds the rate and the state.
+
+    Args:
+        detector: The detector.
+        predictor: The weights.
+        tracker: Numbers the objects; None does not.
+    """
 
     def __init__(self, detector: StreamDetector, predictor: Predictor, tracker: Tracker | None = None) -> None:
         self.detector = detector
         self._spec, self._note = predictor.checkpoint.spec, predictor.checkpoint.note
         self._tracker = tracker
-        self._kept: list[Events] = []  # packets from the first window of the last push on
+        self._kept: list[Events] = []  # packets since the start of the first window of the last push
         self._kept_from_us: int | None = None
 
     def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[FrameResult]:
-        """Return the results of the windows that close with these events, as `StreamDetector.push` does.
+        """Take in events, and return the results of the windows that they close.
 
-        `events` are Events or a structured array as in `Predictor.predict`. Until another window closes, the results
-        can draw the events of their windows.
+        Until another window closes, the results can draw the events of their windows.
+
+        Args:
+            events: Events, or a structured array as in `Predictor.predict`.
+            until_us: No event before this time is missing, see `StreamDetector.push`.
         """
         packet = to_events(events)
         windows = self.detector.push(packet, until_us)
@@ -176,11 +222,11 @@ class LiveStream:
         return results
 
     def _read(self, start_us: int, end_us: int) -> Events:
-        """Return the events of a window that closed with the last ones. Raise ValueError for an earlier one."""
+        """Return the events of a window that the last push closed. Raise UserError for an earlier window."""
         if self._kept_from_us is None or start_us < self._kept_from_us:
             raise UserError(
-                "a stream keeps the events of the windows that closed last; draw a result before the next push, or "
-                "give its events: draw(EVENTS)"
+                "a stream only keeps the events of the windows that closed last; draw results before the next push, or "
+                "pass its events: draw(EVENTS)"
             )
         return join_events([kept.between(start_us, end_us) for kept in self._kept])
 
@@ -190,7 +236,7 @@ class LiveStream:
 
 @contextmanager
 def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[Source]:
-    """Open what `Predictor.predict` takes. Raise ValueError for anything else."""
+    """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         yield Source(recording.name, recording)
     elif isinstance(recording, str | Path):
@@ -203,11 +249,11 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
     else:
         events = to_events(recording)
         if height is None or width is None:
-            raise UserError("events in memory do not say the size of their sensor; give height= and width=")
+            raise UserError("events in memory do not tell the size of their sensor; give height= and width=")
         yield Source("events in memory", EventsInMemory(events, height, width))
 
 
 def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:
-    """Warn of windows that the weights have not seen in training."""
+    """Warn about windows that the weights have not seen in training."""
     if warning := checkpoint.warn_of_windows(settings):
         warnings.warn(warning, stacklevel=3)

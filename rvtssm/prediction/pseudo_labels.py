@@ -1,8 +1,8 @@
-"""Boxes for recordings without labels: what a detector finds alike forwards and backwards in time.
+"""Boxes for recordings without labels: those on which a detector agrees forwards and backwards in time.
 
-Source: LEOD (Wu et al., 2024): a recurrent detector labels what it was not trained on, also on reversed events, and
-tracks decide which boxes are trusted. Here the state is carried over the whole recording in both directions, and a box
-is trusted if both directions agree on it.
+Source: LEOD (Wu et al., 2024), where a recurrent detector labels data it was not trained on, also on reversed events,
+and tracks decide which boxes are trusted. Deviation: here the state is carried over the whole recording in both
+directions, and a box is trusted only if both directions agree on it.
 """
 
 from collections import defaultdict
@@ -25,18 +25,22 @@ from rvtssm.prediction.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.records import Detections, Events, Windows
 from rvtssm.system.user_error import UserError
 
-_MOST_DETECTIONS = 100  # in a frame
-_WINDOWS_PER_CALL = 8  # that go through the detector together: speed and memory, not results
+_MOST_DETECTIONS = 100  # the most detections in a frame
+_WINDOWS_PER_CALL = 8  # windows per call of the detector; affects speed and memory, not results
 
 
 def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
-    """Return how many windows lie between two labels. Raise ValueError if training would not keep such labels."""
+    """Return the number of windows from one label to the next.
+
+    Raises:
+        UserError: Training would not keep labels this close.
+    """
     stride_us = checkpoint.windows.stride_us
     interval_us = checkpoint.spec.label_interval_us if config.interval_ms is None else 1000 * config.interval_ms
     every = max(1, round(interval_us / stride_us))
     if every * stride_us < FASTEST_LABELS_US:
         raise UserError(
-            f"labels every {every * stride_us / 1000:g} ms are too close, training does not keep them; set "
+            f"labels every {every * stride_us / 1000:g} ms are too close, since training drops them; set "
             f"label.interval_ms to {FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}"
         )
     return every
@@ -45,12 +49,21 @@ def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
 def find_pseudo_boxes(
     checkpoint: LoadedCheckpoint, recording: Recording, labelled_us: np.ndarray, config: LabelConfig
 ) -> Boxes:
-    """Return boxes of BOX_DTYPE between the label times of a recording, with class ids as on disk.
+    """Label a recording between its existing label times.
 
-    `labelled_us` (int64) are the times that have labels, none in a recording without labels. `pseudo_score` is the mean
-    score of both directions, or its negative for an uncertain object: one that only one direction found, or whose score
-    is too low or whose track is too short. Boxes below half of `min_score` are left out. `still_us` is unknown.
-    Labels are counted from the label time before them, so the usual interval adds labels only where a gap is longer.
+    `pseudo_score` is the mean score of both directions. It is negative for an uncertain object: one that only one
+    direction found, or whose score is too low or whose track is too short. Boxes below half of `min_score` are left
+    out. `still_us` is unknown. Intervals are counted from the existing label time before, so the usual interval only
+    adds labels where a gap is longer.
+
+    Args:
+        checkpoint: The weights.
+        recording: The recording.
+        labelled_us: int64, times that already have labels; empty if there are none.
+        config: Settings of `rvtssm label`.
+
+    Returns:
+        (N,) of BOX_DTYPE, class ids as on disk.
     """
     settings, spec = checkpoint.windows, checkpoint.spec
     first_us, last_us = recording.time_range_us
@@ -87,11 +100,11 @@ def find_pseudo_boxes(
 def track_blocks(
     checkpoint: LoadedCheckpoint, recording: Recording, blocks: Iterable[Events], windows: Windows, config: LabelConfig
 ) -> list[Detections]:
-    """Return the detections of all windows, in pixels of the sensor, with track ids."""
+    """Return the detections of all windows in sensor pixels, with track ids."""
     spec, settings = checkpoint.spec, checkpoint.windows
     counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
-    lowest = min(LOWEST_SCORE, config.min_score / 2)  # of an uncertain box
+    lowest = min(LOWEST_SCORE, config.min_score / 2)  # lowest score of an uncertain box
     postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
     steps = detect(
         checkpoint,
@@ -120,9 +133,18 @@ def agreed_boxes(
     disk_class_ids: np.ndarray,
     config: LabelConfig,
 ) -> Boxes:
-    """Return the boxes of one time: those of both directions that overlap, best score first, and the uncertain ones.
+    """Return the boxes of one moment: first the forward ones, merged with the backward box they overlap, then the
+    others.
 
-    `seconds` are the lengths of the tracks forwards and backwards.
+    Args:
+        forward: Detections forwards in time.
+        backward: Detections backwards in time.
+        seconds: Lengths of the tracks, forwards and backwards, by track id.
+        disk_class_ids: Ids of the classes on disk.
+        config: Settings of `rvtssm label`.
+
+    Returns:
+        (N,) of BOX_DTYPE with `pseudo_score`.
     """
     overlap = pairwise_iou(forward.xyxy, backward.xyxy)
     overlap = np.where(forward.class_id[:, None] == backward.class_id, overlap, 0)

@@ -1,4 +1,4 @@
-"""The summary of a prediction: counts during the run, sentences for the user and the record `prediction.json`."""
+"""The summary of a prediction: counts during the run, sentences for the user, and the record `prediction.json`."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from rvtssm.records import Detections, Events
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """The numbers and files of one prediction, which are also written as `prediction.json`."""
+    """The numbers and files of one prediction, also written as `prediction.json`."""
 
     recording: str
     format: str
@@ -19,23 +19,23 @@ class PredictionSummary:
     frame_hw: tuple[int, int]  # pixels of the detector's input
     trained_frame_hw: tuple[int, int]
     downsample: int
-    reduction: str  # what it means for what can be found, as a sentence; empty for frames as in training
+    reduction: str  # a sentence on how the frame size limits detection; empty for frames as in training
     hz: float
     window_ms: float
     num_windows: int
     num_events: int
-    duration_s: float  # first to last event
-    num_detections: int  # in the files
+    duration_s: float  # from the first to the last event
+    num_detections: int  # boxes in the files
     written_min_score: float
-    num_drawn_detections: int  # with at least the score of drawn boxes, in all windows
+    num_drawn_detections: int  # boxes in all windows with at least the score of drawn boxes
     drawn_min_score: float
-    sensor_guess: str  # how the size of a sensor was chosen that the recording does not say, empty if it does
-    faults: dict[str, int]  # numbers of repaired events by kind
-    broke_off: str  # why a stream ended early, empty if it did not
+    sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
+    faults: dict[str, int]  # number of repaired events by kind
+    broke_off: str  # why a stream ended early; empty if it did not
     wall_s: float
     realtime_factor: float  # seconds of recording per second of the whole run
     windows_per_call: int
-    step_ms: dict[str, float]  # time of detector and selection of boxes per window: mean, p50, p90, p99
+    step_ms: dict[str, float]  # time per window of detector and post-processing: mean, p50, p90, p99
     files: tuple[str, ...]
 
     def sentences(self) -> list[str]:
@@ -46,7 +46,7 @@ class PredictionSummary:
             size += f"; trained on {trained_w} x {trained_h}, same weights"
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         windows = "window" if self.num_windows == 1 else "windows"
-        together = f", {self.windows_per_call} windows a call" if self.windows_per_call > 1 else ""
+        together = f", {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         return [
             f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
             + (f"; repaired: {repaired}" if repaired else ""),
@@ -62,17 +62,21 @@ class PredictionSummary:
 
 
 class Tally:
-    """Counts of a prediction while it runs; `drawn_min_score` is the score from which boxes are drawn."""
+    """Counts of a running prediction.
+
+    Args:
+        drawn_min_score: The lowest score of boxes that are drawn.
+    """
 
     def __init__(self, drawn_min_score: float) -> None:
         self.num_events = self.num_written = self.num_drawn = 0
-        self.seconds = array("f")  # per window; four bytes each, because a stream can last for days
+        self.seconds = array("f")  # per window, four bytes each, because a stream can last for days
         self._drawn_min_score = drawn_min_score
         self._first_us: int | None = None
         self._last_us = 0
 
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
-        """Yield the same blocks and count their events."""
+        """Yield the same blocks, and count their events."""
         for block in blocks:
             self._first_us = int(block.t[0]) if self._first_us is None else self._first_us
             self._last_us = int(block.t[-1])
@@ -90,6 +94,7 @@ class Tally:
         return (self._last_us - (self._first_us or 0)) / 1e6
 
     def step_ms(self) -> dict[str, float]:
+        """Return the mean and percentiles of the time per window, in milliseconds."""
         milliseconds = 1000 * np.array(self.seconds, np.float64)
         found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
         return {"mean": float(milliseconds.mean()), **found}

@@ -1,4 +1,4 @@
-"""Track ids: one number for the same object in all windows, by ByteTrack of the package trackers.
+"""Track ids: one number for the same object in all windows, assigned by ByteTrack from the package trackers.
 
 Source: ByteTrack (Zhang et al., 2022).
 """
@@ -14,20 +14,28 @@ from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice
 
-LOWEST_SCORE = 0.1  # of a box that continues a track; also in the paper
-_FRAMES_PER_SECOND = 30.0  # in which the package counts how long it remembers
+LOWEST_SCORE = 0.1  # lowest score of a box that continues a track, as in the paper
+_FRAMES_PER_SECOND = 30.0  # unit in which the package counts how long it remembers a track
 
 
 class Tracker:
-    """Numbers the objects of one recording or camera: give it the detections of all windows in order.
+    """Numbers the objects of one recording or camera. Pass it the detections of all windows in order.
 
-    Each class has its own tracks. Times are those of the windows, so the rate may change; `hz` is the usual one.
-    An object that is not found keeps its number for `memory_s` seconds, in thirtieths of a second, rounded up. A track
-    begins with a score of `start_score` or more, and has its number from its second box on.
+    Each class has its own tracks. Times are those of the windows, so the rate may change. A track starts with a box of
+    at least `start_score`, and has its number from its second box on.
+
+    Args:
+        name: One of TRACKERS.
+        num_classes: Number of classes.
+        hz: The usual rate of windows.
+        memory_s: How long a lost object keeps its number, in seconds; rounded up to thirtieths of a second.
+        start_score: Lowest score of the first box of a track.
+
+    Raises:
+        UserError: The name is unknown, or the package is not installed.
     """
 
     def __init__(self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float) -> None:
-        """Raise ValueError for a name that is not in TRACKERS, and if the package is not installed."""
         check_choice("track", name, TRACKERS)
         check_installed(f"track={name}")
         self._num_classes = num_classes
@@ -38,11 +46,11 @@ class Tracker:
             "track_activation_threshold": start_score,
             "high_conf_det_threshold": start_score,
         }
-        self._trackers: dict[int, Any] = {}  # by class
+        self._trackers: dict[int, Any] = {}  # one per class
         self._first_us: int | None = None
 
     def update(self, found: Detections) -> Detections:
-        """Return the detections of the next window with `track_id`; everything else stays as it is."""
+        """Return the detections of the next window with `track_id`. Everything else stays as it is."""
         import supervision
         from trackers import ByteTrackTracker
 
@@ -59,11 +67,11 @@ class Tracker:
             )
             tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
             if len(tracked):
-                own = tracked.tracker_id  # from 0 on within the class, -1 without a track
+                own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
         return replace(found, track_id=track_id)
 
 
 def check_installed(key: str) -> None:
-    """Raise ValueError, which says that `key` needs it, if the package is not installed."""
+    """Raise UserError, which says what needs the package, if it is not installed."""
     check_extra(key, "tracks", "trackers")

@@ -527,8 +527,8 @@ def test_the_step_times_are_those_of_single_windows(checkpoint, tmp_path):
     summary = predict_recording(checkpoint, recording, tmp_path / "one", config, progress=False)
     together = predict_recording(checkpoint, recording, tmp_path / "eight", LINES_ONLY, progress=False)
     assert 0 < summary.step_ms["p50"] <= summary.step_ms["p90"] <= summary.step_ms["p99"]
-    assert "windows a call" not in "".join(summary.sentences())
-    assert "8 windows a call" in "".join(together.sentences())
+    assert "windows per call" not in "".join(summary.sentences())
+    assert "8 windows per call" in "".join(together.sentences())
     assert read_lines(tmp_path / "one")[3]["t_us"] == read_lines(tmp_path / "eight")[3]["t_us"]
 
 

@@ -134,7 +134,7 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
         shapes = [picture.to_ndarray(format="rgb24").shape for picture in video.decode(video=0)]
     assert shapes == [wanted.shape] * (len(results[1]) // 2)  # 40 Hz in pictures of two windows
     results[1][:1]  # a slice stays a list
-    with pytest.raises(ValueError, match=r"a\.avi is no video; choose a name that ends in \.mp4, \.gif, \.webp"):
+    with pytest.raises(ValueError, match=r"a\.avi is not a video; choose a name that ends in \.mp4, \.gif, \.webp"):
         results[1].save(tmp_path / "a.avi")
 
 
