@@ -23,7 +23,8 @@ from rvtssm.inspection.inspect_dataset import (
     is_sequence,
 )
 from rvtssm.inspection.inspect_recording import RecordingInspection, inspect_recording
-from rvtssm.inspection.picture import recording_png, tree_png
+from rvtssm.inspection.picture import tree_png
+from rvtssm.inspection.recording_picture import recording_png
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import local_path
 from rvtssm.system.output_folder import result_set

@@ -1,4 +1,4 @@
-"""Plot what a recording or a dataset contains, as one PNG."""
+"""Plot what a dataset contains, as one PNG."""
 
 import io
 from typing import Any
@@ -6,38 +6,10 @@ from typing import Any
 import numpy as np
 
 from rvtssm.inspection.inspect_dataset import SIZES, TreeInspection
-from rvtssm.inspection.inspect_recording import RecordingInspection
 
-_DARKER, _BRIGHTER = "#4477aa", "#cc6677"
 # Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
 _MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
 _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
-
-
-def recording_png(found: RecordingInspection) -> bytes:
-    """Draw the rate over time by polarity, the events per pixel with hot pixels circled, and a histogram of events per
-    pixel.
-    """
-    figure, axes = _figure([["rate", "rate"], ["map", "pixels"]])
-    seconds = np.arange(len(found.rate)) * found.bin_us / 1e6
-    per_second = found.rate * (1e6 / found.bin_us) / 1e6
-    axes["rate"].stackplot(
-        seconds, *per_second.T, labels=("darker", "brighter"), colors=(_DARKER, _BRIGHTER), step="post"
-    )
-    axes["rate"].set(xlabel="seconds from the first event", ylabel="million events per second", title=found.name)
-    axes["rate"].legend(loc="upper right")
-    image = axes["map"].imshow(np.log10(1.0 + found.pixels), cmap="magma", interpolation="nearest")
-    hot = found.hot_pixels
-    axes["map"].scatter(hot[:, 0], hot[:, 1], s=40, facecolors="none", edgecolors="cyan", linewidths=0.8)
-    axes["map"].set(title=f"events per pixel (log10), {len(hot)} hot")
-    figure.colorbar(image, ax=axes["map"])
-    busy = found.pixels[found.pixels > 0]
-    axes["pixels"].hist(busy, bins=np.geomspace(1, float(busy.max()) + 1, 40).tolist(), color=_DARKER)
-    axes["pixels"].set(xscale="log", yscale="log", xlabel="events", ylabel="pixels", title="pixels by their events")
-    for axis in (axes["pixels"].xaxis, axes["pixels"].yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    return _png(figure)
 
 
 def tree_png(found: TreeInspection) -> bytes:

@@ -155,6 +155,7 @@ MAY_IMPORT = (
     (["audit"], ()),
     (["info"], ()),
     (["inspect", "{recording}", "height=48", "width=64", "--json"], ("numba", "h5py")),
+    (["inspect", "{recording}", "height=48", "width=64"], ()),
     (["preprocess", "dataset=gen1"], ()),
     (["verify", "dataset=gen1"], ()),
     (["generate", "dataset=gen1"], ("cv2",)),

@@ -21,7 +21,8 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inspection.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
 from rvtssm.inspection.inspect_recording import inspect_recording
-from rvtssm.inspection.picture import recording_png, tree_png
+from rvtssm.inspection.picture import tree_png
+from rvtssm.inspection.recording_picture import recording_png
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
@@ -155,8 +156,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_described(tree):
 
 
 def test_pictures_are_pictures(tree):
-    recording = inspected(tree / "a.dat", random_events(3_000, span_us=10))
-    for png in (recording_png(recording), tree_png(inspect_raw(tree / "raw", SPEC))):
+    recordings = [
+        inspected(tree / "a.dat", random_events(count, span_us=span)) for count, span in ((3_000, 10), (1, 1))
+    ]
+    for png in (*map(recording_png, recordings), tree_png(inspect_raw(tree / "raw", SPEC))):
         image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
         assert image.shape[0] > 400 and image.std() > 5
 
