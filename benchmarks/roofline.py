@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -30,6 +29,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.models import attention
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.atomic_files import atomic_file
 
@@ -117,14 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             staged.write_text(json.dumps({"recipes": rows}, indent=1))
 
 
-def _table(rows: Sequence[dict[str, Any]], gpu: str) -> Table:
+def _table(rows: Sequence[dict[str, Any]], gpu: str) -> TerminalTable:
     products, memory = GPUS[gpu]
-    table = Table(title=f"a training step of one GPU; ms: limits of an {gpu}")
-    heads = ("recipe", "frames", "TFLOP", "ms", "GB moved", "ms", "kernels", "GB kept", "MB frames", "MB gradients")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "recipe" else "right")
-    for row in rows:
-        table.add_row(
+    head = ["recipe", "frames", "TFLOP", "ms", "GB moved", "ms", "kernels", "GB kept", "MB frames", "MB gradients"]
+    cells = [
+        [
             row["recipe"],
             f"{row['batch']} x {row['steps']}",
             f"{row['products'] / 1e12:.2f}",
@@ -135,8 +132,10 @@ def _table(rows: Sequence[dict[str, Any]], gpu: str) -> Table:
             f"{row['bytes_kept'] / 1e9:.1f}",
             f"{row['bytes_frames'] / 1e6:.0f}",
             f"{row['bytes_gradients'] / 1e6:.1f}",
-        )
-    return table
+        ]
+        for row in rows
+    ]
+    return TerminalTable(f"a training step of one GPU; ms: limits of an {gpu}", [head, *cells])
 
 
 if __name__ == "__main__":

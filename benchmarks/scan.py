@@ -47,11 +47,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.measuring import resident, take_turns, times_faster, wait
 from benchmarks.textbook import TextbookS5
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -263,18 +263,16 @@ def _label(row: Row) -> str:
     return f"{row.name} against {row.baseline}, {row.pass_}, {row.shape}: {row.ratio:.2f}"
 
 
-def table_of(rows: Sequence[Row], title: str) -> Table:
+def table_of(rows: Sequence[Row], title: str) -> TerminalTable:
     """Return all rows as a table."""
-    table = Table(title=title)
     is_memory = bool(rows) and rows[0].pass_ == "peak memory"
     unit, factor = ("MiB", 2.0**-20) if is_memory else ("ms", 1e3)
-    for column in ("layer", "shape", "pass", unit, "baseline", f"baseline {unit}", "ratio", "floor"):
-        table.add_column(column, justify="left" if column in ("layer", "shape", "pass", "baseline") else "right")
+    cells = [["layer", "shape", "pass", unit, f"baseline {unit}", "ratio", "floor", "baseline"]]
     for row in rows:
         floor = f"{row.floor:.0%}" if row.floor is not None else ""
         ours, theirs = f"{row.seconds * factor:.2f}", f"{row.baseline_seconds * factor:.2f}"
-        table.add_row(row.name, row.shape, row.pass_, ours, row.baseline, theirs, f"{row.ratio:.2f}", floor)
-    return table
+        cells.append([row.name, row.shape, row.pass_, ours, theirs, f"{row.ratio:.2f}", floor, row.baseline])
+    return TerminalTable(title, cells, num_text=3)
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def score(
     """Return AP as a fraction on the first recordings of the test split; None means all of them."""
     spec = checkpoint.spec
     where = DatasetConfig(spec.name, raw, height=spec.height, width=spec.width, source="raw")
-    loading = DataConfig(num_workers=0, eval_batch_size=10, eval_chunk_length=10)
+    loading = DataConfig(workers=0, eval_batch_size=10, eval_chunk_length=10)
     data = SequenceDataModule(where, data=loading)
     sequences = data.eval_sequences("test", settings)[:num_recordings]
     before = set_rule(checkpoint, rule)

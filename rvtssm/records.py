@@ -81,6 +81,11 @@ class DatasetSpec:
         return self.class_ids or tuple(range(self.num_classes))
 
     @property
+    def names_on_disk(self) -> dict[str, str]:
+        """The names of the classes by their ids in files, as text for JSON."""
+        return {str(disk_id): name for disk_id, name in zip(self.disk_class_ids, self.class_names, strict=True)}
+
+    @property
     def frame_height(self) -> int:
         return self.height // self.downsample
 

@@ -87,8 +87,15 @@ def test_the_site_has_every_page_once_and_all_lead_somewhere(site):
 
     listed = names(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
     assert sorted(listed) == sorted(path.relative_to(site).as_posix() for path in site.rglob("*.md"))
-    included = re.findall(r'--8<-- "([^":]+)', "".join(path.read_text() for path in site.glob("*.md")))
-    assert included and [name for name in included if not (ROOT / name).is_file()] == []
+
+
+def test_code_on_pages_is_that_of_the_files_and_readable_where_nothing_includes_it():
+    """A page has the whole file: nothing on the way to a reader, such as a forge, includes others."""
+    named = re.findall(r"<!-- the file (\S+) -->\n```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S)
+    assert {name for name, code in named if code == (ROOT / name).read_text()} == {name for name, _ in named}
+    assert len(named) == 5 and not [page for page in PAGES if "--8<--" in page.read_text()]
+    (example,) = re.findall(r"## In Python\n\n(```python\n.*?```)", (ROOT / "README.md").read_text(), re.S)
+    assert example in (ROOT / "docs/index.md").read_text()
 
 
 def test_links_are_those_of_the_site(tmp_path, monkeypatch):

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.workers import num_usable_cores
 
@@ -107,13 +106,10 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def table(title: str, rows: list[dict[str, Any]]) -> Table:
+def table(title: str, rows: list[dict[str, Any]]) -> TerminalTable:
     """Return a table with one column per key, in the order of the rows."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    found = Table(*keys, title=title, title_justify="left", box=SIMPLE)
-    for row in rows:
-        found.add_row(*(_shown(row.get(key)) for key in keys))
-    return found
+    return TerminalTable(title, [keys, *([_shown(row.get(key)) for key in keys] for row in rows)])
 
 
 def _shown(value: Any) -> str:

@@ -89,7 +89,7 @@ def _rows_of(
             config,
             SamplingConfig(batch_size=kind.batch_size, chunk_length=kind.chunk_length),
             AugmentConfig() if is_augmented else None,
-            DataConfig(num_workers=num_workers),
+            DataConfig(workers=num_workers),
             windows=windows,
         )
         loaders[way] = data.train_dataloader()

@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measuring import times_faster
 from benchmarks.scan import keep_freed_memory, machine, print_bars
@@ -49,6 +48,7 @@ from benchmarks.training.step import (
 )
 from rvtssm.commands.composition import compose
 from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.atomic_files import atomic_file
 
 PARTS = ("layers", "memory", "data", "options", "compile")
@@ -130,7 +130,7 @@ def measure_data(names: Sequence[str], shape: Shape, num_workers: int, steps: in
         for name in names:
             say(f"data wait of {name}")
             rows.append(loading.measure_wait(name, shape, overrides, steps))
-        alone = [*overrides, "data.num_workers=0"]
+        alone = [*overrides, "data.workers=0"]
         rows.append({**loading.measure_wait("s5", shape, alone, steps), "name": "s5 without prefetch"})
     return rows
 
@@ -167,15 +167,11 @@ def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]
     ]
 
 
-def results_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title)
+def results_table(rows: Sequence[dict[str, Any]], title: str) -> TerminalTable:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    for column in columns:
-        shown = {"bytes": "MiB"}.get(column, column).replace("ratio_", "times faster than ").replace("_", " ")
-        table.add_column(shown, justify="left" if column == "name" else "right")
-    for row in rows:
-        table.add_row(*(_shown(column, row[column]) for column in columns))
-    return table
+    named = ({"bytes": "MiB"}.get(column, column).replace("ratio_", "times faster than ") for column in columns)
+    head = [name.replace("_", " ") for name in named]
+    return TerminalTable(title, [head, *([_shown(column, row[column]) for column in columns] for row in rows)])
 
 
 def _shown(column: str, value: Any) -> str:

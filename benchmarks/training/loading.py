@@ -32,7 +32,7 @@ def prepare(folder: Path, shape: Shape, num_workers: int) -> list[str]:
         f"sampling.mode={'mixed' if shape.batch > 1 else 'stream'}",
         f"sampling.batch_size={shape.batch}",
         f"sampling.chunk_length={shape.length}",
-        f"data.num_workers={num_workers}",
+        f"data.workers={num_workers}",
     ]
     config = compose(overrides)
     generate(config)
@@ -67,5 +67,5 @@ def measure_wait(name: str, shape: Shape, overrides: list[str], num_steps: int) 
         "name": name,
         "seconds": (waiting + working) / num_steps,
         "data_wait": waiting / (waiting + working),
-        "workers": config.data.num_workers,
+        "workers": config.data.workers,
     }

@@ -29,7 +29,7 @@ RECIPE = (
     *("experiment=street_tiny", "dataset=custom"),  # its model and windows become those of the weights
     *("dataset.height=null", "dataset.width=null"),  # the size of the footage, not that of the recipe
     "sampling.stream_share=0.25",  # random chunks end at labels, which are rare
-    *("data.num_workers=0", "optim.learning_rate=3.0e-4"),
+    *("data.workers=0", "optim.learning_rate=3.0e-4"),
 )
 FROM_NOTHING = ("optim.learning_rate=1.0e-3",)  # random weights need larger steps
 

@@ -31,12 +31,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import streaming
 from benchmarks.scan import machine, print_bars
 from benchmarks.whole.detectors import measure_limits, measure_live_steps, measure_passes, met_bars
 from benchmarks.whole.growth import measure_growth
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.atomic_files import atomic_file
 
 LENGTHS = {"forward": 21, "training": 10}
@@ -78,13 +78,9 @@ def _passes(
     return lambda: measure_passes(part, sizes, LENGTHS[part], rounds, say)
 
 
-def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title)
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "))
-    for row in rows:
-        table.add_row(*(_shown(column, value) for column, value in row.items()))
-    return table
+def _table(rows: Sequence[dict[str, Any]], title: str) -> TerminalTable:
+    head = [column.replace("_", " ") for column in rows[0]]
+    return TerminalTable(title, [head, *([_shown(column, value) for column, value in row.items()] for row in rows)])
 
 
 def _shown(column: str, value: Any) -> str:

@@ -36,7 +36,7 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     was interrupted and is called again with the same settings, it continues. Of processes that a launcher has started,
     the first one writes and returns the reports, and the others return none.
     """
-    ranks = join_ranks(config.evaluation.processes)
+    ranks = join_ranks(config.evaluation.workers)
     if ranks is None:
         return _evaluate(config, None)
     with ranks:
@@ -104,7 +104,7 @@ def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationRepor
     data = _data_for(config, checkpoint)
     if config.evaluation.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
-    with open_workers(config.evaluation.processes, checkpoint, ranks) as workers:
+    with open_workers(config.evaluation.workers, checkpoint, ranks) as workers:
         weights = shared_weights(config, checkpoint)
         runs = SplitRuns(config.evaluation, checkpoint, data, weights, config.postprocess, workers, kept)
         return measure(runs, config.seed, partial(_announce, runs))

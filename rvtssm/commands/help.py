@@ -3,13 +3,10 @@
 from pathlib import Path
 
 from rvtssm.commands.config_keys import Key, keys_of, purpose, similar
-from rvtssm.commands.verbs import VERBS, known_verb
+from rvtssm.commands.verbs import GROUPS, VERBS, in_words, known_verb, verbs_that_read
 from rvtssm.commands.words import RENAMED, short_keys
 from rvtssm.config import CHOICES, Config, configs_dir
 from rvtssm.system.user_error import UserError
-
-# group -> section
-_GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
 
 
 def verb_help(name: str, topics: list[str]) -> str:
@@ -38,9 +35,11 @@ def hint(key: str, verb: str) -> str:
     section, _, last = key.rpartition(".")
     if last in RENAMED:
         return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
-    names = _names(verb)
-    found = similar(key, names) or similar(key, [known.name for known in keys_of(Config())])
-    return f"did you mean {' or '.join(found)}?" if found else f"`rvtssm {verb} --help` describes its keys"
+    if found := similar(key, _names(verb)):
+        return f"did you mean {' or '.join(found)}?"
+    others = similar(key, [known.name for known in keys_of(Config())])[:1]
+    said = [f"{verb} does not read {name}, {in_words(verbs_that_read(name))}" for name in others]
+    return said[0] if said else f"`rvtssm {verb} --help` describes its keys"
 
 
 def completion_script(shell: str) -> str:
@@ -63,7 +62,7 @@ def _names(verb: str) -> list[str]:
 def _words(verb: str) -> list[str]:
     """Return what can stand before `=`: keys, with and without the prefix of own sections, and groups of files."""
     known = VERBS[verb]
-    groups = [group for group, section in _GROUPS.items() if section in known.reads]
+    groups = [group for group, section in GROUPS.items() if section in known.reads]
     return sorted({*_names(verb), *short_keys(verb), *groups} - {*known.reads} | {*groups}) if known.reads else []
 
 
@@ -81,7 +80,7 @@ def _topic(topic: str, verb: str) -> str:
 def _choices(sections: tuple[str, ...]) -> list[str]:
     """Return for every group that concerns the sections what can be chosen."""
     lines = []
-    for group, section in [*_GROUPS.items(), ("experiment", "training")]:
+    for group, section in [*GROUPS.items(), ("experiment", "training")]:
         if section in sections:
             files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
             lines.append(f"{group}={'|'.join(files or CHOICES[group][1])}")

@@ -69,7 +69,7 @@ def label(config: Config) -> int:
         output=out,
     )
     num_failed, made = 0, []
-    number = num_processes(config.label.processes)
+    number = num_processes(config.label.workers)
     if number == 1:
         workers: Workers = SameProcess()
         write: Callable[..., Boxes | None] = partial(_write, checkpoint)
@@ -176,7 +176,7 @@ def _check_settings(out: Path, config: Config) -> None:
         "weights_file": hashlib.sha256(Path(local_weights(str(config.checkpoint))).read_bytes()).hexdigest(),
         "raw_dir": str(Path(str(config.dataset.raw_dir)).resolve()),
         "precision": config.precision,
-        **{key: value for key, value in asdict(config.label).items() if key != "processes"},
+        **{key: value for key, value in asdict(config.label).items() if key != "workers"},
     }
     path = out / _SETTINGS_FILE
     if path.exists():

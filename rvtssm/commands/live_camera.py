@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rvtssm.commands.announcement import announce, say_replaced
@@ -39,12 +39,26 @@ class _Totals:
     num_events: int = 0
     num_windows: int = 0  # computed
     num_passed: int = 0  # windows that were passed over because the detector was slower
+    num_passed_at_start: int = 0  # of these, while the first window was computed, which takes longer
+    classes: dict[str, str] = field(default_factory=dict)  # names by the ids of classes in the files
     num_detections: int = 0
     num_restarts: int = 0  # jumps of the clock
     num_lost_packets: int = 0  # of the camera, which no memory was left for
-    longest_wait_ms: float = 0.0  # of a window for its computation
-    longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes
+    longest_wait_ms: float = 0.0  # of a window for its computation, without the first window
+    longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes, without the first window
     broke_off: str = ""
+
+    def sentence(self) -> str:
+        """Return what happened; the time in which the first window was computed does not count as speed."""
+        passed, num_after = "", self.num_windows - 1
+        if num_late := self.num_passed - self.num_passed_at_start:
+            kept_hz = self.hz * num_after / (num_after + num_late)
+            passed = f", {num_late} passed over (kept up: {kept_hz:.3g} of {self.hz:g} Hz)"
+        passed += f", {self.num_passed_at_start} passed over at the start" if self.num_passed_at_start else ""
+        return (
+            f"{self.source}: {self.num_events} events, {self.num_windows} windows{passed}, "
+            f"{self.num_detections} boxes; longest lag {self.longest_lag_ms:.1f} ms"
+        )
 
 
 def live(config: Config, as_json: bool = False) -> int:
@@ -97,13 +111,7 @@ def live(config: Config, as_json: bool = False) -> int:
         totals.hz = windows.hz
         (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
     if not as_json:
-        share = totals.num_windows / max(totals.num_windows + totals.num_passed, 1)
-        passed = f", {totals.num_passed} passed over" if totals.num_passed else ""
-        passed += f" (kept up: {share * totals.hz:.3g} of {totals.hz:g} Hz)" if totals.num_passed else ""
-        say(
-            f"{totals.source}: {totals.num_events} events, {totals.num_windows} windows{passed}, "
-            f"{totals.num_detections} boxes; longest lag {totals.longest_lag_ms:.1f} ms; in {out}"
-        )
+        say(f"{totals.sentence()}; in {out}")
     if totals.broke_off:
         say_error(f"{totals.broke_off}; what was found before is kept")
     return 2 if totals.broke_off else 0
@@ -145,8 +153,11 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
             (found,) = result.window.detections
             append(found)
             totals.num_detections += len(found)
-            totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
-            totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
+            if run.num_computed > 1:
+                totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
+                totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
+            if run.num_computed <= 2:  # those before the second window were passed over during the first
+                totals.num_passed_at_start = run.num_passed
             if as_json:
                 try:
                     say(_line(result, names))
@@ -161,6 +172,7 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
                 )
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off
+    totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import yaml
 
+from rvtssm.commands.verbs import verbs_that_read
 from rvtssm.config import Config
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.provenance import processor, written_by
@@ -23,16 +24,17 @@ RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 
 @contextlib.contextmanager
 def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
-    """Write RUN_FILES when the block ends: all settings, those that are not the defaults, where and by what it was run.
+    """Write RUN_FILES when the block ends: all settings, the words that repeat the run, where and by what it was run.
 
     If the folder has such files of another verb or of someone else, they go to a folder below it with the verb's name.
     Raise ValueError at the start if files of the same verb were changed since.
     """
     if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
         folder = folder / verb
+    words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
     contents = (
         yaml.safe_dump(_plain(asdict(config)), sort_keys=False),
-        yaml.safe_dump(overrides(config), sort_keys=False),
+        yaml.safe_dump(words, sort_keys=False),
         json.dumps(environment(verb), indent=2) + "\n",
     )
     with result_set(folder, "run", RUN_FILES) as staged:
@@ -42,7 +44,7 @@ def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
 
 
 def overrides(config: Config) -> list[str]:
-    """Return the settings that are not the defaults, as words `key=value` in JSON, which every verb reads.
+    """Return the settings that are not the defaults, as words `key=value` in JSON.
 
     Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
     """

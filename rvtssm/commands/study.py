@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from rvtssm.commands.checks import check
 from rvtssm.commands.console import console, say
 from rvtssm.commands.evaluate import check_rates, evaluate
@@ -32,6 +30,7 @@ from rvtssm.reports.study_tables import (
     to_score,
     write_study,
 )
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import check_replaceable, locked, result_set
 from rvtssm.system.user_error import UserError
@@ -100,11 +99,8 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             with result_set(out, "study", STUDY_FILES) as staged:
                 done = [score for place in sorted(scores) for score in scores[place]]
                 write_study(done, _settings(config), staged, config.study.numbers_beside())
-    for condition, (head, *rows) in study_rows(done):
-        table = Table(*head, title=condition or "AP in percent", title_justify="left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    for condition, rows in study_rows(done):
+        console.print(TerminalTable(condition or "AP in percent", rows, elsewhere="study.md"))
     say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
 
 

@@ -162,6 +162,10 @@ VERBS = {
 }
 
 
+# groups of named settings, and the section that a choice fills
+GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
+
+
 def usage() -> str:
     """Return the text of --help: every verb with what it needs."""
     lines = [
@@ -178,3 +182,16 @@ def known_verb(name: str) -> Verb:
         meant = "".join(f"; did you mean {found}?" for found in similar(name, VERBS)[:1])
         raise UserError(f"there is no verb {name!r}; choose from {', '.join(VERBS)}{meant}")
     return VERBS[name]
+
+
+def verbs_that_read(key: str) -> list[str]:
+    """Return the verbs that read a key, a section or a group; all of them for `plugins`, none for unknown keys."""
+    first = key.partition(".")[0]
+    section = GROUPS.get(first, first)
+    return [name for name, known in VERBS.items() if section in (*known.reads, *known.keys) or section == "plugins"]
+
+
+def in_words(readers: list[str]) -> str:
+    """Return that these verbs read a key, such as "train and study do"."""
+    names = " and ".join(part for part in (", ".join(readers[:-1]), readers[-1]) if part)
+    return f"{names} {'do' if len(readers) > 1 else 'does'}"

@@ -5,18 +5,19 @@ from dataclasses import fields
 
 from rvtssm.commands.composition import quoted
 from rvtssm.commands.config_keys import keys_of
-from rvtssm.commands.verbs import VERBS
+from rvtssm.commands.verbs import VERBS, in_words, verbs_that_read
 from rvtssm.config import Config, configs_dir
 from rvtssm.system.user_error import UserError
 
 # keys that were renamed, by the last part of their former name
-RENAMED = {"frequencies_hz": "hz", "length_ms": "window_ms"}
+RENAMED = {"frequencies_hz": "hz", "length_ms": "window_ms", "num_workers": "workers", "processes": "workers"}
 
 
 def full_words(verb: str, words: list[str]) -> list[str]:
     """Return the words of a command line with full keys, and with a bare path behind its key.
 
-    Raise UserError for more than one bare path, and for the prefixes `+` and `~` of Hydra.
+    Raise UserError for more than one bare path, for a key that the verb does not read, and for the prefixes `+` and `~`
+    of Hydra.
     """
     known, short, found = VERBS[verb], _short_fields(verb), []
     bare = [] if not known.bare else [word for word in words if "=" not in word]
@@ -34,7 +35,15 @@ def full_words(verb: str, words: list[str]) -> list[str]:
             found.append(f"temporal.name={word.removeprefix('temporal=')}")
         else:
             found.append(short.get(key, key) + word[len(key) :])
+        _check_is_read(verb, found[-1].partition("=")[0], word.partition("=")[0])
     return found
+
+
+def _check_is_read(verb: str, key: str, written: str) -> None:
+    """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
+    readers = verbs_that_read(key)
+    if readers and verb not in readers:
+        raise UserError(f"{written}: {verb} does not read it; {in_words(readers)}")
 
 
 def _is_of_plugin(layer: str) -> bool:

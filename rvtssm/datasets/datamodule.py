@@ -321,8 +321,8 @@ class SequenceDataModule(L.LightningDataModule):
             dataset,  # type: ignore[arg-type]  # its chunks become batches
             batch_sampler=sampler,
             collate_fn=Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
-            num_workers=self.data.num_workers,
-            prefetch_factor=self.data.prefetch_factor if self.data.num_workers else None,
+            num_workers=self.data.workers,
+            prefetch_factor=self.data.prefetch_factor if self.data.workers else None,
             pin_memory=self.data.pin_memory and torch.cuda.is_available(),
             worker_init_fn=leave_signals_to_the_parent,
             generator=torch.Generator(),  # its own, since a loader draws seeds, which would change the training

@@ -111,7 +111,7 @@ class AugmentConfig:
 class DataConfig:
     """Loading of batches. Numbers are per process."""
 
-    num_workers: int = 2  # loader processes; 0: load in the main process
+    workers: int = 2  # loader processes; 0: load in the main process
     prefetch_factor: int = 2  # batches that each worker keeps ready
     pin_memory: bool = True  # put batches into pinned memory, which a GPU can read while it computes
     eval_batch_size: int = 8  # recordings evaluated in parallel
@@ -119,6 +119,6 @@ class DataConfig:
     max_open_recordings: int = 32  # files that each worker keeps open
 
     def __post_init__(self) -> None:
-        check_at_least("data", self, 0, "num_workers")
+        check_at_least("data", self, 0, "workers")
         check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
         check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")

@@ -105,7 +105,8 @@ def open_pictures(
                     settings.class_names,
                     scale=settings.scale,
                     min_score=settings.min_score,
-                    caption=f"t = {seconds:.3f} s    {settings.windows.hz:g} Hz    score from {settings.min_score:g}",
+                    caption=f"t = {seconds:.3f} s    camera {frame.t_us / 1e6:.3f} s    {settings.windows.hz:g} Hz    "
+                    f"score from {settings.min_score:g}",
                     behind=images.at(frame.t_us) if images else None,
                     note=settings.note,
                 )

@@ -89,7 +89,7 @@ class OtherProcesses:
             for done in finished(self._workers, lambda: next(tasks, None)):
                 if isinstance(done.error, WorkerDied):
                     names = ", ".join(sequence.name for sequence in batches[done.key].sequences)
-                    processes = f"evaluation.processes was {self._workers.num_workers}"
+                    processes = f"evaluation.workers was {self._workers.num_workers}"
                     raise UserError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
                 if done.error is not None:
                     raise done.error
@@ -192,7 +192,7 @@ def join_ranks(processes: int | None) -> Ranks | None:
     if found is None or is_alone or found.world_size() == 1:
         return None
     if processes != 1:
-        raise UserError(f"a launcher has started {found.world_size()} processes; leave evaluation.processes out")
+        raise UserError(f"a launcher has started {found.world_size()} processes; leave evaluation.workers out")
     return Ranks(found)
 
 

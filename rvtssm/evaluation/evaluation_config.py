@@ -36,7 +36,7 @@ class EvaluationConfig:
     track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
     bootstrap: int = 1000  # bootstrap replicates for the confidence intervals; 0: none
     # processes that share the recordings; null: one per GPU, or one per core; torchrun starts its own
-    processes: int | None = 1
+    workers: int | None = 1
     ablate_memory: bool = False  # score the training rate again with the state reset at every step
     still_ms: float = STILL_US / 1000  # score objects apart that have not moved for this long, if the labels say so
 
@@ -49,7 +49,7 @@ class EvaluationConfig:
         check_choice("evaluation.memory", self.memory, ("carried", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
-        check_at_least("evaluation", self, 1, "processes")
+        check_at_least("evaluation", self, 1, "workers")
         if self.latency_ms is not None and self.latency_from is not None:
             raise UserError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}

@@ -11,7 +11,7 @@ import json
 import math
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from rvtssm.system.user_error import UserError
 FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
+# names of classes in older checkpoints, by the dataset, with their names of today
+FORMER_CLASS_NAMES = {("synthetic", ("car", "pedestrian")): ("vehicle", "person")}
 WRITTEN_BY = "written_by"  # the key of `made_by`
 DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
@@ -143,7 +145,7 @@ class CheckpointMeta:
         note = meta.get("note")
         check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
         return cls(
-            DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
+            _with_present_names(DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()})),
             ModelConfig(**meta["model"]),
             TemporalConfig.from_stored(meta["temporal"]),
             WindowSettings(**meta["windows"]),
@@ -356,6 +358,11 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(each) for name, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
+
+
+def _with_present_names(spec: DatasetSpec) -> DatasetSpec:
+    """Return the description of a dataset with the names that its classes have today, in the same order."""
+    return replace(spec, class_names=FORMER_CLASS_NAMES.get((spec.name, spec.class_names), spec.class_names))
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:

@@ -34,12 +34,13 @@ def open_detection_files(
 
     A JSON line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The `image_id` of a COCO result is the time of
     the window in microseconds. If objects are tracked, every box has a `track_id`, 0 for a box without a track.
-    Otherwise only the array has this field, filled with 0.
+    Otherwise only the array has this field, filled with 0. The array has the fields of Prophesee's boxes, which name no
+    class; `DatasetSpec.names_on_disk` says which id is which class.
 
     Args:
         folder: The folder to write to.
         formats: Keys of DETECTION_FILES.
-        class_names: Names of the classes, for JSON lines.
+        class_names: Names of the classes, for JSON lines and COCO results.
         disk_class_ids: Ids of the classes, for the array and the COCO results.
     """
     with ExitStack() as stack:
@@ -94,7 +95,7 @@ def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequen
 
         def append(frame: Detections) -> None:
             nonlocal is_first
-            for found in coco_results(frame, disk_class_ids):
+            for found in coco_results(frame, class_names, disk_class_ids):
                 results.write(("\n" if is_first else ",\n") + json.dumps(found))
                 is_first = False
 
@@ -102,17 +103,21 @@ def _coco_results(path: Path, class_names: Sequence[str], disk_class_ids: Sequen
         results.write("\n]\n")
 
 
-def coco_results(frame: Detections, disk_class_ids: Sequence[int]) -> list[dict[str, object]]:
+def coco_results(
+    frame: Detections, class_names: Sequence[str], disk_class_ids: Sequence[int]
+) -> list[dict[str, object]]:
     """Return the detections of one window as results for COCO's tools. `image_id` is its time in microseconds.
 
     Args:
         frame: The detections.
+        class_names: Names of the classes.
         disk_class_ids: Ids of the classes.
     """
     return [
         {
             "image_id": frame.t_us,
             "category_id": int(disk_class_ids[class_id]),
+            "category": class_names[class_id],
             "bbox": [round(float(edge), 2) for edge in ltwh],
             "score": round(float(score), 4),
             **track,

@@ -88,7 +88,7 @@ class FrameResult:
 
     def to_coco(self) -> list[dict[str, object]]:
         """Return results for COCO's tools. `image_id` is the end of the window in microseconds."""
-        return coco_results(self.found, self.spec.disk_class_ids)
+        return coco_results(self.found, self.spec.class_names, self.spec.disk_class_ids)
 
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`.

@@ -74,13 +74,13 @@ class LabelConfig:
     min_iou: float = 0.5  # smallest overlap with which boxes of both directions count as one object
     min_track_ms: float = 200.0  # shortest track of a trusted box
     track_memory_s: float = 0.5  # how long a lost object keeps its track, in seconds
-    processes: int | None = 1  # processes that share the recordings; null: one per GPU, or one per core
+    workers: int | None = 1  # processes that share the recordings; null: one per GPU, or one per core
 
     def __post_init__(self) -> None:
         check_share("label", self, "min_score", "min_iou")
         check_at_least("label", self, 0, "min_track_ms", "track_memory_s")
         check_positive("label", self, "interval_ms")
-        check_at_least("label", self, 1, "processes")
+        check_at_least("label", self, 1, "workers")
         if not self.splits or len(set(self.splits)) < len(self.splits):
             raise UserError(f"label.splits={self.splits}; name each split once, such as [train]")
 

@@ -87,7 +87,7 @@ def predict_recording(
     """
     config = config or PredictConfig()
     check_causal(checkpoint.detector)
-    began = time.perf_counter()
+    tally = Tally(config.min_score, config.windows_per_call)
     opened = (
         nullcontext(recording)
         if isinstance(recording, Source)
@@ -95,7 +95,7 @@ def predict_recording(
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
-        tally, sensor = Tally(config.min_score), plan.sensor_frames()
+        sensor = plan.sensor_frames()
         with result_set(out, "prediction", _FILES) as staged:
             with (
                 open_detection_files(
@@ -147,7 +147,7 @@ def predict_recording(
                     if not tally.num_events:
                         message = f"{source.name} ended without an event; a stream of events is needed"
                         raise UserError(source.broke_off or message)
-            wall_s, step_ms = time.perf_counter() - began, tally.step_ms()
+            (wall_s, startup_s, realtime_factor), step_ms = tally.pace(), tally.step_ms()
             summary = PredictionSummary(
                 recording=source.name,
                 format=source.recording.format,
@@ -160,7 +160,9 @@ def predict_recording(
                 window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
                 num_events=tally.num_events,
+                start_us=tally.start_us,
                 duration_s=tally.duration_s,
+                classes=checkpoint.spec.names_on_disk,
                 num_detections=tally.num_written,
                 written_min_score=config.postprocess.min_score,
                 num_drawn_detections=tally.num_drawn,
@@ -169,7 +171,8 @@ def predict_recording(
                 faults=asdict(source.recording.faults),
                 broke_off=source.broke_off,
                 wall_s=wall_s,
-                realtime_factor=tally.duration_s / wall_s,
+                startup_s=startup_s,
+                realtime_factor=realtime_factor,
                 windows_per_call=config.windows_per_call,
                 step_ms=step_ms,
                 files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),

@@ -1,5 +1,6 @@
 """The summary of a prediction: counts during the run, sentences for the user, and the record `prediction.json`."""
 
+import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ class PredictionSummary:
     window_ms: float
     num_windows: int
     num_events: int
+    start_us: int  # camera time of the first event, from which the times of pictures count
     duration_s: float  # from the first to the last event
+    classes: dict[str, str]  # class names by their ids in detections.npy and coco_results.json
     num_detections: int  # boxes in the files
     written_min_score: float
     num_drawn_detections: int  # boxes in all windows with at least the score of drawn boxes
@@ -32,10 +35,11 @@ class PredictionSummary:
     sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
     faults: dict[str, int]  # number of repaired events by kind
     broke_off: str  # why a stream ended early; empty if it did not
-    wall_s: float
-    realtime_factor: float  # seconds of recording per second of the whole run
+    wall_s: float  # of the whole run
+    startup_s: float  # until the first call was done: code is compiled, and weights are prepared
+    realtime_factor: float  # seconds of recording per second after that
     windows_per_call: int
-    step_ms: dict[str, float]  # time per window of detector and post-processing: mean, p50, p90, p99
+    step_ms: dict[str, float]  # time per window after the first call, with post-processing: mean, p50, p90, p99
     files: tuple[str, ...]
 
     def sentences(self) -> list[str]:
@@ -46,15 +50,19 @@ class PredictionSummary:
             size += f"; trained on {trained_w} x {trained_h}, same weights"
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         windows = "window" if self.num_windows == 1 else "windows"
+        start_s = self.start_us / 1e6
+        after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
+        after = after if self.startup_s < self.wall_s else ""  # there was one call
         together = f", {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         return [
-            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s"
+            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s "
+            f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
             + (f"; repaired: {repaired}" if repaired else ""),
             f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
             *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
-            f"{self.wall_s:.1f} s, {self.realtime_factor:.2f} x real time; in the detector "
+            f"{self.wall_s:.1f} s, {after}{self.realtime_factor:.2f} x real time; in the detector "
             f"{self.step_ms['p50']:.1f} ms per window (median; 90 %: {self.step_ms['p90']:.1f}, "
             f"99 %: {self.step_ms['p99']:.1f}{together})",
             "wrote " + ", ".join(self.files),
@@ -66,14 +74,18 @@ class Tally:
 
     Args:
         drawn_min_score: The lowest score of boxes that are drawn.
+        num_warmup: Windows at the start that do not count as speed, unless there are no others.
     """
 
-    def __init__(self, drawn_min_score: float) -> None:
+    def __init__(self, drawn_min_score: float, num_warmup: int = 1) -> None:
         self.num_events = self.num_written = self.num_drawn = 0
         self.seconds = array("f")  # per window, four bytes each, because a stream can last for days
         self._drawn_min_score = drawn_min_score
         self._first_us: int | None = None
         self._last_us = 0
+        self._num_warmup, self._began_s = num_warmup, time.perf_counter()
+        self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
+        self._done_us = 0
 
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
         """Yield the same blocks, and count their events."""
@@ -88,13 +100,30 @@ class Tally:
         self.seconds.append(seconds)
         self.num_written += len(frame)
         self.num_drawn += int((frame.score >= self._drawn_min_score).sum())
+        self._done_us = frame.t_us
+        if len(self.seconds) == self._num_warmup:
+            self._warm = time.perf_counter(), frame.t_us
+
+    @property
+    def start_us(self) -> int:
+        return self._first_us or 0
 
     @property
     def duration_s(self) -> float:
-        return (self._last_us - (self._first_us or 0)) / 1e6
+        return (self._last_us - self.start_us) / 1e6
+
+    def pace(self) -> tuple[float, float, float]:
+        """Return seconds of the run, of its start, and seconds of the recording per second after the start."""
+        now_s = time.perf_counter()
+        if self._warm is None or len(self.seconds) == self._num_warmup:
+            return now_s - self._began_s, now_s - self._began_s, self.duration_s / (now_s - self._began_s)
+        warm_s, warm_us = self._warm
+        factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
+        return now_s - self._began_s, warm_s - self._began_s, factor
 
     def step_ms(self) -> dict[str, float]:
         """Return the mean and percentiles of the time per window, in milliseconds."""
         milliseconds = 1000 * np.array(self.seconds, np.float64)
+        milliseconds = milliseconds[self._num_warmup :] if len(milliseconds) > self._num_warmup else milliseconds
         found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
         return {"mean": float(milliseconds.mean()), **found}

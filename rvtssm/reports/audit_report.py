@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from rvtssm.evaluation.memory_audit import Audit
 from rvtssm.reports.render import render
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files
 
@@ -94,23 +94,24 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
     )
 
 
-def console_table(audit: Audit, title: str) -> Table:
+def console_table(audit: Audit, title: str) -> TerminalTable:
     """What matters most: per output, what the state is worth and how long a window is remembered."""
-    table = Table(title=f"audit of {title}", title_justify="left", caption_justify="left")
     finest = max(audit.not_rescaled)
-    columns = ("carry at the border", "carry, held", "memory ms", f"{finest} finer steps, rescaled", "not rescaled")
-    for name in ("output", *columns):
-        table.add_column(name, justify="left" if name == "output" else "right")
+    finer, forgotten = f"{finest} finer steps", f"{100 * audit.threshold:g} %"
+    head = ["output", "state dropped", "dropped, input held", "memory ms", finer, "not rescaled"]
+    rows = []
     for name in audit.outputs:
         rescaled = "none" if isinstance(audit.rescaled, str) else _share(audit.rescaled[finest][name])
-        table.add_row(
-            name,
-            *(_share(audit.carry[kind]["at the border"][name]) for kind in ("traffic", "held")),
-            _length(audit, name),
-            rescaled,
-            _share(audit.not_rescaled[finest][name]),
-        )
-    lines = []
+        carried = (_share(audit.carry[kind]["at the border"][name]) for kind in ("traffic", "held"))
+        rows.append([name, *carried, _length(audit, name), rescaled, _share(audit.not_rescaled[finest][name])])
+    lines = [
+        "Shares are relative differences of an output:",
+        f"state dropped: if the state is dropped before step {audit.border}; 0 % means that nothing is remembered",
+        "dropped, input held: the same if one window is the input of every step",
+        f"memory ms: until the effect of one window's events falls to {forgotten} of its first effect",
+        f"{finer}: if every step is cut into {finest} and the time step is rescaled; 0 % means any rate is alike",
+        "not rescaled: the same with the time step of the training",
+    ]
     for stride, spectrum in audit.spectra.items():
         _, _, times, _, masked, remarks = _spectrum_row(audit, stride)
         said = remarks if isinstance(spectrum, str) else f"timescales {times} ms, masked {masked}; {remarks}"
@@ -118,8 +119,8 @@ def console_table(audit: Audit, title: str) -> Table:
     costs = [
         f"{hz} Hz {ms} ms" + (f" ({times} x real time)" if times else "") for hz, ms, _, times in _cost_rows(audit)
     ]
-    table.caption = "\n".join([*lines, f"cost per step: {', '.join(costs)}"])
-    return table
+    lines.append(f"cost per step: {', '.join(costs)}")
+    return TerminalTable(f"audit of {title}", [head, *rows], lines, "audit.md")
 
 
 def write_audit(audit: Audit, title: str, source: str, folder: Path) -> list[Path]:

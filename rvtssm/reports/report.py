@@ -7,8 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.breakdown import MIN_IOU
 from rvtssm.evaluation.frequency import RateRow, published_rows
@@ -25,28 +23,25 @@ from rvtssm.evaluation.result import (
 from rvtssm.records import SHOWN_SCORE
 from rvtssm.reports.plots import comparison_png, precision_png, rates_png, shifts_png
 from rvtssm.reports.render import render
+from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.output_folder import write_files
 
 REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluation.png", "report.html")
 
 
-def console_table(report: EvaluationReport) -> Table:
-    """Return the report as a rich table with AP in percent; published rows and settings are below it."""
+def console_table(report: EvaluationReport) -> TerminalTable:
+    """Return the report for the terminal, with AP in percent; published rows and settings are below it."""
     lines = [*_published(report), *(f"{name}: {value}" for name, value in report.settings.items())]
     lines += [shift_sentence(report)] if report.time_shifts else []
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
-    table = Table(title=report.title, caption="\n".join(lines), caption_justify="left", title_justify="left")
     head, *rows = rate_table(report)
-    for number, name in enumerate(head):
-        table.add_column(name, justify="right", style=None if number else "bold")
-    for row in rows:
-        table.add_row(*row)
+    last = len(rows) - 1
     drops = {window: each.performance_drop for window, each in report.by_window.items()}
     if not all(map(math.isnan, drops.values())):
-        table.add_section()
         for window, drop in drops.items():
-            table.add_row("drop", *([window] if report.others else []), percent(drop))
-    return table
+            cells = ["drop", *([window] if report.others else []), percent(drop)]
+            rows.append(cells + [""] * (len(head) - len(cells)))
+    return TerminalTable(report.title, [head, *rows], lines, "evaluation.md", 0, [last])
 
 
 def to_csv(report: EvaluationReport) -> str:

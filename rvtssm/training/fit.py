@@ -21,7 +21,7 @@ from rvtssm.training.spectrum_monitor import SpectrumMonitor
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
 _IGNORED_WARNINGS = (
-    "does not have many workers",  # the user chooses `data.num_workers`, and two are enough
+    "does not have many workers",  # the user chooses `data.workers`, and two are enough
     "smaller than the logging interval",  # logs count steps, while epochs can be short
     "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
     "LeafSpec",  # concerns how Lightning uses torch

@@ -67,9 +67,13 @@ def refused(capsys):
         (["evaluate", "frequencies_hz=[20]"], "frequencies_hz is called hz now$"),
         (["evaluate", "evaluation.frequencies_hz=[20]"], r"evaluation\.frequencies_hz is called evaluation\.hz now$"),
         (["preprocess", "length_ms=50"], "length_ms is called window_ms now$"),
+        (["evaluate", "processes=2"], "processes is called workers now$"),
+        (["label", "label.processes=2"], r"label\.processes is called label\.workers now$"),
+        (["train", "data.num_workers=2"], r"data\.num_workers is called data\.workers now$"),
         (["train", "precision=32-true"], "training.precision=32-true is called float32 now; write precision=float32"),
         (["predict", "a.raw", "b.raw"], "a.raw and b.raw: name one path, or a folder that holds them"),
         (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
+        (["predict", "steps=3"], r"; predict does not read training\.steps, demo, train and study do$"),
         (["train", "datset=gen1"], r"datset: .*; did you mean dataset\?$"),
         (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
         (["train", "steps=0"], "training.steps=0 must be at least 1"),
@@ -327,6 +331,35 @@ def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
             config = cli.compose(full_words(verb, words))
             section, _, name = key.rpartition(".")
             assert getattr(getattr(config, section) if section else config, name) == path
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "answer"),
+    [
+        ("evaluate", "training.steps=3", "training.steps: evaluate does not read it; demo, train and study do"),
+        ("predict", "seed=1", "seed: predict does not read it; demo, simulate, train, evaluate, study and audit do"),
+        ("evaluate", "model=tiny", "model: evaluate does not read it; demo, train, study and info do"),
+        ("inspect", "sensor=gen1", "sensor: inspect does not read it; demo, generate, simulate and study do"),
+        ("serve", "recording.x=1", None),  # Hydra refuses what no verb reads
+        ("train", "resume=auto", None),
+        ("live", "resume=auto", "resume: live does not read it; train does"),
+    ],
+)
+def test_a_key_that_a_verb_does_not_read_is_refused(verb, word, answer):
+    if answer is None:
+        assert full_words(verb, [word]) == [word]
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(answer)}$"):
+            full_words(verb, [word])
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+def test_a_verb_takes_all_keys_that_it_reads_and_those_of_every_verb(verb):
+    known = VERBS[verb]
+    keys = [*known.keys, *(key.name for name in known.reads for key in keys_of(getattr(Config(), name), f"{name}."))]
+    assert all(full_words(verb, [f"{key}=1"])[0].startswith(f"{key}=") for key in keys if "." in key)
+    free = ["experiment=demo", "plugins=[a.py]", "hydra/launcher=joblib", "hydra.sweep.dir=x"]
+    assert full_words(verb, free) == free
 
 
 def test_the_layer_of_a_plugin_is_named_as_ours_are():
@@ -618,7 +651,7 @@ def weights(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict"])
 def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb):
-    recording = f"recording={write_recording(tmp_path, 'a')}"
+    recording = [f"recording={write_recording(tmp_path, 'a')}"] if verb == "predict" else []
     contents = {
         "text": b"not weights",
         "half": weights.read_bytes()[: weights.stat().st_size // 2],
@@ -626,13 +659,13 @@ def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb)
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        assert f"{tmp_path / name} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / name}", recording)
+        assert f"{tmp_path / name} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / name}", *recording)
     torch.save({"state_dict": {}}, tmp_path / "nameless")
-    assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", recording)
+    assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", *recording)
     torch.save([1, 2], tmp_path / "list")
-    assert "holds a list where a dict is expected" in refused(verb, f"checkpoint={tmp_path / 'list'}", recording)
+    assert "holds a list where a dict is expected" in refused(verb, f"checkpoint={tmp_path / 'list'}", *recording)
     torch.save({"state_dict": {"mdl.backbone": torch.zeros(1)}}, tmp_path / "official")
-    assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", recording)
+    assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", *recording)
 
 
 def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
@@ -659,13 +692,13 @@ def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_p
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
 def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
     answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
-    assert "was trained on synthetic (car, pedestrian; 160 x 120 pixels)" in answer
+    assert "was trained on synthetic (vehicle, person; 160 x 120 pixels)" in answer
     assert f"the data are {name} ({', '.join(DATASETS[name].class_names)}; " in answer
 
 
 def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
     answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
-    assert "the data are synthetic (car, pedestrian; 160 x 64 pixels)" in answer
+    assert "the data are synthetic (vehicle, person; 160 x 64 pixels)" in answer
 
 
 def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):

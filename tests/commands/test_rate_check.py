@@ -62,7 +62,7 @@ def raw(tmp_path):
 def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["study", "experiment=gen1_rate_check", f"checkpoint={official}", f"dataset.raw_dir={raw}", f"out={out}"]
-    few = ["evaluation.step_scale=null", "hz=[20,40]", "window=slide", "bootstrap=0", "data.num_workers=0"]
+    few = ["evaluation.step_scale=null", "hz=[20,40]", "window=slide", "bootstrap=0", "data.workers=0"]
     assert main([*command, *few]) == 0
     converted = read_checkpoint(out / "weights.ckpt")
     assert sum(value.numel() for value in converted.detector.parameters()) == 18_192_149

@@ -78,7 +78,7 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
     ids=str,
 )
 def test_what_a_sweep_would_ignore_is_refused(words, answer, swept, capsys):
-    assert cli.main([*words, "-m", "seed=0,1"]) == 2
+    assert cli.main([*words, "-m", "out=a,b"]) == 2
     assert answer in capsys.readouterr().err
 
 

@@ -89,7 +89,7 @@ def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
     prepared_only = DatasetConfig("custom", None, str(tmp_path / "out"))
     assert build_spec(prepared_only) == build_spec(config.dataset)
     sampling = SamplingConfig(mode="random", batch_size=1, chunk_length=2)
-    data = SequenceDataModule(prepared_only, sampling, data=DataConfig(num_workers=0))
+    data = SequenceDataModule(prepared_only, sampling, data=DataConfig(workers=0))
     (sequence,) = data.sequences("train")
     expected = TIMES_US if labels != ".xml" else (int(random_events().t[-1]) + 1,)
     assert sequence.labels.t_us.tolist() == list(expected)
@@ -97,7 +97,7 @@ def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
     batch = next(iter(data.train_dataloader()))
     assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
     assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
-    raw_data = SequenceDataModule(config.dataset, data=DataConfig(num_workers=0))
+    raw_data = SequenceDataModule(config.dataset, data=DataConfig(workers=0))
     (raw_batch, *_) = raw_data.eval_loader(raw_data.eval_sequences("val", WindowSettings(), "raw"))
     assert raw_batch.hist.any()
 
@@ -189,7 +189,7 @@ def prepared_boxes(spec, config, pedro):
         spec, pedro, config.prepared_dir, WindowSettings(40_000), PreprocessConfig(workers=1), progress=False
     )
     assert len(summary.written) == 6 and not summary.failed and not summary.dropped
-    sequences = SequenceDataModule(config, data=DataConfig(num_workers=0)).sequences("test")
+    sequences = SequenceDataModule(config, data=DataConfig(workers=0)).sequences("test")
     assert [len(sequence.windows) for sequence in sequences] == [1, 1]
     assert all(int(sequence.read(0, 1).sum()) > 7_000 for sequence in sequences)  # all events but those cut off at 10
     return np.concatenate([sequence.labels.boxes_ltwh for sequence in sequences]).tolist()

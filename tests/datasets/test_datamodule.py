@@ -21,7 +21,7 @@ SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 
 
 def module(config, num_workers=0, **options):
-    data = DataConfig(num_workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
+    data = DataConfig(workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
     return SequenceDataModule(config, SAMPLING, AugmentConfig(), data, **options)
 
 
@@ -116,9 +116,7 @@ def test_raw_and_prepared_evaluation_are_equal(small_tree):
 
 
 def test_loaders_are_as_the_configuration_says(small_tree):
-    options = DataConfig(
-        num_workers=1, prefetch_factor=3, eval_batch_size=1, eval_chunk_length=5, max_open_recordings=4
-    )
+    options = DataConfig(workers=1, prefetch_factor=3, eval_batch_size=1, eval_chunk_length=5, max_open_recordings=4)
     data = SequenceDataModule(small_tree, replace(SAMPLING, frames_per_chunk=1), AugmentConfig(), options)
     trained, evaluated = data.train_dataloader(), data.val_dataloader()
     for loader in (trained, evaluated):

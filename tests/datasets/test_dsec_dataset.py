@@ -103,7 +103,7 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     data = SequenceDataModule(
         DatasetConfig("dsec", str(tree), str(tmp_path)),
         SamplingConfig(mode="random", batch_size=2, chunk_length=2),
-        data=DataConfig(num_workers=0, eval_batch_size=1, eval_chunk_length=3),
+        data=DataConfig(workers=0, eval_batch_size=1, eval_chunk_length=3),
     )
     (sequence,) = data.sequences("train")
     np.testing.assert_array_equal(sequence.labels.t_us[::3], image_times(10)[1:])

@@ -29,7 +29,7 @@ def augmentation(**options) -> AugmentConfig:
 
 def module(tree, augment, num_workers=0, batch_size=4, **options) -> SequenceDataModule:
     sampling = SamplingConfig(batch_size=batch_size, chunk_length=8)
-    data = DataConfig(num_workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
+    data = DataConfig(workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
     return SequenceDataModule(replace(tree, source="raw"), sampling, augment, data, **options)
 
 

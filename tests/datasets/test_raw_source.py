@@ -21,7 +21,7 @@ AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0,
 
 
 def module(config, num_workers=0, windows=None):
-    data = DataConfig(num_workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
+    data = DataConfig(workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
     return SequenceDataModule(config, SAMPLING, AUGMENT, data, seed=3, windows=windows)
 
 
@@ -111,7 +111,7 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
     pinned, plain = (
         list(
             SequenceDataModule(
-                tree, SAMPLING, AUGMENT, DataConfig(num_workers=num_workers, pin_memory=pin_memory), seed=3
+                tree, SAMPLING, AUGMENT, DataConfig(workers=num_workers, pin_memory=pin_memory), seed=3
             ).train_dataloader()
         )
         for pin_memory in (True, False)

@@ -146,7 +146,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
 
     monkeypatch.setattr("rvtssm.commands.evaluate.console_table", print_in_latin)
-    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]) == 1
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
 
@@ -164,7 +164,7 @@ def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
         return stream(detector, loader, **options)
 
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
     assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]  # the most steps first
     report = json.loads((tmp_path / "out/evaluation.json").read_text())
@@ -186,7 +186,7 @@ def rates_of(out: Path) -> dict[str, dict[str, float]]:
 
 def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
     """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,41,60]"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
     assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
@@ -210,7 +210,7 @@ def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, ans
 def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
     """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
     raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
-    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.num_workers=0"]
+    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,8]"]) == 0
     assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
@@ -226,7 +226,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
         return match_detections(recordings, spec, **options)
 
     monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.num_workers=0", "postprocess.min_score=0"]
+    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0", "postprocess.min_score=0"]
     assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]", "window=shrink"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
     assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
@@ -250,7 +250,7 @@ def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, 
     assert "evaluation.grid=free with prepared recordings" in answer and "source=raw" in answer
 
 
-STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.num_workers=0", "postprocess.min_score=0")
+STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.workers=0", "postprocess.min_score=0")
 
 
 def evaluated(out: Path, *arguments: str) -> dict:

@@ -44,7 +44,7 @@ WORDS = (
     "postprocess.min_score=0",
     "bootstrap=5",
     "data.eval_batch_size=1",
-    "data.num_workers=0",
+    "data.workers=0",
 )
 
 
@@ -286,7 +286,7 @@ class Pickled(SameProcess):
 def test_several_processes_give_equal_numbers(weights, whole, tmp_path, monkeypatch, num_processes):
     monkeypatch.setattr(evaluate_verb, "remove_kept", lambda out: None)
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.Processes", Pickled)
-    assert evaluate(weights, tmp_path, f"processes={num_processes}") == 0
+    assert evaluate(weights, tmp_path, f"workers={num_processes}") == 0
     assert (numbers(tmp_path), kept(tmp_path)) == (whole[0], whole[2])
 
 
@@ -328,7 +328,7 @@ def by_torchrun(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["processes=null"], "a launcher has started 3 processes; leave evaluation.processes out"),
+        (["workers=null"], "a launcher has started 3 processes; leave evaluation.workers out"),
         ([], "not all of the 3 processes of the launcher came together (1/3 clients joined); start them again"),
     ],
 )
@@ -405,9 +405,9 @@ class Dying(Pickled):
 def test_a_process_that_died_is_named_by_its_recordings(weights, whole, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.Processes", Dying)
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.run_batch", lambda *_: None)
-    assert evaluate(weights, tmp_path, "processes=2") == 2
+    assert evaluate(weights, tmp_path, "workers=2") == 2
     said = " ".join(capsys.readouterr().err.split())
-    message = "its worker process died; evaluation.processes was 2, and the same command continues the work"
+    message = "its worker process died; evaluation.workers was 2, and the same command continues the work"
     assert any(f" {batch[0]}: {message}" in said for batch in whole[1])
 
 
@@ -419,5 +419,5 @@ def test_processes_refuse_weights_that_were_replaced(weights):
 @pytest.mark.gpu
 def test_processes_that_share_a_gpu_give_the_numbers_of_one(weights, tmp_path):
     assert evaluate(weights, tmp_path / "one") == 0
-    assert evaluate(weights, tmp_path / "two", "evaluation.processes=2") == 0
+    assert evaluate(weights, tmp_path / "two", "evaluation.workers=2") == 0
     assert numbers(tmp_path / "one") == numbers(tmp_path / "two")

@@ -180,7 +180,9 @@ SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]", "num_timed=2")
 def test_the_command_audits_simulated_traffic(weights, tmp_path, capsys):
     assert cli.main(["audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", *SHORT]) == 0
     assert "1.3 s of simulated traffic" in (tmp_path / "out/audit.md").read_text()
-    assert "carry at" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(f"{head}: " in out for head in ("state dropped", "dropped, input held", "memory ms", "2 finer steps"))
+    assert "…" not in out and max(map(len, out[: out.index("stride")].splitlines())) <= 80
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["audit.json", "audit.md", "audit.png"]
     assert (tmp_path / "out/audit.png").read_bytes().startswith(b"\x89PNG")
 

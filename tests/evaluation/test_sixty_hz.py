@@ -81,14 +81,14 @@ def evaluated(raw: Path, folder: Path, monkeypatch, hz: float) -> ByTime:
 
     monkeypatch.setattr(SplitRuns, "scored", keep)
     words = [f"{folder / 'model.ckpt'}", f"dataset.raw_dir={raw}", f"out={folder / 'scores'}", f"hz=[{hz}]"]
-    alike = ["window=shrink", f"data.eval_chunk_length={CHUNK}", "data.num_workers=0", "postprocess.min_score=0.3"]
+    alike = ["window=shrink", f"data.eval_chunk_length={CHUNK}", "data.workers=0", "postprocess.min_score=0.3"]
     assert cli.main(["evaluate", *words, *alike]) == 0
     return found
 
 
 def validated(weights: LoadedCheckpoint, raw: Path) -> ByTime:
     where = DatasetConfig("synthetic", str(raw), height=SPEC.height, width=SPEC.width, source="raw")
-    loading = DataConfig(num_workers=0, eval_chunk_length=CHUNK)
+    loading = DataConfig(workers=0, eval_chunk_length=CHUNK)
     data = SequenceDataModule(where, data=loading, windows=weights.windows)
     settings = ModuleSettings(SPEC, OptimConfig(), 1, 1, weights.windows.stride_us, None, LIKELY)
     module = DetectionModule(weights.detector, settings, {}, {}, [])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file as save_safetensors
 
+from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
@@ -132,6 +133,18 @@ def test_weights_of_the_former_s7_are_selective_s5_bit_for_bit(tmp_path, block):
     torch.save(content, tmp_path / "eq4.ckpt")
     with pytest.raises(ValueError, match=r"an earlier S7 \(temporal\.s7_mode=eq4\).* train temporal=s7 again"):
         read_checkpoint(tmp_path / "eq4.ckpt")
+
+
+def test_former_names_of_simulated_classes_are_read_as_those_of_today(tmp_path):
+    """In the same order, so that every number stays. Other datasets keep their names."""
+    former = replace(describe(), spec=replace(DATASETS["synthetic"], class_names=("car", "pedestrian")))
+    for spec, names in (
+        (former.spec, ("vehicle", "person")),
+        (replace(former.spec, name="custom"), ("car", "pedestrian")),
+    ):
+        meta = replace(former, spec=spec)
+        write_checkpoint(tmp_path / "a.safetensors", meta.build(), meta)
+        assert read_checkpoint(tmp_path / "a.safetensors").spec == replace(spec, class_names=names)
 
 
 @pytest.mark.parametrize("path", ["rvtssm/weights/street-tiny.safetensors", "weights/street-small.safetensors"])

@@ -26,7 +26,7 @@ TOY = (
     "training.steps=2",
     "training.accelerator=cpu",
     "training.progress=false",
-    "data.num_workers=0",
+    "data.workers=0",
 )
 CHOSEN = {
     "pooling_backbone": "model.backbone=pooling",
@@ -75,7 +75,7 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     detector = read_checkpoint(weights.partition("=")[2]).detector
     classes = {type(part).__name__ for part in detector.modules()}
     assert classes >= {"PoolingBackbone", "OneMapNeck", "CentreHead", "LeakyLayer"}
-    where = (plugins, weights, "data.num_workers=0", *data, f"out={tmp_path / 'scores'}")
+    where = (plugins, weights, "data.workers=0", *data, f"out={tmp_path / 'scores'}")
     assert cli.main(["evaluate", *where, "hz=[20,40]"]) == 0
     assert set(json.loads((tmp_path / "scores" / "evaluation.json").read_text())["rates"]) == {"20", "40"}
     assert cli.main(["export", plugins, weights, f"out={tmp_path / 'model.onnx'}", "check_steps=3"]) == 0

@@ -21,6 +21,7 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
+from rvtssm.prediction.summary import Tally
 from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
@@ -122,6 +123,39 @@ def test_the_array_says_the_same_with_the_class_ids_of_the_dataset(predicted):
         assert [box[name] for name in "xywh"] == pytest.approx([x1, y1, x2 - x1, y2 - y1], abs=0.03)
     names = np.load(out / "detections.npy").dtype.names
     assert names == ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+    # the array has no room for names, so the summary has them
+    assert json.loads((out / "prediction.json").read_text())["classes"] == {"2": "car", "5": "pedestrian"}
+
+
+def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, tmp_path, monkeypatch):
+    captions, draw = [], pictures.draw_frame
+    monkeypatch.setattr(
+        pictures, "draw_frame", lambda *args, **options: captions.append(options["caption"]) or draw(*args, **options)
+    )
+    config = PredictConfig(postprocess=POSTPROCESS, num_stills=1, formats=["png"])
+    summary = predict_recording(checkpoint, write_recording(tmp_path), tmp_path / "out", config, progress=False)
+    told = json.loads((tmp_path / "out/prediction.json").read_text())
+    assert (
+        told["start_us"] == summary.start_us == 7_000_000 and "(camera time 7.000 to 8.030 s)" in summary.sentences()[0]
+    )
+    assert captions[0].startswith("t = 0.050 s    camera 7.050 s    20 Hz")
+
+
+@pytest.mark.parametrize("num_warmup", [1, 3])
+def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
+    """They take 2 s, in which code is compiled; then a window of 0.05 s takes 0.1 s."""
+    now_s = [100.0]
+    monkeypatch.setattr("rvtssm.prediction.summary.time.perf_counter", lambda: now_s[0])
+    tally = Tally(0.3, num_warmup)
+    nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), 0)
+    for number in range(1, 10):
+        seconds = 2.0 / num_warmup if number <= num_warmup else 0.1
+        now_s[0] += seconds
+        tally.add(replace(nothing, t_us=50_000 * number), seconds)
+        if number == num_warmup:  # nothing else tells the speed
+            assert tally.step_ms()["p99"] == pytest.approx(2000 / num_warmup)
+    assert tally.step_ms() == pytest.approx(dict.fromkeys(("mean", "p50", "p90", "p99"), 100.0))
+    assert tally.pace() == pytest.approx((2 + 0.1 * (9 - num_warmup), 2, 0.5))
 
 
 def test_the_result_is_that_of_one_pass_with_carried_state(checkpoint, predicted):

@@ -487,12 +487,13 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
     config = PredictConfig(
         formats=["jsonl", "npy", "coco", "mcap", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3
     )
-    predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     rows = np.load(tmp_path / "out/detections.npy")
     results = json.loads((tmp_path / "out/coco_results.json").read_text())
     assert len(rows) == len(results) == sum(len(line["detections"]) for line in read_lines(tmp_path / "out")) > 0
     for row, result in zip(rows, results, strict=True):
         assert result["image_id"] == row["t"] and result["category_id"] == row["class_id"]
+        assert result["category"] == summary.classes[str(row["class_id"])]
         assert result["bbox"] == pytest.approx([row[name] for name in "xywh"], abs=0.01)
         assert result["score"] == pytest.approx(row["class_confidence"], abs=1e-4)
     messages = read_bag(tmp_path / "out/detections.mcap")

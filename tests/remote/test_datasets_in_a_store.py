@@ -149,7 +149,7 @@ def test_loader_processes_read_a_store(store_url, tmp_path):
     wanted, found = (
         list(data.eval_loader(data.sequences("train")))
         for data in (
-            SequenceDataModule(DatasetConfig("custom", raw_dir=where), data=DataConfig(num_workers=num_workers))
+            SequenceDataModule(DatasetConfig("custom", raw_dir=where), data=DataConfig(workers=num_workers))
             for where, num_workers in ((str(local), 0), (raw, 1))
         )
     )

@@ -154,7 +154,7 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
     assert shown
     train = ["train", "dataset=custom", f"dataset.raw_dir={out}", f"out={tmp_path / 'run'}", "model=tiny", "steps=1"]
     small = ["model.embed_dim=8", "model.head_dim=8", "sampling.batch_size=2", "sampling.chunk_length=2"]
-    quick = ["training.accelerator=cpu", "training.progress=false", "data.num_workers=0", "training.loggers=[]"]
+    quick = ["training.accelerator=cpu", "training.progress=false", "data.workers=0", "training.loggers=[]"]
     assert cli.main([*train, *small, *quick]) == 0
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
 

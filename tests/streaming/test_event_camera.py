@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 from fake_camera import BEGAN_S, FakeDevice, Packet, SimulatedClock, packets_of
 
-from rvtssm.commands import cli
+from rvtssm.commands import cli, live_camera
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.inference_config import PredictConfig
+from rvtssm.prediction.inference_config import LiveConfig, PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections, Events
 from rvtssm.streaming.event_camera import Camera, read_camera_settings
@@ -441,6 +442,38 @@ def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
     assert cli.main(["live", f"checkpoint={weights}", *words]) == 0
     told = json.loads((tmp_path / "live.json").read_text())
     assert told["num_windows"] + told["num_passed"] >= 10 and told["hz"] == 50
+
+
+def test_the_rate_that_was_kept_up_does_not_count_the_start():
+    """100 of 265 windows were passed over while the first one was computed, then 165 of 200."""
+    totals = live_camera._Totals("EVK", 200, 5_000, num_windows=36, num_passed=265, num_passed_at_start=100)
+    said = (
+        "EVK: 5000 events, 36 windows, 165 passed over (kept up: 35 of 200 Hz), 100 passed over at the start, 0 boxes"
+    )
+    assert totals.sentence() == f"{said}; longest lag 0.0 ms"
+    kept = replace(totals, num_passed=100)
+    assert "kept up" not in kept.sentence() and "100 passed over at the start" in kept.sentence()
+
+
+@pytest.mark.parametrize("first_s", [0.2, 3.0])
+def test_what_the_first_window_takes_is_no_speed(live_checkpoint, monkeypatch, tmp_path, first_s):
+    clock = SimulatedClock()
+    camera = camera_of(packets_of(of_bursts(20), 50_000), clock=clock)
+    slow(monkeypatch, clock, 0.2)
+    compute, is_first = StreamDetector._compute, [True]
+
+    def slower_at_first(*args, **options):
+        clock.sleep(first_s - 0.2 if is_first.pop() else 0.0)
+        is_first.append(False)
+        return compute(*args, **options)
+
+    monkeypatch.setattr(StreamDetector, "_compute", slower_at_first)
+    run = run_of(camera, live_checkpoint(), FixedRate(20))
+    totals = live_camera._run(run, live_checkpoint(), LiveConfig(formats=[]), tmp_path, False)
+    totals.hz = 20
+    assert totals.num_passed_at_start == pytest.approx(first_s * 20 - 1, abs=2)
+    assert 20 * 0.95 < 4 * float(totals.sentence().partition("kept up: ")[2].split()[0]) < 20 * 1.05
+    assert totals.longest_lag_ms < 1000 * 0.2 * 3
 
 
 def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, monkeypatch, capsys):

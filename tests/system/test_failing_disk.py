@@ -11,14 +11,14 @@ from rvtssm.commands.cli import main
 from rvtssm.models.checkpoint import read_checkpoint
 from tests.failing_disk import run_verb
 
+SENSOR = ("dataset=synthetic", "dataset.height=64", "dataset.width=96")
 TOY = (
-    *("dataset=synthetic", "dataset.height=64", "dataset.width=96"),
     *("synthetic.num_train=1", "synthetic.num_val=1", "synthetic.num_test=1"),
     *("synthetic.duration_s=0.6", "synthetic.workers=1"),
 )
 TRAIN = (
     *("model=tiny", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"),
-    *("sampling.batch_size=1", "sampling.chunk_length=2", "sampling.mode=random", "data.num_workers=0"),
+    *("sampling.batch_size=1", "sampling.chunk_length=2", "sampling.mode=random", "data.workers=0"),
     *("training.steps=2", "training.checkpoint_every=1", "training.accelerator=cpu", "training.progress=false"),
     *("training.spectra=false", "training.log_every=1"),
 )
@@ -35,10 +35,10 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
     return [
         verb,
         *{
-            "generate": (*TOY, f"dataset.raw_dir={out}"),
-            "preprocess": (*TOY, raw, f"dataset.prepared_dir={out}", "preprocess.workers=1", "overwrite=true"),
-            "train": (*TOY, *TRAIN, raw, prepared, f"out={out}"),
-            "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.num_workers=0"),
+            "generate": (*SENSOR, *TOY, f"dataset.raw_dir={out}"),
+            "preprocess": (*SENSOR, raw, f"dataset.prepared_dir={out}", "preprocess.workers=1", "overwrite=true"),
+            "train": (*SENSOR, *TRAIN, raw, prepared, f"out={out}"),
+            "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.workers=0"),
             "predict": (checkpoint, recording, f"out={out}"),
             "export": (checkpoint, f"out={out / 'model.safetensors'}"),
             "audit": (checkpoint, f"out={out}"),

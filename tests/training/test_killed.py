@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     step, moment = draw.randrange(1, NUM_STEPS - 1), draw.choice(MOMENTS)
     if moment == "on_validation_batch_start":
         step = draw.choice([3, 6])
-    settings = (*SETTINGS, *MODES[mode], f"data.num_workers={num_workers}")
+    settings = (*SETTINGS, *MODES[mode], f"data.workers={num_workers}")
     overrides = [*toy_data, *settings, f"out={tmp_path}"]
     killed = prepared.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
     killed.start()

@@ -69,7 +69,7 @@ def test_a_recipe_is_what_its_name_says(path):
 def batches(dataset: str, folders: tuple[str, ...]):
     """The data of a recipe at toy size, a training batch and an evaluation batch; small boxes count as well."""
     overrides = [f"dataset={dataset}", "dataset.height=64", "dataset.width=96", "dataset.source=raw", *folders]
-    few = ["sampling.batch_size=2", "sampling.chunk_length=3", "data.num_workers=0", "data.eval_chunk_length=4"]
+    few = ["sampling.batch_size=2", "sampling.chunk_length=3", "data.workers=0", "data.eval_chunk_length=4"]
     config = compose([*overrides, *few])
     with pytest.MonkeyPatch.context() as patch:
         spec = replace(DATASETS[dataset], prepare_min_side_px=4, prepare_min_diagonal_px=8)

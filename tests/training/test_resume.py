@@ -301,7 +301,7 @@ def test_a_run_whose_precision_has_the_word_of_lightning_resumes(toy_config, who
 
 def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whole, tmp_path, logged):
     # one worker has read ahead when the run stops; what it read must not be missing later
-    interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT), "data.num_workers=1")
+    interrupted(tmp_path, 2, lambda: ask_to_stop(signal.SIGINT), "data.workers=1")
     train(toy_config(tmp_path, *SETTINGS, "data.eval_batch_size=1", "data.eval_chunk_length=9", "resume=auto"))
     assert_same_run(tmp_path, whole, logged)
 

@@ -354,7 +354,7 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
         return forward(self, hist, *arguments)
 
     monkeypatch.setattr(Detector, "forward", spy)
-    settings = {"none": ("data.num_workers=0",), "ahead": ("data.num_workers=1", "data.prefetch_factor=3")}
+    settings = {"none": ("data.workers=0",), "ahead": ("data.workers=1", "data.prefetch_factor=3")}
     for name, overrides in settings.items():
         train(toy_config(tmp_path / name, "training.steps=2", *overrides))
     assert set(met) == {torch.uint8}
