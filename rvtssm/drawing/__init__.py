@@ -1,1 +1,1 @@
-"""Events and boxes as pictures, videos and in a viewer."""
+"""Draws events and boxes as pictures and videos, and shows them in a viewer."""

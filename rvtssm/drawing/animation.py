@@ -1,4 +1,4 @@
-"""Animations for pages, GIF and WebP, of at most a given size: few colours, few pictures a second, few pixels."""
+"""Animations for web pages, GIF and WebP, of limited size: few colours, few pictures per second, few pixels."""
 
 import io
 import itertools
@@ -14,23 +14,29 @@ from rvtssm.drawing import draw
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
-_MOST_PICTURES = 160  # in memory; a longer recording shows every second one, or fewer
+_MOST_PICTURES = 160  # most pictures in memory; of a longer recording, every second picture is kept, or fewer
 _MOST_WIDTH = 640  # pixels
 _MOST_FPS = 10.0
 _WEBP_QUALITY = 70
-_EVENT_LEVELS, _LINE_LEVELS = 10, 3  # from the background on to the colours of events and of boxes
+_EVENT_LEVELS, _LINE_LEVELS = 10, 3  # colours between the background and the colours of events and of boxes
 
 
 @contextmanager
 def open_animation(path: Path, fps: float, most_bytes: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends RGB pictures (h, w, 3) uint8, shown at `fps`, to a `.gif` or `.webp`.
+    """Yield a function that appends RGB pictures (h, w, 3) uint8 to an animation, which plays at their speed.
 
-    The animation plays at the speed of the pictures. It leaves out pictures, evenly, until it has at most `most_bytes`.
-    The file appears after a block without error. Raise ValueError for an animation without pictures, or if not even one
-    picture fits.
+    Pictures are left out, evenly, until the file is small enough. The file appears when the context ends without error.
+
+    Args:
+        path: The file, `.gif` or `.webp`.
+        fps: Pictures per second.
+        most_bytes: Largest size of the file in bytes.
+
+    Raises:
+        UserError: If there are no pictures, or if not even one picture fits.
     """
     is_gif = path.suffix == ".gif"
-    period = max(1, round(fps / _MOST_FPS))  # of the pictures given, for one that is kept
+    period = max(1, round(fps / _MOST_FPS))  # one of this many pictures is kept
     kept: list[Image.Image] = []
     num_seen = 0
 
@@ -48,8 +54,8 @@ def open_animation(path: Path, fps: float, most_bytes: float) -> Iterator[Callab
     while len(data := _encoded(kept, is_gif, 1000 * period / fps)) > most_bytes:
         if len(kept) == 1:
             raise UserError(
-                f"{path}: one picture has {len(data)} bytes; allow more by predict.animation_mb, or draw smaller "
-                "pictures by predict.scale"
+                f"{path}: a single picture has {len(data)} bytes; allow more with predict.animation_mb, or draw "
+                "smaller pictures with predict.scale"
             )
         kept, period = kept[::2], 2 * period
     with atomic_file(path) as staged:
@@ -82,7 +88,7 @@ def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> b
 def _palette() -> Image.Image:
     """Return an image with the palette of all animations: the colours that are drawn, their blends, and a coarse cube.
 
-    One palette for all pictures keeps what does not change the same, so that it takes no bytes.
+    All pictures share one palette, so that areas that do not change stay identical and take no bytes.
     """
     exact = (draw.BACKGROUND, draw.BAR, draw.TEXT, draw.GROUND_TRUTH)
     mixed = (np.array(draw.BRIGHTER) + draw.DARKER) / 2

@@ -1,6 +1,6 @@
-"""Draw pictures and videos of events with boxes.
+"""Draws pictures and videos of events with boxes.
 
-Brighter is red, darker is blue, as in the literature. Text is ASCII, since OpenCV's fonts have no other characters.
+Brighter is red, darker is blue, as in the literature. Text is ASCII, because OpenCV's fonts have no other characters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ TEXT: Color = (226, 230, 237)
 BRIGHTER: Color = (255, 86, 70)
 DARKER: Color = (62, 132, 255)
 GROUND_TRUTH: Color = (255, 255, 255)
-# For eyes with any kind of colour blindness, too, they differ from each other, from the colours of the events, from
-# white and from the background.
+# Also with any kind of colour blindness, these colours differ from each other, from the colours of events, from white,
+# and from the background.
 CLASS_COLORS: tuple[Color, ...] = (
     (255, 215, 70),
     (215, 120, 170),
@@ -41,20 +41,25 @@ CLASS_COLORS: tuple[Color, ...] = (
     (120, 70, 255),
 )
 
-SHOWN_US = 50_000  # of `surfaces`, which have no window
+SHOWN_US = 50_000  # time span that a picture of `surfaces` shows, since these have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
 _SLIDE_PX = 1920
-_NOTE_SIZE = 0.5  # of its letters
-_BT709 = 1  # the colour matrix of HD video, which players otherwise guess by the size
-_H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # small changes of single pixels stay visible
+_NOTE_SIZE = 0.5  # size of letters in a note
+_BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
+_H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # this quality keeps changes of single pixels visible
 
 
 def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
-    """Return the numbers of events (2, H, W), darker first, that a picture of `surfaces` (2K, H, W) shows.
+    """Return the numbers of events that a picture shows.
 
-    They are the sums at the time constant nearest to 50 ms, rounded, so that an event is shown for two thirds of that
-    time. A frame of another representation is returned as it is.
+    Args:
+        frame: A frame (C, H, W).
+        windows: How events became frames.
+
+    Returns:
+        For `surfaces` (2K, H, W), the sums at the time constant nearest to 50 ms, rounded: (2, H, W) uint8, darker
+            first, so that a single event is visible for two thirds of that time. Other frames are returned unchanged.
     """
     if windows.representation != "surfaces":
         return frame
@@ -64,11 +69,13 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:
-    """Return the picture (H, W, 3) uint8 RGB of a frame: a histogram (2 * bins, H, W), darker half first, or signed.
+    """Return a frame as a picture (H, W, 3) uint8 RGB.
 
-    `behind`, a picture (h, w, 3) of the same view, is shown where there are no events.
+    Args:
+        hist: A histogram (2 * bins, H, W), darker half first, or a signed frame (C, H, W).
+        behind: A picture (h, w, 3) of the same view, shown where there are no events.
     """
-    if hist.dtype.kind != "u":  # the sign is the polarity
+    if hist.dtype.kind != "u":  # signed: the sign is the polarity
         hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
     darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
     total = darker + brighter
@@ -77,7 +84,7 @@ def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarr
     if behind is not None:
         background = cv2.resize(behind, hist.shape[:0:-1], interpolation=cv2.INTER_AREA).astype(np.float32)
     color = share * brighter_rgb + (1 - share) * darker_rgb
-    # the first event is already visible, more of them saturate
+    # A single event is already visible; more events saturate.
     strength = np.where(total > 0, 1 - 0.42 * np.exp(-(total - 1) / 2), 0)[..., None]
     return (background * (1 - strength) + color * strength + 0.5).astype(np.uint8)
 
@@ -94,16 +101,28 @@ def draw_frame(
     behind: np.ndarray | None = None,
     note: str | None = None,
 ) -> np.ndarray:
-    """Draw one window: events, detections from `min_score` on, ground truth dashed.
+    """Draw one window: events, detections, and ground truth with dashed lines.
 
-    hist (2 * bins, H, W), boxes in its pixels. `scale` enlarges, None: to about 960 pixels of width. The bar above
-    carries `caption` (None: the time), the one below explains the colours; `behind` is a picture (h, w, 3) of the same
-    view to draw on. Bars at the bottom carry `note`, if there is one. Returns (h, w, 3) uint8 RGB, h and w even.
+    A bar at the top holds the caption, and a bar at the bottom explains the colours.
+
+    Args:
+        hist: Events (2 * bins, H, W).
+        detections: Boxes in pixels of `hist`.
+        ground_truth: Boxes in pixels of `hist`.
+        class_names: Names of the classes.
+        scale: Factor by which events are enlarged; None enlarges to about 960 pixels of width.
+        min_score: Only detections with at least this score are drawn.
+        caption: Text of the bar at the top; None means the time.
+        behind: A picture (h, w, 3) of the same view, on which events are drawn.
+        note: Text of further bars at the bottom.
+
+    Returns:
+        The picture (h, w, 3) uint8 RGB, where h and w are even.
     """
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
     chosen = np.flatnonzero(detections.score >= min_score)
-    chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # the best on top
+    chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # draw the best last, on top
     for i in chosen:
         _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(int(detections.class_id[i])))
     if ground_truth is not None:
@@ -112,7 +131,7 @@ def draw_frame(
             if still_us >= STILL_US:
                 _draw_still(canvas, _scaled(xyxy, scale), f"still {still_us / 1e6:.1f} s")
     tags: list[Box] = []
-    for i in chosen[::-1]:  # the best choose their places first
+    for i in chosen[::-1]:  # the tags of the best get their places first
         class_id = int(detections.class_id[i])
         text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
         if detections.track_id is not None and detections.track_id[i]:
@@ -124,17 +143,25 @@ def draw_frame(
     cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
     legend_bar = _legend_bar(width, class_names, ground_truth is not None)
     picture = np.concatenate([caption_bar, canvas, legend_bar, *(_note_bars(width, note) if note else [])])
-    # video codecs store colour at half resolution and want even sizes
+    # Video codecs store colour at half resolution and need even sizes.
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 def best_scale(width: int) -> int:
-    """Return the whole factor from 1 to 16 that brings a frame nearest to 960 pixels of width."""
+    """Return the whole factor from 1 to 16 that brings the width of a frame nearest to 960 pixels.
+
+    Args:
+        width: Width of the frame in pixels.
+    """
     return min(max(round(960 / width), 1), 16)
 
 
 def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Return pictures (h, w, 3) side by side, reduced to the width of a slide if they are wider."""
+    """Return pictures side by side as one picture, scaled down to the width of a slide (1920 pixels) if it is wider.
+
+    Args:
+        pictures: Pictures (h, w, 3).
+    """
     strip = np.concatenate(pictures, axis=1)
     height, width = strip.shape[:2]
     if width <= _SLIDE_PX:
@@ -143,19 +170,28 @@ def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def class_color(class_id: int) -> Color:
+    """Return the RGB colour of a class."""
     return CLASS_COLORS[class_id % len(CLASS_COLORS)]
 
 
 def class_name(class_names: Sequence[str], class_id: int) -> str:
+    """Return the name of a class, or `class N` if its name is not known."""
     return class_names[class_id] if class_id < len(class_names) else f"class {class_id}"
 
 
 @contextmanager
 def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends RGB frames (h, w, 3) uint8, h and w even, to an MP4 in H.264, as browsers play it.
+    """Yield a function that appends RGB frames (h, w, 3) uint8, h and w even, to an MP4 in H.264, which browsers play.
 
-    The file appears after a block without error. All frames must have the size of the first. ValueError if the codec is
-    missing, or for a video without frames; OSError if not all of it can be written.
+    All frames must have the size of the first one. The file appears when the context ends without error.
+
+    Args:
+        path: The file.
+        fps: Frames per second.
+
+    Raises:
+        UserError: If the codec is missing, or if there are no frames.
+        OSError: If the file cannot be written completely.
     """
     with atomic_file(path) as staged, ExitStack() as stack:
         stream: av.VideoStream | None = None
@@ -164,7 +200,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         def write(frame: np.ndarray) -> None:
             nonlocal stream, container
             if stream is None or container is None:
-                # the index stands at the start, so that a browser plays the file while it loads
+                # The index comes first, so that a browser can play the file while it loads.
                 options = {"movflags": "+faststart"}
                 container = stack.enter_context(av.open(str(staged), "w", format="mp4", options=options))
                 stream = _h264_stream(container, Path(path).name, fps)
@@ -176,48 +212,57 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         if stream is None or container is None:
             raise UserError(f"{path}: a video needs at least one frame")
         container.mux(stream.encode())
-        stack.close()  # writes the index, before the file appears
+        stack.close()  # writes the index before the file appears
 
 
 def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
     if "libx264" not in av.codecs_available:
         raise UserError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
     stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
-    stream.pix_fmt = "yuv420p"  # the only one that every browser plays
+    stream.pix_fmt = "yuv420p"  # the only pixel format that every browser plays
     context = stream.codec_context
     context.colorspace = context.color_primaries = context.color_trc = _BT709
     return stream
 
 
 def to_png(image: np.ndarray) -> bytes:
-    """Return the bytes of a PNG file of an RGB picture (h, w, 3) uint8."""
+    """Return the bytes of a PNG file.
+
+    Args:
+        image: An RGB picture (h, w, 3) uint8.
+    """
     _, data = cv2.imencode(".png", image[..., ::-1])
     return data.tobytes()
 
 
 def write_png(path: Path | str, image: np.ndarray) -> None:
-    """Write an RGB picture (h, w, 3) uint8; the file appears when it is complete."""
+    """Write a PNG file, which appears when it is complete.
+
+    Args:
+        path: The file.
+        image: An RGB picture (h, w, 3) uint8.
+    """
     with atomic_file(path) as staged:
         staged.write_bytes(to_png(image))
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:
-    # OpenCV takes 32-bit integers only; a corner far outside is drawn as one just outside
+    # OpenCV takes only 32-bit integers, so corners far outside the picture are moved closer.
     x1, y1, x2, y2 = np.clip(np.nan_to_num(xyxy) * scale, -10_000, 20_000).round().astype(int).tolist()
     return x1, y1, x2, y2
 
 
 def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
     x1, y1, x2, y2 = box
-    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim, so that the line is seen on events
+    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim makes the line visible on events
     cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
 
 
 def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequence[Box]) -> Box:
-    """Write class and score above the box, or inside it at the upper edge of the picture; return where.
+    """Write class and score above the box, or inside it if the box touches the top of the picture; return the place.
 
-    If another tag is there already, the first free place of these is taken: below the box, inside it at its upper and
-    at its lower edge.
+    If another tag is already there, take the first free place of these: below the box, inside it at the upper edge,
+    inside it at the lower edge.
     """
     x1, y1, _, y2 = box
     (width, height), _ = cv2.getTextSize(text, _FONT, 0.48, 1)
@@ -258,7 +303,7 @@ def _draw_still(canvas: np.ndarray, box: Box, text: str) -> None:
 
 
 def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
-    """Draw colours with their names, from left to right, as many as there is room for."""
+    """Draw the colours with their names, from left to right, as many as fit."""
     bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
     entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
@@ -280,7 +325,7 @@ def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) 
 
 
 def _note_bars(width: int, note: str) -> list[np.ndarray]:
-    """Draw a note in as many bars, one below the other, as a narrow picture needs for all of its words."""
+    """Draw a note into as many bars, one below the other, as its words need."""
     lines: list[str] = []
     for word in note.split():
         if lines and _text_width(longer := f"{lines[-1]} {word}", _NOTE_SIZE) <= width - 20:

@@ -1,4 +1,4 @@
-"""Writes videos, stills and a strip of stills during streaming; at high rates a picture shows several windows."""
+"""Writes videos, stills and a strip of stills during streaming. At high rates, a picture shows several windows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,13 +22,13 @@ class PictureSettings:
     min_score: float
     windows: WindowSettings
     windows_per_picture: int
-    videos: Sequence[str]  # of mp4, gif, webp
+    videos: Sequence[str]  # formats to write: mp4, gif, webp
     num_stills: int
-    is_logged: bool  # in Rerun
-    downsample: int  # sensor pixels per pixel of the detections, for the ground truth
-    scale: int | None = None  # of the picture, see `draw_frame`
-    animation_mb: float = 8.0  # the most of a gif or webp
-    note: str | None = None  # of the weights
+    is_logged: bool  # whether Rerun gets the pictures
+    downsample: int  # pixels of the sensor per pixel of the detections, to scale the ground truth
+    scale: int | None = None  # factor that enlarges pictures, see `draw_frame`
+    animation_mb: float = 8.0  # largest size of a gif or webp, in MB
+    note: str | None = None  # the note of the weights
 
     @property
     def is_empty(self) -> bool:
@@ -37,7 +37,7 @@ class PictureSettings:
 
     @property
     def is_summed(self) -> bool:
-        """Whether windows follow one another: a picture then shows the events of all its windows."""
+        """Whether windows do not overlap, so that a picture shows the events of all its windows."""
         return self.windows.length_us is None and not self.windows.warmup_us
 
 
@@ -52,16 +52,22 @@ def open_pictures(
 ) -> Iterator[Callable[[np.ndarray, Detections, int], None]]:
     """Yield a function that takes the histogram (2 * bins, H, W), the detections and the start (us) of each window.
 
-    The detections are in pixels of the histogram or, with `sensor`, of the sensor, whose events are drawn then.
-    The folder receives `video.mp4`, `.gif` and `.webp`, `still_<seconds>s.png` and `strip.png`, which has all stills
-    side by side, at most 1920 pixels wide. The time in captions counts from the start of the first window.
-    `ground_truth` is in sensor px, ordered by time. `images` are drawn below the events. `on_events` receives the
-    events and the time (us) of pictures.
+    The folder receives `video.mp4`, `video.gif` and `video.webp`, `still_<seconds>s.png`, and `strip.png` with all
+    stills side by side, at most 1920 pixels wide. Captions count the time from the start of the first window.
+
+    Args:
+        folder: Where the files are written.
+        settings: What is drawn.
+        ground_truth: Labels in pixels of the sensor, ordered by time.
+        images: Camera images, drawn below the events.
+        sensor: Events at the resolution of the sensor. They are drawn instead of the histogram, and detections must
+            then be in pixels of the sensor instead of the histogram.
+        on_events: Called with the events and the time (us) of each picture.
     """
     period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
     stills = _StillChoice(settings.num_stills)
-    start_us: int | None = None  # of the first window
-    shown_from_us: int | None = None  # of the next picture
+    start_us: int | None = None  # start of the first window
+    shown_from_us: int | None = None  # start of the events in the next picture
     num_seen = 0
     summed: np.ndarray | None = None
     last: tuple[np.ndarray, Detections] | None = None
@@ -142,9 +148,9 @@ def open_pictures(
 
 
 class _StillChoice:
-    """Keeps at most 4 * count pictures, spread evenly over an unknown number: the best of every `_step`, which doubles.
+    """Keeps at most 4 * count pictures, evenly spread over an unknown number: the best of every `_step`, which doubles.
 
-    The best picture is that with the largest sum of scores, so that windows with boxes are preferred.
+    The best picture is the one with the largest sum of scores, so that pictures with boxes are preferred.
     """
 
     def __init__(self, count: int) -> None:
@@ -153,19 +159,20 @@ class _StillChoice:
         self._step, self._seen = 1, 0
 
     def takes_next(self, scores: float) -> bool:
-        """Count the next picture and return whether `add` wants it."""
+        """Count the next picture, and return whether `add` should get it."""
         place = self._seen // self._step
         self._seen += 1
         return self._count > 0 and (place == len(self._kept) or scores > self._kept[place][0])
 
     def add(self, scores: float, seconds: float, picture: np.ndarray) -> None:
+        """Keep the picture that `takes_next` counted last."""
         self._kept[(self._seen - 1) // self._step :] = [(scores, seconds, picture)]
         if len(self._kept) > 4 * self._count:
             pairs = [self._kept[i : i + 2] for i in range(0, len(self._kept), 2)]
             self._kept, self._step = [max(pair, key=lambda kept: kept[0]) for pair in pairs], 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
-        """Return seconds and picture of the best of `count` equal parts, of equally good ones that in the middle."""
+        """Return seconds and picture of the best in each of `count` equal parts; among equals, the middle one."""
         num_chosen, found = min(self._count, len(self._kept)), []
         for i in range(num_chosen):
             part = self._kept[i * len(self._kept) // num_chosen : (i + 1) * len(self._kept) // num_chosen]

@@ -1,4 +1,4 @@
-"""Predictions in the viewer Rerun: events, boxes, tracks, rate and step time on one timeline, live or in a file."""
+"""Shows predictions in the viewer Rerun, live or in a file: events, boxes, tracks, rate and step time."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,20 @@ log = logging.getLogger(__name__)
 RECORDING_FILE = "prediction.rrd"
 TIMELINE, CAMERA, EVENTS, OBJECTS = "time", "camera", "camera/events", "camera/objects"
 PLOTS = "plots/rate_hz", "plots/step_ms", "plots/objects"
-_FLUSH_S = 10.0  # for the viewer to take what was sent last
+_FLUSH_S = 10.0  # longest wait for the viewer to receive the last data
 
 
 class RerunLog:
     """Sends windows and pictures to recordings of Rerun, at their times in the recording of the camera.
 
-    Boxes have the colour of their class, and its name, score and track as their label. The plots are the rate in Hz,
-    the time of a step in milliseconds and the number of objects.
+    Boxes have the colour of their class, and a label with class, score and track. Plots show the rate in Hz, the time
+    of a step in milliseconds, and the number of objects.
+
+    Args:
+        streams: Recordings of Rerun.
+        class_names: Names of the classes.
+        sensor_hw: Height and width of the sensor in pixels.
+        min_score: Only objects with at least this score are logged.
     """
 
     def __init__(
@@ -38,7 +44,13 @@ class RerunLog:
         self._min_score = min_score
 
     def window(self, found: Detections, start_us: int, seconds: float) -> None:
-        """Log the objects (sensor px) of a window, the rate, and the seconds of work."""
+        """Log the objects of a window, the rate, and the time of the step.
+
+        Args:
+            found: Detections in pixels of the sensor.
+            start_us: Start of the step in microseconds, which gives the rate.
+            seconds: Time of the computation in seconds.
+        """
         import rerun
 
         found = found[found.score >= self._min_score]
@@ -58,7 +70,12 @@ class RerunLog:
         self._log(found.t_us, {OBJECTS: boxes, **scalars})
 
     def picture(self, events: np.ndarray, t_us: int) -> None:
-        """Log the events (2 * bins, h, w) of a picture, enlarged to the sensor if they are those of a smaller frame."""
+        """Log the events of a picture, enlarged to the sensor if the frame is smaller.
+
+        Args:
+            events: Events (2 * bins, h, w).
+            t_us: Time of the picture in microseconds.
+        """
         import rerun
 
         height, width = self._sensor_hw
@@ -76,10 +93,17 @@ class RerunLog:
 def open_rerun(
     paths: Sequence[Path | None], class_names: Sequence[str], sensor_hw: tuple[int, int], min_score: float
 ) -> Iterator[RerunLog | None]:
-    """Yield the log of new recordings of Rerun, each in a file, or in the viewer for None; yield None without any.
+    """Yield the log of new recordings of Rerun, or None if there are no paths.
 
-    Objects from `min_score` on are logged. Raise ValueError without the package `rerun-sdk`, if the viewer cannot be
-    started, or if a file cannot be written. A viewer that is gone at the end is a warning.
+    Args:
+        paths: File of each recording; None means the viewer.
+        class_names: Names of the classes.
+        sensor_hw: Height and width of the sensor in pixels.
+        min_score: Only objects with at least this score are logged.
+
+    Raises:
+        UserError: If the package `rerun-sdk` is missing, if the viewer cannot be started, or if a file cannot be
+            written. If the viewer has been closed at the end, there is only a warning.
     """
     if not paths:
         yield None
@@ -102,7 +126,7 @@ def open_rerun(
 
 
 def _layout() -> Any:
-    """Return the views: boxes over events in one, which Rerun would not do by itself, and a plot below another."""
+    """Return the views: boxes over events in one, which is not Rerun's default, and plots one below the other."""
     from rerun import blueprint
 
     plots = [blueprint.TimeSeriesView(origin=f"/{plot}", name=plot.partition("/")[2]) for plot in PLOTS]
@@ -119,7 +143,7 @@ def _finish(stream: Any, path: Path | None) -> None:
         reason = " ".join(str(error).split())
         if path is not None:
             raise UserError(f"{path} cannot be written ({reason}); make room, or choose another folder") from None
-        log.warning("predict.view=rerun: the viewer did not take everything (%s); the files are complete", reason)
+        log.warning("predict.view=rerun: the viewer did not receive everything (%s); the files are complete", reason)
     finally:
         stream.disconnect()
 
@@ -129,6 +153,6 @@ def _show(stream: Any) -> None:
         stream.spawn()
     except RuntimeError as error:
         raise UserError(
-            f"predict.view=rerun: the viewer cannot be started ({' '.join(str(error).split())}); it needs a screen, "
-            "write a file by predict.formats=[rrd] instead"
+            f"predict.view=rerun: the viewer cannot be started ({' '.join(str(error).split())}); it needs a screen. "
+            "Write a file with predict.formats=[rrd] instead"
         ) from None

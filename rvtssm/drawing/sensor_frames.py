@@ -1,4 +1,4 @@
-"""The events of pictures at the resolution of the sensor, which the frames of a detector often do not have."""
+"""Events for pictures at the resolution of the sensor, which is often higher than that of a detector's frames."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,9 +10,12 @@ from rvtssm.records import Events, WindowSettings
 
 
 class SensorFrames:
-    """Counts the events of a recording per pixel of the sensor, for the times that a picture shows.
+    """Counts the events of a recording per pixel of the sensor, for the time span of each picture.
 
-    `overlap_us` is how long before the end of a picture the next one may start. Events from `until_us` on are left out.
+    Args:
+        sensor_hw: Height and width of the sensor in pixels.
+        overlap_us: How long before the end of a picture the next one may start, in microseconds.
+        until_us: Events from this time on are left out.
     """
 
     def __init__(self, sensor_hw: tuple[int, int], overlap_us: int = 0, until_us: int | None = None) -> None:
@@ -21,20 +24,31 @@ class SensorFrames:
         self._until_us = np.iinfo(np.int64).max if until_us is None else until_us
 
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
-        """Yield the blocks unchanged, and keep their events for `take`. Blocks may reuse their arrays."""
+        """Yield blocks of events unchanged, and keep their events for `take`. Blocks may reuse their arrays.
+
+        Args:
+            blocks: The events of the recording, in order.
+        """
         for block in blocks:
             self._counter.push(block.between(np.iinfo(np.int64).min, self._until_us))
             yield block
 
     def take(self, start_us: int, end_us: int) -> np.ndarray:
-        """Return the numbers (2, H, W) uint8 of darker and brighter events with start_us <= t < end_us.
+        """Return the numbers of darker and brighter events with start_us <= t < end_us, at most 255 per pixel.
 
-        Numbers saturate at 255. Later calls must not start before `end_us - overlap_us`.
+        Later calls must not start before `end_us - overlap_us`.
+
+        Args:
+            start_us: Start of the span in microseconds.
+            end_us: End of the span in microseconds.
+
+        Returns:
+            The numbers (2, H, W) uint8, darker first.
         """
         (counts,) = self._counter.take(np.array([[start_us, end_us]]))
         self.forget(end_us)
         return counts
 
     def forget(self, end_us: int) -> None:
-        """Forget what was not shown until a time."""
+        """Forget events before `end_us - overlap_us`, which later pictures do not show."""
         self._counter.forget_before(end_us - self._overlap_us)

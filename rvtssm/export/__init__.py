@@ -1,1 +1,1 @@
-"""One step of a detector as a file for other programs, and reading such files."""
+"""Writes one step of a detector as a file for other programs, and reads such files."""

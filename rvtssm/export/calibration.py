@@ -1,4 +1,4 @@
-"""Frames of recordings, from which a quantised file gets the ranges of its numbers."""
+"""Frames of recordings from which quantisation finds the value ranges of an exported file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,27 +13,26 @@ from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.streaming.sources import first_events
 from rvtssm.system.user_error import UserError
 
-_FAST = 10  # times the rate of training: windows that overlap, as long as in training
-_LEAST = 20  # windows of a recording at a rate, since the first ones start from the zero state and hold few events
+_FAST = 10  # the higher rate, in rates of training; its windows overlap and are as long as in training
+_LEAST = 20  # fewest windows per recording and rate, since the first ones start from zero and hold few events
 
 
 @dataclass(frozen=True)
 class CalibrationFrames:
     """The first windows of recordings, at the rate of training and at ten times that rate.
 
-    If there are more recordings than give 20 windows each at both rates, some are chosen, evenly over the list.
-
-    Each iteration reads them again, so that the frames of one recording at a time are in memory.
+    If there are more recordings than can give 20 windows each at both rates, some of them are chosen, evenly spread
+    over the list. Each iteration reads the recordings again, so that the frames of only one recording are in memory.
     """
 
     paths: tuple[str, ...]
     spec: DatasetSpec
-    windows: WindowSettings  # of training
-    frame_hw: tuple[int, int]
-    num_windows: int  # of all recordings and rates together, rounded up
+    windows: WindowSettings  # how events became frames in training
+    frame_hw: tuple[int, int]  # height and width of the frames of the file, in pixels
+    num_windows: int  # number of windows in all recordings and rates together, rounded up
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
-        """Yield frames (T, C, H, W) of consecutive windows and their step scale."""
+        """Yield frames (T, C, H, W) of consecutive windows with their step scale."""
         each, opened = self._recordings()
         for events, sensor_hw, downsample in opened:
             for speed in (1, _FAST):
@@ -42,12 +41,19 @@ class CalibrationFrames:
                 yield count_windows(events, grid, *sensor_hw, settings, downsample), 1 / speed
 
     def check(self) -> None:
-        """Read each recording once; raise UserError if frames have another size than the file, or without events."""
+        """Read each recording once.
+
+        Raises:
+            UserError: If a recording has no events, or frames of another size than the file.
+        """
         for _ in self._recordings()[1]:
             pass
 
     def _recordings(self) -> tuple[int, Iterator[tuple[Events, tuple[int, int], int]]]:
-        """Return windows per recording and rate; and events, size of the sensor in pixels and downsampling of each."""
+        """Return the number of windows per recording and rate, and each recording.
+
+        A recording is its events, the height and width of its sensor in pixels, and its downsampling.
+        """
         count = min(len(self.paths), max(1, self.num_windows // (2 * _LEAST)))
         each = -(-self.num_windows // (2 * count))
         chosen = [self.paths[i * len(self.paths) // count] for i in range(count)]
@@ -59,7 +65,7 @@ class CalibrationFrames:
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
             raise UserError(
-                f"calibrate: {path} has frames of {width} x {height} pixels, and the file is for "
+                f"calibrate: {path} has frames of {width} x {height} pixels, but the file is for "
                 f"{self.frame_hw[1]} x {self.frame_hw[0]}; give other recordings, or export.height={height} "
                 f"export.width={width}"
             )
@@ -68,5 +74,5 @@ class CalibrationFrames:
         return events, sensor_hw, downsample
 
     def first(self, num_frames: int) -> list[np.ndarray]:
-        """Return the first frames (C, H, W), at most that many."""
+        """Return the first frames (C, H, W), at most `num_frames` of them."""
         return list(islice((frame for frames, _ in self for frame in frames), num_frames))

@@ -1,6 +1,6 @@
-"""Write a detector as one file for other programs: its step with state and step scale as inputs, and a description.
+"""Writes a detector as one file for other programs: its step, with state and step scale as inputs, and a description.
 
-Formats: `onnx` (ONNX) and `openvino` (OpenVINO's, with the weights in a second file that ends in .bin).
+The formats are `onnx` (ONNX) and `openvino` (OpenVINO, with the weights in a second file whose name ends in .bin).
 """
 
 import json
@@ -29,15 +29,22 @@ from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
-PROGRAM = ".pt2"  # what earlier versions could write as well: a program, which can run any code while it is read
-METADATA_KEY = "rvtssm"  # under which a file holds the description, as JSON
-_LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # and what can hold them
-_OPSET = 20  # the first one with an operator for GELU
+PROGRAM = ".pt2"  # a format of earlier versions: a program, which can run any code when it is read
+METADATA_KEY = "rvtssm"  # key of the description in the metadata of a file; its value is JSON
+_LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # with formats for them
+_OPSET = 20  # the first version with an operator for GELU
 _MOST_STREAMS = 4096
 
 
 def format_of(path: Path | str) -> str:
-    """Return the format that the name of a file asks for; ValueError lists the possible endings."""
+    """Return the format that the suffix of a file name stands for.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UserError: If the suffix is unknown. The message lists the known ones.
+    """
     suffix = Path(path).suffix
     for kind, ending in FORMATS.items():
         if suffix == ending:
@@ -48,10 +55,15 @@ def format_of(path: Path | str) -> str:
 
 
 def check_export(path: Path | str, precision: str) -> str:
-    """Return the format of a file; raise UserError if it cannot be written.
+    """Return the format of a file that is to be written.
 
-    Reasons are a format that cannot hold the precision, a missing package, and a file in the place of the weights of an
-    .xml file that is not from an export.
+    Args:
+        path: The file.
+        precision: The precision of its products.
+
+    Raises:
+        UserError: If the format is unknown or cannot hold the precision, if a package is missing, or if the weights of
+            an .xml file would replace a file that is not from an export.
     """
     path = Path(path)
     suffixes = _LOW_PRECISIONS.get(precision)
@@ -64,7 +76,7 @@ def check_export(path: Path | str, precision: str) -> str:
         weights = path.with_suffix(".bin")
         if weights.exists() and not path.exists():
             raise UserError(
-                f"{path} would have its weights in {weights}, and there is such a file without {path.name}; choose "
+                f"{path} would store its weights in {weights}, but this file exists without {path.name}; choose "
                 f"another name, or remove {weights.name}"
             )
     if precision == "int8":
@@ -80,24 +92,37 @@ def export_detector(
     precision: str = "float32",
     calibration: Iterable[tuple[np.ndarray, float]] = (),
 ) -> dict[str, Any]:
-    """Write the step of a detector for frames of height x width pixels, default: those of training.
+    """Write the step of a detector for frames of one size.
 
-    Inputs: hist (B, C, H, W) of the type of training frames (uint8 for histograms), step_scale (B,) float32, then the
-    state tensors (B, n, ...). Outputs: the tensors of the head's predictions (B, ...), then the state afterwards.
-    With the precision `int8`, products take weights and activations of 8 bits, whose ranges are found on `calibration`:
-    frames (T, C, H, W) of consecutive windows, and their step scale.
-    Return the description that is stored in the file. Raise ValueError for weights that forget by the chunk, for layers
-    without such a step (see `TemporalLayer.real_step`), and for an exported file.
+    The inputs are hist (B, C, H, W) in the dtype of training frames (uint8 for histograms), step_scale (B,) float32,
+    and the state tensors (B, n, ...). The outputs are the tensors of the predictions (B, ...) and the next state
+    tensors.
+
+    Args:
+        checkpoint: The detector and its description.
+        path: The file; its suffix selects the format.
+        height: Height of the frames in pixels; None means as in training.
+        width: Width of the frames in pixels; None means as in training.
+        precision: `float32`, or `int8`, with which products take weights and activations of 8 bits.
+        calibration: For `int8`, frames (T, C, H, W) of consecutive windows with their step scale, from which the value
+            ranges are found.
+
+    Returns:
+        The description that is stored in the file.
+
+    Raises:
+        UserError: If the weights reset their state by the chunk, if a layer has no such step (see
+            `TemporalLayer.real_step`), if the model is an exported file itself, or as in `check_export`.
     """
     kind = check_export(path, precision)
     if not isinstance(checkpoint.detector, Detector):
         raise UserError(
-            "this model is an exported file, which cannot be exported again; give the checkpoint it is from"
+            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from"
         )
     if checkpoint.model_config.memory_chunk is not None:
         raise UserError(
-            f"these weights forget every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which an "
-            "exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
+            f"these weights reset their state every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which "
+            "an exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
         )
     spec = checkpoint.spec
     detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
@@ -122,12 +147,27 @@ def export_detector(
 
 
 def frame_dtype(windows: WindowSettings) -> torch.dtype:
-    """Return the type of the frames of such windows."""
+    """Return the torch dtype of frames.
+
+    Args:
+        windows: How events become frames.
+    """
     return torch.from_numpy(np.empty(0, windows.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:
-    """Read the description that `export_detector` stored: that of a checkpoint, and names and shapes of the tensors."""
+    """Read the description that `export_detector` stored.
+
+    Args:
+        text: The description as JSON.
+        path: The file, for messages.
+
+    Returns:
+        The description of the checkpoint; and a dict with the size of the frames, and names and shapes of the tensors.
+
+    Raises:
+        UserError: If the description is missing or damaged, or describes tensors that do not fit into memory.
+    """
     try:
         description = json.loads(text)
         meta = CheckpointMeta.from_dict(description["checkpoint"])
@@ -138,12 +178,12 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
                 raise UserError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
             check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} does not say what it was exported from; export it with `rvtssm export`") from error
+        raise UserError(f"{path} has no description of its model; export it with `rvtssm export`") from error
     return meta, description
 
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
-    meta = checkpoint.without_folders()  # such a file goes to other machines
+    meta = checkpoint.without_folders()  # the file is made for other machines
     empty = step.detector.empty()
     return {
         "checkpoint": meta.to_dict(),
@@ -169,19 +209,28 @@ def _write_onnx(step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, 
 
 
 def to_openvino(path: Path) -> Path:
-    """Write an ONNX file in OpenVINO's format as well, and return the path of that."""
+    """Convert an ONNX file to OpenVINO's format, and return the path of the new .xml file beside it.
+
+    Args:
+        path: The ONNX file.
+    """
     import openvino  # an optional package
 
     found = path.with_suffix(FORMATS["openvino"])
     model = openvino.Core().read_model(path)
-    model.set_rt_info("", ["framework", METADATA_KEY])  # `describe` fills it
+    model.set_rt_info("", ["framework", METADATA_KEY])  # `describe` fills it in
     model.set_rt_info("", ["framework", DIGEST_KEY])
     openvino.save_model(model, found, compress_to_fp16=False)
     return found
 
 
 def describe(path: Path, description: dict[str, Any]) -> None:
-    """Replace the description in an .onnx or .xml file, and the digest."""
+    """Replace the description and the digest in an .onnx or .xml file.
+
+    Args:
+        path: The file.
+        description: The description, which JSON can hold.
+    """
     texts = {METADATA_KEY: json.dumps(description), DIGEST_KEY: NO_DIGEST_YET}
     if path.suffix == FORMATS["onnx"]:
         import onnx  # an optional package
@@ -200,7 +249,12 @@ def describe(path: Path, description: dict[str, Any]) -> None:
 
 
 def move_file(source: Path, path: Path) -> None:
-    """Put an exported file in the place of `path`. An .xml never stands beside the weights of another one."""
+    """Move an exported file to `path`, so that an .xml file never stands beside the weights of another one.
+
+    Args:
+        source: The file; an .xml file has its .bin file beside it.
+        path: The new place.
+    """
     if path.suffix == FORMATS["openvino"]:
         path.unlink(missing_ok=True)
         replace_file(source.with_suffix(".bin"), path.with_suffix(".bin"))
@@ -209,7 +263,7 @@ def move_file(source: Path, path: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of the exporters that are for their own developers."""
+    """Silence messages that exporters print for their own developers."""
     names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

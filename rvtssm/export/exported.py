@@ -1,4 +1,4 @@
-"""Run an exported detector with the interface of the detector itself, so that everything that streams can use it."""
+"""Runs an exported detector with the interface of `Detector`, so that everything that streams can use it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from rvtssm.system.user_error import UserError
 _AGAIN = "export it again with `rvtssm export`"
 _MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
 
-# a step: counts, step scale, states -> tensors of the predictions, states
+# One step: frames, step scale and state tensors -> tensors of the predictions, next state tensors.
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
@@ -45,10 +45,21 @@ def largest_difference(
     seed: int = 0,
     frames: Sequence[Tensor] = (),
 ) -> tuple[float, float]:
-    """Return how far boxes (relative to the largest) and scores of both differ over carried steps at changing rates.
+    """Return how far the predictions of two detectors differ over carried steps at changing rates.
 
-    All streams see `frames` (C, H, W), over and over, or counts drawn at random if there are none. The step scales are
-    between a tenth and twice that of training. NaN if one of them is.
+    Step scales lie between 0.1 and 2.
+
+    Args:
+        checkpoint: The detector that was exported.
+        exported: The exported file.
+        num_steps: Number of steps.
+        num_streams: Number of streams.
+        seed: Seed of step scales and frames.
+        frames: Frames (C, H, W) that all streams see, over and over; if there are none, counts are drawn at random.
+
+    Returns:
+        The largest difference of boxes, relative to the largest box coordinate, and the largest difference of scores.
+            NaN if one detector returns NaN.
     """
     height, width = exported.detector.frame_hw
     reference = detector_for_frame(checkpoint, height, width).cpu()
@@ -75,12 +86,21 @@ def largest_difference(
 
 
 def is_exported(path: Path | str) -> bool:
-    """Return whether the name is that of an exported file."""
+    """Return whether a path has the suffix of an exported file.
+
+    Args:
+        path: The file.
+    """
     return str(path).endswith((*FORMATS.values(), PROGRAM))
 
 
 def chosen_precision(path: Path | str, precision: str) -> str:
-    """Return the precision in which weights are run: `auto` is bf16 if the device of a checkpoint has units for it."""
+    """Return the precision in which weights run.
+
+    Args:
+        path: The file of the weights.
+        precision: One of PRECISIONS, or `auto`: bf16 for a checkpoint if the device has hardware for it, else float32.
+    """
     if precision != "auto":
         return precision
     device_type = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,10 +108,14 @@ def chosen_precision(path: Path | str, precision: str) -> str:
 
 
 def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
-    """Return the weights of a checkpoint, on the GPU if there is one, or an exported file, on the CPU.
+    """Return the weights in a checkpoint, on the GPU if there is one, or in an exported file, on the CPU.
 
-    `path` may be a name or `hf://OWNER/NAME`, as `local_weights` takes it. `precision` is one of
-    `models.model_config.PRECISIONS`, or auto.
+    Args:
+        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `rvtssm.models.hub.local_weights`.
+        precision: One of `rvtssm.models.model_config.PRECISIONS`, or `auto`.
+
+    Raises:
+        UserError: If the weights cannot be found or read.
     """
     path, precision = local_weights(path), chosen_precision(path, precision)
     if is_exported(path):
@@ -102,9 +126,14 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
 
 
 def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
-    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`; ValueError for any other file.
+    """Read a file of `rvtssm export` as a checkpoint with an `ExportedDetector`. Such a file is data and runs no code.
 
-    Such files are data. With the precision `bf16`, an ONNX file is run by OpenVINO, too.
+    Args:
+        path: The file.
+        precision: `float32` or `bf16`. In bf16, OpenVINO runs ONNX files as well.
+
+    Raises:
+        UserError: If the file is missing, damaged or not such a file, or if a package is missing.
     """
     check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
@@ -122,13 +151,19 @@ def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpo
 
 
 class ExportedDetector(nn.Module):
-    """Like `Detector` in evaluation: histograms and a state in, predictions and the next state out, on the CPU.
+    """An exported file with the interface of `Detector` in evaluation mode, on the CPU.
 
-    `head` is the class of the head, whose static methods decode its predictions without weights.
+    Frames and a state go in, predictions and the next state come out. `head` is the class of the head, whose static
+    methods decode predictions without weights.
+
+    Args:
+        run: The step of the file.
+        meta: The description of the checkpoint.
+        description: Size of the frames, and names and shapes of the tensors.
     """
 
     device = torch.device("cpu")
-    is_causal = True  # no other layer has a step
+    is_causal = True  # layers that are not causal have no step to export
 
     def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any]) -> None:
         super().__init__()
@@ -140,7 +175,7 @@ class ExportedDetector(nn.Module):
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
     def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
-        """Return zeros (B * n, ...) in the order of the state tensors of the file, stream-major."""
+        """Return zeros (B * n, ...) for each state tensor of the file, ordered by stream."""
         return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)
 
     def empty(self) -> Any:
@@ -148,7 +183,7 @@ class ExportedDetector(nn.Module):
         return self._predictions([torch.zeros(0, *shape) for shape in self._prediction_shapes.values()])
 
     def prepare(self, step_scale: float) -> float:
-        """Return the step scale as it is, since the file takes it so."""
+        """Return the step scale unchanged, because the file takes it as an input."""
         return step_scale
 
     def forward(
@@ -159,7 +194,7 @@ class ExportedDetector(nn.Module):
         frame_index: Tensor | None = None,
         targets: None = None,
     ) -> tuple[Any, tuple[Tensor, ...]]:
-        """Run L steps as `Detector.forward` does, one at a time."""
+        """Run L steps, one at a time. See `Detector.forward`."""
         num_steps, num_streams = hist.shape[:2]
         leaves = [leaf.unflatten(0, (num_streams, -1)) for leaf in state or self.init_state(num_streams)]
         scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
@@ -187,8 +222,8 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
         )
-    except Exception:  # its errors have no common class
-        raise UserError(f"{path} is not a whole ONNX file; {_AGAIN}") from None
+    except Exception:  # the errors of onnxruntime have no common class
+        raise UserError(f"{path} is not a complete ONNX file; {_AGAIN}") from None
     names = [each.name for each in session.get_inputs()]
 
     def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -198,9 +233,9 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
 
 
 def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
-    """Open an .onnx or .xml file. In bf16, what follows the last product stays in float32: states and boxes.
+    """Open an .onnx or .xml file. In bf16, the operations after the last product stay in float32: states and boxes.
 
-    OpenVINO plans for one number of streams, so the file is compiled at the first step of each number.
+    OpenVINO compiles for a fixed number of streams, so the file is compiled at the first step with each number.
     """
     check_extra(f"{path} in {precision}", "openvino", "openvino")
     import openvino  # an optional package
@@ -210,8 +245,8 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     try:
         model = core.read_model(path)
-    except Exception:  # its errors have no common class
-        raise UserError(f"{path} is not a whole {_MAKERS[path.suffix]} file; {_AGAIN}") from None
+    except Exception:  # the errors of OpenVINO have no common class
+        raise UserError(f"{path} is not a complete {_MAKERS[path.suffix]} file; {_AGAIN}") from None
     shapes = {each.any_name: each.partial_shape for each in model.inputs}
 
     @functools.cache
@@ -228,13 +263,13 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
 
 
 def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Run:
-    """Return the step of a file whose runtime takes arrays in the order of the inputs, and returns the outputs."""
+    """Return the step of a file, given a function from its input arrays, in order, to its output arrays."""
 
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
         try:
             found = [torch.from_numpy(array) for array in outputs(inputs)]
-        except Exception as error:  # they have no common class either
+        except Exception as error:  # the errors of the runtimes have no common class
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
         num_predictions = len(found) - len(state)

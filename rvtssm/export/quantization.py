@@ -1,4 +1,4 @@
-"""Lets an exported ONNX file compute its products in 8 bits. NNCF chooses the ranges from calibration frames."""
+"""Makes an exported ONNX file compute its products in 8 bits. NNCF finds the value ranges on calibration frames."""
 
 import contextlib
 import io
@@ -14,17 +14,17 @@ import torch
 
 from rvtssm.export.real_detector import DetectorStep
 
-_MOST_STEPS = 20_000  # more than `calibration_windows` can ask for
+_MOST_STEPS = 20_000  # above the limit of `calibration_windows`
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LAYOUTS = ("Reshape", "Resize", "Slice", "Transpose")
 
 
 @dataclass(frozen=True)
 class CarriedSteps:
-    """The inputs of the file by name, one step after another; the state is carried through the frames (T, C, H, W)."""
+    """The inputs of a file by name, for each step. The state is carried through a sequence of frames (T, C, H, W)."""
 
     step: DetectorStep
-    sequences: Iterable[tuple[np.ndarray, float]]  # frames and their step scale
+    sequences: Iterable[tuple[np.ndarray, float]]  # frames of each sequence, and their step scale
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         for frames, scale in self.sequences:
@@ -38,20 +38,24 @@ class CarriedSteps:
 
 
 def quantize(path: Path, steps: CarriedSteps) -> None:
-    """Replace the ONNX file by one whose products take weights and activations of 8 bits.
+    """Replace an ONNX file by one whose products take weights and activations of 8 bits.
 
-    These stay in float32: what leads from a state to the same state afterwards, the last products before the
-    predictions, and all that is not a product. Weights have one scale per output channel, and half of the range: sums
-    of two products of full 8-bit numbers overflow the 16 bits that processors without VNNI have for them.
+    Everything on a path from a state to the same state afterwards stays in float32, as do the last products before the
+    predictions, and everything that is not a product. Weights have one scale per output channel and use half of the
+    range, because on processors without VNNI, the sum of two products of full 8-bit numbers overflows its 16 bits.
+
+    Args:
+        path: The file.
+        steps: Steps from which the value ranges are found.
     """
     import onnx  # an optional package
 
     nncf = _without_telemetry()
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes with names of dimensions, which NNCF does not read
+    del model.graph.value_info[:]  # its shapes have named dimensions, which NNCF cannot read
     kept = _recurrent(model.graph) | _last_products(model.graph)
     exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in kept]
-    with contextlib.redirect_stdout(io.StringIO()):  # progress bars that cannot be switched off
+    with contextlib.redirect_stdout(io.StringIO()):  # the progress bars of NNCF cannot be switched off
         quantized = nncf.quantize(
             model,
             nncf.Dataset(steps),
@@ -64,13 +68,13 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
 
 
 def _without_sign_after_concat(graph: Any) -> None:
-    """Round to uint8 with a zero point 128 higher, instead of to int8, where tensors were concatenated before.
+    """Quantise to uint8 with a zero point 128 higher, instead of to int8, where the tensor comes from a concatenation.
 
-    The values are the same. OpenVINO 2026.4 takes int8 for uint8 there, which sets all negative values to zero.
+    The values are the same. OpenVINO 2026.4 mistakes int8 for uint8 there, which sets all negative values to zero.
     """
     import onnx  # an optional package
 
-    del graph.value_info[:]  # types of the tensors between nodes, which follow from the nodes
+    del graph.value_info[:]  # dtypes of intermediate tensors, which follow from the nodes
     makers = {name: node for node in graph.node for name in node.output}
     zero_points = {each.name: each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8}
     for node in graph.node:
@@ -85,9 +89,9 @@ def _without_sign_after_concat(graph: Any) -> None:
 
 
 def _recurrent(graph: Any) -> set[str]:
-    """Return the names of the nodes on a way from a state to the same state afterwards.
+    """Return the names of the nodes on a path from a state to the same state afterwards.
 
-    The tensors of one layer have one name up to their number: `state_4_0` and `state_4_1`.
+    The tensors of one layer share a name up to their number: `state_4_0` and `state_4_1`.
     """
     found = set()
     layers = {"_".join(each.name.split("_")[:2]) for each in graph.input if each.name.startswith("state_")}
@@ -95,7 +99,7 @@ def _recurrent(graph: Any) -> set[str]:
         after_state = {each.name for each in graph.input if _is_of(each.name, layer)}
         before_next = {each.name for each in graph.output if _is_of(each.name, f"next_{layer}")}
         later = []
-        for node in graph.node:  # in the order of computation
+        for node in graph.node:  # nodes are in the order of computation
             if after_state.intersection(node.input):
                 after_state.update(node.output)
                 later.append(node)
@@ -107,7 +111,7 @@ def _recurrent(graph: Any) -> set[str]:
 
 
 def _last_products(graph: Any) -> set[str]:
-    """Return the names of the products with no product between them and the predictions: those of boxes and scores."""
+    """Return the names of the products with no other product between them and the predictions, boxes or scores."""
     found, before = set(), {each.name for each in graph.output if not each.name.startswith("next_")}
     for node in reversed(graph.node):
         if before.intersection(node.output):

@@ -1,4 +1,4 @@
-"""One step of a detector as a function of tensors alone: counts, step scale and state in, predictions and state out."""
+"""One step of a detector as a function of real tensors: frames, step scale and state in, predictions and state out."""
 
 import copy
 from typing import Any
@@ -12,8 +12,14 @@ from rvtssm.models.detector import Detector, PreparedStep
 class DetectorStep(nn.Module):
     """The step that is exported. All tensors are real. B streams run at once, each with its own step scale.
 
-    State tensors are (B, n, ...), n the pixels of a map; `state_names` lists them in order, and `prediction_names` the
-    tensors of the predictions. ValueError if a temporal layer has no such step.
+    State tensors are (B, n, ...), where n is the number of pixels of a map. `state_names` lists them in order, and
+    `prediction_names` lists the tensors of the predictions.
+
+    Args:
+        detector: The detector, which is copied.
+
+    Raises:
+        UserError: If a temporal layer has no such step.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -28,17 +34,24 @@ class DetectorStep(nn.Module):
 
     @property
     def state_names(self) -> list[str]:
+        """The names of the state tensors, in order."""
         return [name for names in self._layout for name in names]
 
     def init_state(self, num_streams: int) -> list[Tensor]:
-        """Return zeros, in the order of `state_names`."""
+        """Return zeros for each state tensor, in the order of `state_names`."""
         like = next(self.detector.parameters())
         return [like.new_zeros(num_streams, *shape) for shape in self._shapes]
 
     def forward(self, hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Run one step: hist (B, C, H, W) uint8 counts, step_scale (B,) relative to training, state as `init_state`.
+        """Run one step.
 
-        Returns the tensors of the head's predictions (B, ...) and the state afterwards.
+        Args:
+            hist: Frames (B, C, H, W).
+            step_scale: The step relative to training, (B,).
+            state: State tensors (B, n, ...), in the order of `state_names`.
+
+        Returns:
+            The tensors of the predictions (B, ...), and the next state tensors.
         """
         num_streams, rest = hist.shape[0], list(state)
         for tensor in (step_scale, *state):  # so that the exported graph has one symbol for the batch
@@ -47,7 +60,7 @@ class DetectorStep(nn.Module):
         for names in self._layout:
             leaves = [rest.pop(0).flatten(0, 1) for _ in names]
             nested.append(leaves[0] if len(names) == 1 else tuple(leaves))
-        # as prepared steps, since a step scale that is looked at would become a constant of the exported graph
+        # Prepared steps, because a step scale whose value is read would become a constant of the exported graph.
         scales = PreparedStep((step_scale,) * len(nested))
         predictions, after = self.detector(hist[None], tuple(nested), scales)
         flat = [leaf for state in after for leaf in _leaves(state)]

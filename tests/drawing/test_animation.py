@@ -61,6 +61,6 @@ def test_wide_pictures_are_reduced(tmp_path):
 def test_an_animation_of_nothing_or_without_room_is_refused(tmp_path):
     with pytest.raises(ValueError, match="needs at least one picture"):
         write(tmp_path / "a.gif", 0)
-    with pytest.raises(ValueError, match=r"one picture has \d+ bytes; allow more by predict.animation_mb"):
+    with pytest.raises(ValueError, match=r"a single picture has \d+ bytes; allow more with predict.animation_mb"):
         write(tmp_path / "a.gif", 3, most_bytes=100)
     assert not list(tmp_path.iterdir())

@@ -327,7 +327,7 @@ def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
     ):
         with pytest.raises(ValueError, match="cannot be exported"):
             DetectorStep(build(**temporal))
-    with pytest.raises(ValueError, match="forget every 3 steps"):
+    with pytest.raises(ValueError, match="reset their state every 3 steps"):
         export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")
     exported = replace(live_checkpoint(), detector=torch.nn.Identity())  # as what `read_exported` gives: no `Detector`
     with pytest.raises(ValueError, match="is an exported file, which cannot be exported again; give the checkpoint"):
@@ -380,7 +380,7 @@ def test_a_file_that_says_too_little_is_refused(live_checkpoint):
     assert read_description(json.dumps(whole), "a.onnx")[0].spec == checkpoint.spec
     less = [{key: value for key, value in whole.items() if key != name} for name in whole]
     for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
-        with pytest.raises(ValueError, match=r"a.onnx does not say what it was exported from"):
+        with pytest.raises(ValueError, match=r"a.onnx has no description of its model"):
             read_description(json.dumps(content), "a.onnx")
 
 

@@ -175,7 +175,7 @@ def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_
     new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
     for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
         path.write_text(path.parent.name)
-    with pytest.raises(ValueError, match=r"there is such a file without a\.xml; choose another name, or remove a\.bin"):
+    with pytest.raises(ValueError, match=r"this file exists without a\.xml; choose another name, or remove a\.bin"):
         check_export(old, "float32")
     old.write_text("old")
     check_export(old, "float32")
@@ -227,7 +227,7 @@ def test_calibration_frames_are_those_of_both_rates_and_fit_the_file(draw_events
     assert (scale, small_scale) == (1, 0.1) and slow.shape == fast.shape == (3, 20, 48, 64)
     assert slow.sum() > 0 and not np.array_equal(slow, fast)
     assert [frame.tolist() for frame in frames.first(4)] == [*slow.tolist(), fast[0].tolist()]
-    with pytest.raises(ValueError, match=r"events\.dat has frames of 64 x 48 pixels, and the file is for 32 x 48"):
+    with pytest.raises(ValueError, match=r"events\.dat has frames of 64 x 48 pixels, but the file is for 32 x 48"):
         replace(frames, frame_hw=(48, 32)).check()
 
 

@@ -37,7 +37,7 @@ def test_an_onnx_file_in_bf16_names_what_is_missing(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     keys = compose([f"checkpoint={tmp_path / 'model.onnx'}", "precision=bf16"])
     if find_spec("openvino") is not None:
-        with pytest.raises(ValueError, match=r"model\.onnx is not a whole ONNX file"):
+        with pytest.raises(ValueError, match=r"model\.onnx is not a complete ONNX file"):
             read_weights(keys)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs the package openvino; run `pip install -e '\.\[openvino\]'`"):
