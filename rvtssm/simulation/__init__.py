@@ -1,1 +1,1 @@
-"""Procedural traffic and an event camera in software: recordings with exact boxes. No torch."""
+"""Simulated recordings with exact boxes: procedural traffic seen by an event camera in software. No import of torch."""

@@ -1,7 +1,7 @@
-"""Procedural pictures of surfaces at several resolutions, packed into one array so that compiled loops can read them.
+"""Procedural pictures of surfaces at several resolutions, packed into one array that compiled loops can read.
 
-A picture has sides that are powers of two. Coarser levels, each half as large as the one before, prevent aliasing,
-which would cause events.
+The sides of a picture are powers of two. Coarser levels, each half as large as the one before, prevent aliasing, which
+would cause events.
 """
 
 import math
@@ -12,19 +12,23 @@ import numpy as np
 
 from rvtssm.simulation.painting import blotches
 
-WEAVES = 8  # kinds of cloth
+WEAVES = 8  # number of kinds of cloth
 
 
 @dataclass
 class Atlas:
-    """A growing set of pictures, each known by its number."""
+    """A growing set of pictures, numbered in the order in which they were added."""
 
-    levels: list[np.ndarray] = field(default_factory=list)  # flat, float32
+    levels: list[np.ndarray] = field(default_factory=list)  # flattened, float32
     places: list[tuple[int, int, int, int]] = field(default_factory=list)  # start, log2 rows, log2 columns, levels
-    size: int = 0
+    size: int = 0  # numbers in all levels
 
     def add(self, picture: np.ndarray) -> int:
-        """Add a picture (2**a, 2**b) and return its number."""
+        """Add a picture and return its number.
+
+        Args:
+            picture: Brightness or opacity, (2**a, 2**b).
+        """
         rows, columns = (side.bit_length() - 1 for side in picture.shape)
         assert picture.shape == (1 << rows, 1 << columns), picture.shape
         count = min(rows, columns) + 1
@@ -38,12 +42,19 @@ class Atlas:
         return len(self.places) - 1
 
     def packed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all levels as one array, and `places` (K, 4) int64."""
+        """Return all levels as one array (N,) float32, and `places` (K, 4) int64."""
         return np.concatenate(self.levels), np.array(self.places, np.int64)
 
 
 def repeating_blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a texture like `blotches` that fits to itself at opposite edges."""
+    """Return a texture like `blotches` whose opposite edges match.
+
+    Args:
+        rows: Height in pixels.
+        columns: Width in pixels.
+        size_px: Size of the spots in pixels.
+        rng: Random generator.
+    """
     cells = [max(2, round(side / size_px)) for side in (rows, columns)]
     wrapped = np.pad(rng.standard_normal(cells).astype(np.float32), 2, mode="wrap")
     size = [side * (count + 4) // count for side, count in zip((columns, rows), cells[::-1], strict=True)]
@@ -54,7 +65,14 @@ def repeating_blotches(rows: int, columns: int, size_px: float, rng: np.random.G
 
 
 def rough(rows: int, columns: int, rng: np.random.Generator, finest_px: float = 1.5) -> np.ndarray:
-    """Return a repeating texture with structure of all sizes, mean 0, deviation 1, like plaster, asphalt or grass."""
+    """Return a repeating texture with structure of all sizes, mean 0, deviation 1, like plaster, asphalt or grass.
+
+    Args:
+        rows: Height in pixels.
+        columns: Width in pixels.
+        rng: Random generator.
+        finest_px: Size of the finest structure in pixels.
+    """
     texture = np.zeros((rows, columns), np.float32)
     size_px, weight = min(rows, columns) / 2.5, 1.0
     while size_px >= finest_px:
@@ -64,7 +82,12 @@ def rough(rows: int, columns: int, rng: np.random.Generator, finest_px: float = 
 
 
 def facade(rng: np.random.Generator, is_night: bool) -> np.ndarray:
-    """Return two storeys of a house with windows, (128, 128), which can be repeated."""
+    """Return two storeys of a house with windows, (128, 128), which can be repeated.
+
+    Args:
+        rng: Random generator.
+        is_night: Whether some windows are lit.
+    """
     wall = rng.uniform(0.2, 0.75)
     picture = wall * (1 + rng.uniform(0.03, 0.12) * rough(128, 128, rng))
     if rng.random() < 0.4:  # courses of bricks or boards
@@ -93,7 +116,13 @@ def facade(rng: np.random.Generator, is_night: bool) -> np.ndarray:
 
 
 def poster(rng: np.random.Generator, rows: int = 64, columns: int = 64) -> np.ndarray:
-    """Return a picture of random shapes and lines of text, as on signs, shelves, screens and lorries."""
+    """Return a picture of random shapes and lines of text, as on signs, shelves, screens and lorries.
+
+    Args:
+        rng: Random generator.
+        rows: Height in pixels.
+        columns: Width in pixels.
+    """
     picture = np.full((rows, columns), rng.uniform(0.05, 0.95), np.float32)
     for _ in range(rng.integers(2, 9)):
         grey, kind = rng.uniform(0.03, 1.0), rng.integers(4)
@@ -116,7 +145,12 @@ def poster(rng: np.random.Generator, rows: int = 64, columns: int = 64) -> np.nd
 
 
 def cloth(kind: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the factor of the brightness of a cloth, (64, 64): plain, stripes, checks, prints or folds."""
+    """Return the brightness factors of a cloth, (64, 64): plain, stripes, checks, prints or folds.
+
+    Args:
+        kind: A number below WEAVES.
+        rng: Random generator.
+    """
     y, x = np.mgrid[0:64, 0:64]
     folds = 1 + rng.uniform(0.05, 0.2) * rough(64, 64, rng, 4)
     if kind == 0:
@@ -135,7 +169,11 @@ def cloth(kind: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def foliage(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return leaves and their opacity (64, 64), with gaps."""
+    """Return leaves, (64, 64), and their opacity, (64, 64), with gaps.
+
+    Args:
+        rng: Random generator.
+    """
     texture = rough(64, 64, rng)
     y, x = np.mgrid[-1:1:64j, -1:1:64j]
     edge = 1 - np.hypot(x, y) + 0.25 * rough(64, 64, rng, 6)
@@ -144,13 +182,23 @@ def foliage(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def disc(softness: float) -> np.ndarray:
-    """Return an opacity (64, 64) that is 1 in the middle and falls to 0 at the inscribed circle."""
+    """Return an opacity (64, 64) that is 1 in the middle and falls to 0 at the inscribed circle.
+
+    Args:
+        softness: Width of the soft edge, relative to the radius.
+    """
     y, x = np.mgrid[-1:1:64j, -1:1:64j]
     return np.clip((1 - np.hypot(x, y)) / softness, 0, 1)
 
 
 def spoked_wheel(num_spokes: int, rim: float, has_disc: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return a wheel and its opacity (128, 128): a tyre of relative width `rim`, spokes and a hub."""
+    """Return a wheel and its opacity, both (128, 128): a tyre, spokes and a hub.
+
+    Args:
+        num_spokes: Number of spokes.
+        rim: Width of the tyre, relative to the radius.
+        has_disc: Whether a disc fills the space within the tyre.
+    """
     grey, opacity = np.full((128, 128), 0.04, np.float32), np.zeros((128, 128), np.float32)
     cv2.circle(opacity, (64, 64), 63, 1.0, cv2.FILLED)
     inner = round(63 * (1 - rim))

@@ -1,14 +1,17 @@
-"""A simulated event camera: it turns rendered frames and their times into events.
+"""A simulated event camera, which turns rendered frames and their times into events.
 
-A pixel emits an event if its log intensity has changed by a threshold since its last event. The time of the event
+A pixel emits an event when its log intensity has changed by a threshold since its last event. The time of the event
 follows from linear interpolation between two frames (Rebecq et al., ESIM, CoRL 2018). Thresholds differ between pixels.
 All pixels emit rare noise events, and hot pixels emit many. Events of a pixel within the refractory time after its
 last event are dropped.
 
-Further effects are off by default: a bandwidth that follows the light, leak events and shot noise that is strongest in
-the dark (Hu et al., v2e, CVPRW 2021), thresholds that differ from event to event and a latency with jitter (Joubert et
-al., IEBCS, Frontiers in Neuroscience 2021), dead pixels, rows that are read one after the other, and a limit of the
-rate (openeb, the software of Prophesee's cameras).
+Further effects are off by default:
+
+- a bandwidth that increases with the light, leak events, and shot noise that is strongest in the dark (Hu et al., v2e,
+  CVPRW 2021)
+- thresholds that differ from event to event, and a latency with jitter (Joubert et al., IEBCS, Frontiers in
+  Neuroscience 2021)
+- dead pixels, row-by-row readout, and a limit of the event rate (openeb, the software of Prophesee's cameras)
 """
 
 import math
@@ -22,23 +25,28 @@ from rvtssm.records import Events
 from rvtssm.simulation.simulation_config import CameraConfig
 from rvtssm.system.user_error import UserError
 
-MIN_THRESHOLD = 0.02  # of the log intensity; smaller random thresholds are raised to it
+MIN_THRESHOLD = 0.02  # smallest step of the log intensity; smaller random thresholds are raised to it
 BLOCK_US = 200_000  # minimum length of a block of events
 DRAWN_THRESHOLDS = (0.05, 0.4)  # limits of a threshold that is drawn per recording
-_LIMIT_US = 1_000  # time over which a rate is limited
-_BRIGHT_SHOT_SHARE = 0.25  # of the shot noise in darkness that is left in white
-_LEAST_FACTOR = 0.5  # of a threshold that differs from event to event
+_LIMIT_US = 1_000  # time span in which the event rate is limited
+_BRIGHT_SHOT_SHARE = 0.25  # shot noise in white, relative to darkness
+_LEAST_FACTOR = 0.5  # smallest random factor of a threshold that differs from event to event
 _DRAWN = (
     *("threshold", "threshold_mismatch", "refractory_us", "background_rate_hz", "hot_pixel_share", "hot_pixel_rate_hz"),
     *("threshold_noise", "cutoff_hz", "leak_rate_hz", "shot_rate_hz", "dead_pixel_share", "latency_us"),
     *("latency_jitter_us", "readout_us", "max_rate_hz"),
 )
 
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the types of Events
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the dtypes of Events
 
 
 def drawn_camera(config: CameraConfig, rng: np.random.Generator) -> CameraConfig:
-    """Return the camera of one recording, whose properties are drawn within `spread`."""
+    """Return the camera of one recording, with properties drawn within `spread`.
+
+    Args:
+        config: The camera.
+        rng: Random generator.
+    """
     if config.spread == 1:
         return config
     reach = math.log(config.spread)
@@ -54,19 +62,26 @@ def simulate_events(
 ) -> Iterator[Events]:
     """Yield the events of a camera that sees these frames, in consecutive blocks.
 
-    `frames` are pairs of t_us and intensity (H, W), in [0, 1] by day, with increasing times. At the first frame all
-    pixels are at rest. Between frames the logarithm of the intensity is linear. Events lie between the first and the
-    last frame time. The same frames, config and generator state give the same events. `spread` is not read.
+    At the first frame, all pixels are at rest. Between frames, the logarithm of the intensity is linear. Events lie
+    between the first and the last frame. The same frames, settings and generator state give the same events.
+
+    Args:
+        frames: Pairs of a time in microseconds, which must increase, and an intensity (H, W), in [0, 1] by day.
+        config: The camera; `spread` is not read.
+        rng: Random generator.
+
+    Raises:
+        UserError: If there are no frames, or if their times do not increase.
     """
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise UserError("simulate_events received no frames; give at least one")
+        raise UserError("simulate_events got no frames; pass at least one")
     before_us, image = first
     start_us = before_us
     lit = _log_intensity(image, config)
     threshold_off, threshold_on = _thresholds(lit.shape, config, rng)
-    now_off, now_on = threshold_off, threshold_on  # of the next event; they differ from event to event with noise
+    now_off, now_on = threshold_off, threshold_on  # thresholds of the next event, which differ if there is noise
     hot = rng.choice(lit.size, rng.binomial(lit.size, config.hot_pixel_share), replace=False)
     dead = leak = None
     if config.dead_pixel_share:
@@ -81,7 +96,7 @@ def simulate_events(
     before, level = lit, lit.copy()
     free_from_us = np.full(before.shape, np.iinfo(np.int64).min, np.int64)
     is_delayed = config.latency_us > 0 or config.latency_jitter_us > 0 or config.readout_us > 0
-    late: list[Columns] = []  # events of this block whose time is in the next
+    late: list[Columns] = []  # events whose latency moves them to the next block
 
     def block(parts: list[Columns], start_us: int, end_us: int) -> Events:
         parts.append(_noise(before.shape, hot, start_us, end_us, config, rng))
@@ -105,7 +120,7 @@ def simulate_events(
     block_start_us = before_us
     for t_us, image in stream:
         if t_us <= before_us:
-            raise UserError(f"a frame at {t_us} us follows one at {before_us} us; frame times must increase, sort them")
+            raise UserError(f"a frame at {t_us} us follows a frame at {before_us} us; sort frames by increasing times")
         bright = _log_intensity(image, config)
         if config.cutoff_hz:
             radians = 2 * math.pi * config.cutoff_hz * (t_us - before_us) * 1e-6
@@ -155,9 +170,9 @@ def _thresholds(
 def _low_passed(
     before: np.ndarray, bright: np.ndarray, image: np.ndarray, radians: float, dark_intensity: float
 ) -> np.ndarray:
-    """Return the signal one step later: an exponential approach to `bright`, faster where there is more light.
+    """Return the signal one step later: it approaches `bright` exponentially, and faster where there is more light.
 
-    `radians` is the step times the angular cutoff frequency of a pixel in white.
+    `radians` is the step times the angular cutoff frequency of a white pixel.
     """
     out = np.empty_like(before)
     for y in range(before.shape[0]):
@@ -181,17 +196,17 @@ def _crossings(
     start_us: int,
     end_us: int,
 ) -> Columns:
-    """Return the events of all crossings of thresholds; update `level` (H, W), the last crossed level, in place.
+    """Return the events of all threshold crossings, and update `level` (H, W), the last crossed level, in place.
 
-    With noise, the thresholds of the next event, `now_off` and `now_on`, are drawn anew after each event from those of
-    the pixel; `chance` (1,) is the state of the generator.
+    With noise, the thresholds of the next event, `now_off` and `now_on`, are drawn after each event around the
+    thresholds of the pixel. `chance` (1,) is the state of the generator.
     """
     height, width = before.shape
     room = 0
     for y in range(height):
         for x in range(width):
             change = after[y, x] - level[y, x]
-            if after[y, x] != before[y, x]:  # rounding can make one more than the quotient
+            if after[y, x] != before[y, x]:  # because of rounding, there can be one more than the quotient
                 threshold = threshold_on[y, x] if change > 0 else threshold_off[y, x]
                 room += int(abs(change) / (threshold * _LEAST_FACTOR if noise else threshold)) + 1
     t_out = np.empty(room, np.int64)
@@ -212,7 +227,7 @@ def _crossings(
                 x_out[n], y_out[n], p_out[n] = x, y, step > 0
                 if noise > 0:
                     drawn = 0.0
-                    for _ in range(4):  # the sum of four is close enough to a normal distribution
+                    for _ in range(4):  # the sum of four uniform numbers is close to a normal distribution
                         chance[0] ^= chance[0] << np.uint64(13)
                         chance[0] ^= chance[0] >> np.uint64(7)
                         chance[0] ^= chance[0] << np.uint64(17)
@@ -233,7 +248,7 @@ def _noise(
     config: CameraConfig,
     rng: np.random.Generator,
 ) -> Columns:
-    """Return noise: a Poisson process in every pixel, and a faster one of one polarity in the `hot` pixels."""
+    """Return noise: a Poisson process in every pixel, and a faster one of a single polarity in each `hot` pixel."""
     num_pixels, seconds = shape[0] * shape[1], (end_us - start_us) * 1e-6
     background = rng.integers(num_pixels, size=rng.poisson(config.background_rate_hz * num_pixels * seconds))
     repeated = np.repeat(hot, rng.poisson(config.hot_pixel_rate_hz * seconds, len(hot)))
@@ -258,11 +273,11 @@ def _shot_noise(
 
 
 def _delayed(t: np.ndarray, y: np.ndarray, height: int, config: CameraConfig, rng: np.random.Generator) -> np.ndarray:
-    """Return the times at which events are read: after a latency with jitter, when their row is next."""
+    """Return the times at which events are read: after a latency with jitter, when it is the turn of their row."""
     latency = config.latency_us + config.latency_jitter_us * rng.standard_normal(len(t))
     t = t + np.maximum(latency, 0).astype(np.int64)
     if config.readout_us:
-        turn = y.astype(np.int64) * config.readout_us // height  # when a row is read within the time of all rows
+        turn = y.astype(np.int64) * config.readout_us // height  # when a row is read within a readout of all rows
         t = -((turn - t) // config.readout_us) * config.readout_us + turn
     read: np.ndarray = t
     return read
@@ -270,7 +285,7 @@ def _delayed(t: np.ndarray, y: np.ndarray, height: int, config: CameraConfig, rn
 
 @jit
 def _within_rate(t: np.ndarray, start_us: int, limit: float) -> np.ndarray:
-    """Return which of the sorted events are sent if at most `limit` per _LIMIT_US are: evenly spread ones."""
+    """Return which of the sorted events are sent if at most `limit` fit into _LIMIT_US. They are evenly spread."""
     keep = np.ones(len(t), np.bool_)
     i = 0
     while i < len(t):
@@ -290,7 +305,7 @@ def _within_rate(t: np.ndarray, start_us: int, limit: float) -> np.ndarray:
 def _outside_refractory(
     t: np.ndarray, x: np.ndarray, y: np.ndarray, free_from_us: np.ndarray, refractory_us: int
 ) -> np.ndarray:
-    """Return which of the sorted events are after the refractory time; update `free_from_us` (H, W) in place."""
+    """Return which of the sorted events lie outside the refractory time, and update `free_from_us` (H, W) in place."""
     keep = np.empty(len(t), np.bool_)
     for i in range(len(t)):
         keep[i] = t[i] >= free_from_us[y[i], x[i]]

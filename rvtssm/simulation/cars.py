@@ -9,7 +9,7 @@ import numpy as np
 
 from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, blotches, paint_capsules, paint_picture
 
-SUPERSAMPLING = 4  # cars are drawn at this multiple of the resolution, then averaged
+SUPERSAMPLING = 4  # cars are drawn at this multiple of the resolution and then averaged
 LENS_BLUR_PX = 0.5  # standard deviation
 
 Polygon = Sequence[tuple[float, float]]
@@ -17,7 +17,7 @@ Polygon = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Make:
-    """The outline of a kind of car in metres, x from the rear bumper; `wheels` are the x of their centres."""
+    """The outline of a kind of car in metres, with x from the rear bumper; `wheels` are the x of their centres."""
 
     body: Polygon
     windows: tuple[Polygon, ...]
@@ -50,7 +50,7 @@ VAN = Make(
     wheels=(1.0, 4.15),
 )  # fmt: skip
 SIDE_VIEWS = (SEDAN, HATCHBACK, OFFROADER, VAN)
-END_VIEW = Make(  # from the front or the rear, x from the left
+END_VIEW = Make(  # seen from the front or the rear, with x from the left
     body=[(0.05, 0.25), (0, 0.8), (0.1, 0.98), (0.32, 1.42), (0.46, 1.5), (1.34, 1.5), (1.48, 1.42), (1.7, 0.98),
           (1.8, 0.8), (1.75, 0.25)],
     windows=([(0.24, 0.98), (0.44, 1.4), (1.36, 1.4), (1.56, 0.98)],),
@@ -60,18 +60,20 @@ END_VIEW = Make(  # from the front or the rear, x from the left
 
 @dataclass(frozen=True)
 class Car:
-    """One view of a car, as pairs of pictures (grey times opacity, opacity) with the resolution halved each time."""
+    """One view of a car, as pairs of pictures (grey times opacity, opacity), each half as large as the one before."""
 
     size_m: tuple[float, float]  # width, height
-    margin_m: float  # around the car in its pictures
+    margin_m: float  # empty margin around the car in its pictures
     pictures: tuple[tuple[np.ndarray, np.ndarray], ...]
 
     def extent_m(self, gait_m: float) -> Extent:
+        """Return the extent of the car. See `Figure.extent_m`."""
         return -self.size_m[0] / 2, 0.0, self.size_m[0] / 2, self.size_m[1]
 
     def paint(
         self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
+        """Paint the car. See `Figure.paint`."""
         (x, y), (width_m, height_m) = ground_px, self.size_m
         if not is_silhouette:
             reach = 0.42 * width_m * px_per_m
@@ -87,9 +89,12 @@ class Car:
 
 
 def build_car(view: str, max_px_per_m: float, rng: np.random.Generator) -> Car:
-    """Return a car of random make, paint and texture that can be painted at up to about `max_px_per_m`.
+    """Return a car of random make, paint and texture.
 
-    `view` is "left" or "right", the direction of travel, or "front" or "rear", the visible end.
+    Args:
+        view: Direction of travel, `left` or `right`, or the visible end, `front` or `rear`.
+        max_px_per_m: Largest scale at which the car will be painted, approximately.
+        rng: Random generator.
     """
     is_side = view in ("left", "right")
     make = SIDE_VIEWS[rng.integers(len(SIDE_VIEWS))] if is_side else END_VIEW
@@ -142,7 +147,7 @@ def _rectangle(left: float, bottom: float, right: float, top: float) -> Polygon:
 
 
 def _pictures(grey: np.ndarray, opacity: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Return both pictures at the painted resolution and at coarser ones, each averaged and blurred like by a lens."""
+    """Return both pictures at the painted resolution and at coarser ones, each averaged, and blurred as by a lens."""
     pictures: list[tuple[np.ndarray, np.ndarray]] = []
     shrink = SUPERSAMPLING
     while not pictures or min(pictures[-1][0].shape) > 12:

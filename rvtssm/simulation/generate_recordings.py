@@ -22,11 +22,11 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPES = {"synthetic": 1, "open_world": 4}  # raise one if a change makes the same settings give other recordings
+RECIPES = {"synthetic": 1, "open_world": 4}  # increase a number if the same settings give other recordings than before
 _SETTINGS_FILE = "synthetic.json"
-_SEEN_US = 50_000  # time whose events show an object
-_SEEN_PER_PX = 0.02  # events per pixel of its box
-_MOST_WORLDS = 20  # that are drawn for a recording of open_world until one has labels
+_SEEN_US = 50_000  # time span whose events must show an object
+_SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
+_MOST_WORLDS = 20  # most worlds that are drawn for a recording of open_world until one has labels
 SIMULATED = {"synthetic": synthetic.SPEC, "open_world": open_world.SPEC}
 
 
@@ -39,9 +39,21 @@ def generate_dataset(
 ) -> list[str]:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    `dataset` is one of SIMULATED, and `only` names the recordings to write, as `split/name`; all if None. Complete
-    recordings are skipped. Return the names of the others. Raise ValueError if the folder holds recordings of other
-    settings. If a worker process was killed, raise it after all other recordings are written.
+    Complete recordings are skipped. If a worker process was killed, the other recordings are still written.
+
+    Args:
+        config: What to generate.
+        raw_dir: The folder.
+        dataset: One of SIMULATED.
+        progress: Whether to show the progress.
+        only: The recordings to write, as `split/name`; None means all.
+
+    Returns:
+        The names of the recordings that were written.
+
+    Raises:
+        UserError: If the folder holds recordings of other settings, or if a recording could not be written because its
+            worker process was killed.
     """
     config.check()
     raw_dir = Path(raw_dir)
@@ -67,17 +79,26 @@ def generate_dataset(
     finally:
         remove_abandoned(raw_dir)  # files of workers that were killed
     if failed:
-        raise UserError(f"{len(failed)} of {len(tasks)} recordings were not written; {'; '.join(sorted(failed))}")
+        raise UserError(f"{len(failed)} of {len(tasks)} recordings were not written: {'; '.join(sorted(failed))}")
     return sorted(written)
 
 
 def simulated_recording(
     config: SyntheticConfig, split: str, index: int, dataset: str = "synthetic"
 ) -> tuple[Iterable[Events], Boxes]:
-    """Return the events, in blocks, and the boxes of one recording, which depend on settings, split and index only.
+    """Return the events and the boxes of one recording, which depend only on settings, split and index.
 
-    A box contains the whole object at exactly its time, clipped to the frame. The first label is at 100 ms or just
+    A box contains the whole object exactly at its time, clipped to the frame. The first label is at 100 ms or just
     after. A world without any label, which `rvtssm preprocess` would refuse, is drawn again, up to _MOST_WORLDS times.
+
+    Args:
+        config: What to generate.
+        split: `train`, `val` or `test`.
+        index: Number of the recording in its split.
+        dataset: One of SIMULATED.
+
+    Returns:
+        The events, in blocks, and the boxes.
     """
     for attempt in range(_MOST_WORLDS):
         blocks, boxes = _drawn(config, dataset, is_moving=config.is_ego_moving(index), seed=(split, index, attempt))
@@ -89,7 +110,7 @@ def simulated_recording(
 def _drawn(
     config: SyntheticConfig, dataset: str, *, is_moving: bool, seed: tuple[str, int, int]
 ) -> tuple[Iterable[Events], Boxes]:
-    """Return the events and boxes of the scene that a split, an index and the number of an attempt name."""
+    """Return the events and boxes of one scene. The seed is a split, an index and the number of the attempt."""
     split, index, attempt = seed
     words = (config.seed, SPLITS.index(split), index, *([attempt] if attempt else []))
     scene_rng, camera_rng = (np.random.default_rng(each) for each in np.random.SeedSequence(words).spawn(2))
@@ -110,7 +131,7 @@ def _drawn(
             for t_us in range(first_us, duration_us + 1, config.label_interval_us)
         ]
     )
-    boxes = np.zeros(len(found), BOX_DTYPE)  # also clears the gaps between fields, so that equal boxes give equal files
+    boxes = np.zeros(len(found), BOX_DTYPE)  # zeros also between fields, so that equal boxes give equal files
     for name in BOX_DTYPE.names or ():
         boxes[name] = found[name]
     camera = drawn_camera(config.camera, camera_rng)
@@ -125,10 +146,14 @@ def _drawn(
 
 
 def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Boxes:
-    """Return the boxes without those of a track that come before the first that contains more events than noise.
+    """Return the boxes of every track from the first one that contains clearly more events than noise.
 
-    Events of the last 50 ms count. Without this rule, objects that are too dark, or that have not moved, had labels
-    that no detector can find.
+    Objects that are too dark, or that have not moved yet, cannot be detected, so they get no label.
+
+    Args:
+        boxes: The boxes.
+        blocks: The events. For each box, the last 50 ms count.
+        noise_rate_hz: Noise events per pixel and second.
     """
     t = np.concatenate([events.t for events in blocks])
     x, y = (np.concatenate([getattr(events, name) for events in blocks]) for name in "xy")
@@ -149,15 +174,15 @@ def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Box
 
 
 def _moved(blocks: Iterable[Events], left: int, top: int) -> Iterator[Events]:
-    """Yield the events of a sensor that fills a part of the frame, whose first pixel is at (left, top)."""
+    """Yield the events of a sensor that fills only a part of the frame, starting at pixel (left, top)."""
     for events in blocks:
         yield Events(events.t, events.x + np.uint16(left), events.y + np.uint16(top), events.p)
 
 
 def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
-    """Write the settings into a new folder, or compare them with those of an existing folder.
+    """Write the settings into a new folder, or compare them with the settings of an existing folder.
 
-    What the settings of an existing folder do not mention did not exist yet and was as by default.
+    A setting that an existing folder does not mention is newer than the folder, so it had its default value.
     """
     settings = {"recipe": RECIPES[dataset], "dataset": dataset, **asdict(config)}
     for unread in ("workers", "world" if dataset == "synthetic" else "scene"):

@@ -1,4 +1,4 @@
-"""Painting of figures with soft edges at sub-pixel positions, because jumps by whole pixels would cause events."""
+"""Paints figures with soft edges at sub-pixel positions, because jumps by whole pixels would cause events."""
 
 import math
 from typing import Protocol
@@ -15,25 +15,42 @@ Extent = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 class Figure(Protocol):
-    """Something that stands on the ground. Lengths are metres from its ground point, x to the right, y upwards.
+    """Something that stands on the ground. Lengths are in metres from its ground point, x to the right, y upwards.
 
-    `gait_m` is the distance it has moved, which decides the position of its limbs.
+    `gait_m` is the distance that it has moved, which determines the position of its limbs.
     """
 
     def extent_m(self, gait_m: float) -> Extent:
-        """Return the smallest (left, bottom, right, top) around the figure without its shadow."""
+        """Return the smallest (left, bottom, right, top) around the figure, without its shadow.
+
+        Args:
+            gait_m: Distance moved in metres.
+        """
 
     def paint(
         self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
-        """Paint on `canvas` (H, W) float32 with the ground point at `ground_px` (x, y); parts may be outside.
+        """Paint the figure. Parts of it may lie outside of the canvas.
 
-        A silhouette is white without shadow. On a black canvas it is the covered share of each pixel.
+        Args:
+            canvas: Picture (H, W) float32.
+            ground_px: Position (x, y) of its ground point.
+            px_per_m: Pixels per metre.
+            gait_m: Distance moved in metres.
+            is_silhouette: Paint it white and without shadow. On a black canvas this gives the covered share of each
+                pixel.
         """
 
 
 def blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a smooth random texture (rows, columns) float32 with spots of about `size_px`, mean 0, deviation 1."""
+    """Return a smooth random texture (rows, columns) float32 with mean 0 and deviation 1.
+
+    Args:
+        rows: Height in pixels.
+        columns: Width in pixels.
+        size_px: Size of the spots in pixels.
+        rng: Random generator.
+    """
     coarse = rng.standard_normal((max(2, math.ceil(rows / size_px)), max(2, math.ceil(columns / size_px))))
     texture: np.ndarray = cv2.resize(coarse.astype(np.float32), (columns, rows), interpolation=cv2.INTER_CUBIC)
     texture -= texture.mean()
@@ -43,7 +60,12 @@ def blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) 
 
 @jit
 def paint_capsules(canvas: np.ndarray, parts: np.ndarray) -> None:
-    """Paint segments with a radius in order. parts (K, 7): x0, y0, x1, y1, radius in px, grey, opacity."""
+    """Paint capsules, which are segments with a radius, in order.
+
+    Args:
+        canvas: Picture (H, W) float32.
+        parts: Capsules (K, 7): x0, y0, x1, y1, radius in px, grey, opacity.
+    """
     height, width = canvas.shape
     for k in range(len(parts)):
         x0, y0, x1, y1, radius, grey, opacity = parts[k]
@@ -64,7 +86,17 @@ def paint_capsules(canvas: np.ndarray, parts: np.ndarray) -> None:
 def paint_picture(
     canvas: np.ndarray, grey: np.ndarray, opacity: np.ndarray, left: float, top: float, right: float, bottom: float
 ) -> None:
-    """Paint a picture into a rectangle in px with bilinear sampling; `grey` is already multiplied by `opacity`."""
+    """Paint a picture into a rectangle, with bilinear sampling.
+
+    Args:
+        canvas: Picture (H, W) float32.
+        grey: Brightness, already multiplied by `opacity`.
+        opacity: Opacity.
+        left: Left edge of the rectangle in px.
+        top: Top edge in px.
+        right: Right edge in px.
+        bottom: Bottom edge in px.
+    """
     height, width = canvas.shape
     rows, columns = grey.shape
     zoom_x, zoom_y = columns / (right - left), rows / (bottom - top)

@@ -1,4 +1,4 @@
-"""The look of pedestrians: bodies made of capsules (segments with a radius) with arms and legs that swing."""
+"""The look of pedestrians: bodies made of capsules (segments with a radius), with arms and legs that swing."""
 
 import math
 from dataclasses import dataclass
@@ -8,28 +8,30 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.simulation.painting import SHADOW_OPACITY, Extent, Point, paint_capsules
 
-WALKER_M = 1.8  # the body height for which the parts are given
-SHADOW_M = (-0.22, 0.0, 0.22, 0.0, 0.06, 0.0, SHADOW_OPACITY)
+WALKER_M = 1.8  # body height to which the lengths below refer
+SHADOW_M = (-0.22, 0.0, 0.22, 0.0, 0.06, 0.0, SHADOW_OPACITY)  # a capsule
 
 
 @dataclass(frozen=True)
 class Pedestrian:
-    """A walking person; the distance walked decides the angle of arms and legs."""
+    """A walking person. The distance walked determines the angles of arms and legs."""
 
     height_m: float
     stride_m: float  # length of two steps
     facing: int  # 1 walks to the right, -1 to the left, 0 along the line of sight
     girth: float  # 1 = slim
-    greys: tuple[float, float, float, float, float]  # of shirt, trousers, skin, hair, and backpack, below 0: none
-    phase: float
+    greys: tuple[float, float, float, float, float]  # shirt, trousers, skin, hair, and backpack (below 0: none)
+    phase: float  # radians, at the start of the walk
 
     def extent_m(self, gait_m: float) -> Extent:
+        """Return the extent of the person. See `Figure.extent_m`."""
         extent: Extent = _extent(self._capsules_m(gait_m))
         return extent
 
     def paint(
         self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
     ) -> None:
+        """Paint the person. See `Figure.paint`."""
         parts = self._capsules_m(gait_m)
         if is_silhouette:
             parts[:, 5] = 1.0
@@ -40,14 +42,19 @@ class Pedestrian:
         paint_capsules(canvas, parts)
 
     def _capsules_m(self, gait_m: float) -> np.ndarray:
-        """Return (15, 7): x0, y0, x1, y1, radius in metres, grey, opacity; far parts first, the lowest at y = 0."""
+        """Return (15, 7): x0, y0, x1, y1, radius in metres, grey, opacity. Far parts come first; the lowest is at 0."""
         angle = self.phase + 2 * math.pi * gait_m / self.stride_m
         parts: np.ndarray = _walking_capsules(angle, self.facing, self.girth, self.greys, self.height_m / WALKER_M)
         return parts
 
 
 def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
-    """Return a person of random stature and clothes."""
+    """Return a person of random stature in random clothes.
+
+    Args:
+        facing: 1 walks to the right, -1 to the left, 0 along the line of sight.
+        rng: Random generator.
+    """
     height_m = rng.uniform(1.5, 1.95)
     dark_top = rng.random() < 0.5
     return Pedestrian(
@@ -70,13 +77,13 @@ def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
 def _walking_capsules(
     angle: float, facing: int, girth: float, greys: tuple[float, float, float, float, float], scale: float
 ) -> np.ndarray:
-    """Return the parts of a pedestrian of height WALKER_M times `scale` at one angle of its walk."""
+    """Return the parts of a pedestrian of height WALKER_M times `scale` at one angle of the walk."""
     shirt, trousers, skin, hair, bag = greys
     swing = 0.5 if facing else 0.12
     ahead = facing if facing else 1
     hip, shoulder, lean = 0.9, 1.38, 0.04 * ahead
     parts = np.ones((15, 7))
-    for side in (-1, 1):  # the far leg and arm, then the near ones
+    for side in (-1, 1):  # the far leg and arm, then the near leg and arm
         dark = 0.8 if side < 0 else 1.0
         x = 0.0 if facing else 0.1 * side
         thigh = swing * math.sin(angle) * side
@@ -92,7 +99,7 @@ def _walking_capsules(
         parts[leg + 2, :6] = np.array((ankle_x, ankle_y, ankle_x + 0.14 * facing, ankle_y, 0.05, 0.05))
         parts[sleeve, :6] = np.array((2.3 * x, shoulder, elbow_x, elbow_y, 0.065 * girth, 0.85 * dark * shirt))
         parts[sleeve + 1, :6] = np.array((elbow_x, elbow_y, hand_x, hand_y, 0.05, dark * skin))
-    back = -0.2 * ahead if bag >= 0 else 0.0  # without a backpack this part is hidden in the trunk
+    back = -0.2 * ahead if bag >= 0 else 0.0  # without a backpack, this part is hidden in the trunk
     parts[8, :6] = np.array((back, 1.12, 0.85 * back, 1.34, 0.13, max(bag, 0.0)))
     parts[9, :6] = np.array((0.0, 0.98, lean, 1.36, 0.17 * girth, shirt))
     parts[10, :6] = np.array((lean, 1.5, lean, 1.62, 0.06, skin))  # neck, hair, face

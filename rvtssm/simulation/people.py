@@ -1,4 +1,4 @@
-"""Bodies of limbs in three dimensions: people who walk, run, stand, sit or ride, and dogs."""
+"""Bodies made of limbs in three dimensions: people who walk, run, stand, sit or ride, and dogs."""
 
 import math
 from dataclasses import dataclass
@@ -10,33 +10,47 @@ from rvtssm.simulation.atlas import WEAVES
 from rvtssm.simulation.perspective import LIMB_COLUMNS
 
 WALKING, STANDING, SITTING, CYCLING, MOTORCYCLING, SCOOTING = range(6)
-BODY_M = 1.75  # the height for which the parts are given
+BODY_M = 1.75  # body height to which the lengths below refer
 _NUM_LIMBS = 24
 _CLOTH_CELLS_PER_M = 110.0
 
 
 @dataclass(frozen=True)
 class Person:
-    """Someone of a stature, with clothes and a manner of moving."""
+    """A person with a stature, clothes and a manner of moving."""
 
     height_m: float
-    look: np.ndarray  # (18,) see `_body`
+    look: np.ndarray  # (18,) see `build_person`
     posture: int = WALKING
 
     @property
     def stride_m(self) -> float:
-        """The way of two steps, or of a turn of the pedals."""
+        """The length of two steps, or the distance per turn of the pedals."""
         return 4.5 if self.posture == CYCLING else float(self.look[16]) * self.height_m
 
     def limbs(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> np.ndarray:
-        """Return (K, LIMB_COLUMNS) of a person at a place, who has moved by `way_m`."""
+        """Return the limbs of the person, (K, LIMB_COLUMNS).
+
+        Args:
+            x_m: Position to the right in metres.
+            z_m: Position ahead in metres.
+            heading: Direction of motion in radians, from z to x.
+            way_m: Distance moved so far in metres.
+            t_s: Time in seconds.
+        """
         phase = self.look[15] + 2 * math.pi * way_m / self.stride_m
         limbs: np.ndarray = _body(x_m, z_m, heading, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
         return limbs
 
 
 def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Person:
-    """Return a person, child or adult, in random clothes. `first_cloth` is the picture of the first of WEAVES."""
+    """Return a person, child or adult, in random clothes.
+
+    Args:
+        posture: WALKING, STANDING, SITTING, CYCLING, MOTORCYCLING or SCOOTING.
+        first_cloth: Number of the first of WEAVES pictures of cloth.
+        rng: Random generator.
+    """
     height_m = rng.normal(1.72, 0.1) if rng.random() < 0.88 else rng.uniform(1.05, 1.5)
     if posture not in (WALKING, STANDING, SITTING):
         height_m = max(height_m, 1.55)
@@ -53,12 +67,12 @@ def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Pe
             rng.uniform(0.02, 0.5),  # hair
             rng.uniform(0.02, 0.9),  # shoes
             rng.uniform(0.85, 1.35),  # girth
-            first_cloth + rng.integers(WEAVES),  # of the shirt
-            first_cloth + (rng.integers(WEAVES) if rng.random() < 0.4 else 0),  # of the trousers
-            skin if rng.random() < 0.3 else shirt,  # forearms: short sleeves
-            skin if rng.random() < 0.2 else trousers,  # shins: shorts or skirt
-            rng.choice((0, 0, 0, 1, 2, 3)),  # nothing, backpack, bag in the hand, coat or dress
-            rng.uniform(0.03, 0.9),  # of the bag
+            first_cloth + rng.integers(WEAVES),  # cloth of the shirt
+            first_cloth + (rng.integers(WEAVES) if rng.random() < 0.4 else 0),  # cloth of the trousers
+            skin if rng.random() < 0.3 else shirt,  # forearms, bare with short sleeves
+            skin if rng.random() < 0.2 else trousers,  # shins, bare with shorts or skirt
+            rng.choice((0, 0, 0, 1, 2, 3)),  # 0: nothing, 1: backpack, 2: bag in the hand, 3: coat or dress
+            rng.uniform(0.03, 0.9),  # bag
             (0.95 if is_running else rng.uniform(0.42, 0.6)),  # swing of the thighs, radians
             (1.6 if is_running else rng.uniform(0.0, 0.35)),  # bend of the elbows
             (0.18 if is_running else rng.uniform(-0.02, 0.08)),  # lean
@@ -72,7 +86,7 @@ def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Pe
 
 @jit
 def _joint(ax: float, ay: float, bx: float, by: float, first: float, second: float, side: float) -> tuple[float, float]:
-    """Return the knee or elbow between two ends; the lengths give way if the ends are too far apart."""
+    """Return the knee or elbow between two ends. If the ends are too far apart, the limb is stretched."""
     dx, dy = bx - ax, by - ay
     d = max(math.sqrt(dx * dx + dy * dy), 1e-6)
     along = min(max((first * first - second * second + d * d) / (2 * d), 0.0), d)
@@ -84,7 +98,7 @@ def _joint(ax: float, ay: float, bx: float, by: float, first: float, second: flo
 def _body(
     x_m: float, z_m: float, heading: float, phase: float, t_s: float, scale: float, posture: int, look: np.ndarray
 ) -> np.ndarray:
-    """Return limbs. First they are (ahead, up, right) of the body, then they are turned, scaled and moved."""
+    """Return the limbs of a person: built as (ahead, up, right) of the body, then turned, scaled and moved."""
     limbs = np.zeros((_NUM_LIMBS, LIMB_COLUMNS))
     girth, swing, bend, lean = look[5], look[12], look[13], look[14]
     hip_u = 0.92
@@ -147,7 +161,7 @@ def _body(
         _set(limbs, 7 + 3 * side, elbow_f, elbow_u, 1.15 * rs, 0.045, hand_f, hand_u, hand_r, 0.035, look[8],
              look[6])  # fmt: skip
         _set(limbs, 8 + 3 * side, hand_f, hand_u, hand_r, 0.045, hand_f, hand_u - 0.05, hand_r, 0.04, look[2], -1)
-        # hips and trunk are as wide as they are through two columns side by side
+        # Two columns side by side give hips and trunk their width.
         _set(limbs, 12 + side, 0, hip_u + 0.04, 0.7 * r, 0.115 * girth, 0.5 * chest_f, hip_u + 0.24, 0.65 * r,
              0.11 * girth, look[0], look[6])  # fmt: skip
         _set(limbs, 14 + side, 0.5 * chest_f, hip_u + 0.24, 0.65 * r, 0.11 * girth, chest_f, chest_u, 0.95 * r,
@@ -185,7 +199,7 @@ def _set(
 
 @jit
 def _placed(limbs: np.ndarray, x_m: float, z_m: float, heading: float, scale: float, phase: float) -> np.ndarray:
-    """Return the used limbs in the world; a cloth of -1 is plain."""
+    """Return the limbs in use, in world coordinates. A cloth of -1 means plain."""
     sine, cosine = math.sin(heading), math.cos(heading)
     count = 0
     for k in range(len(limbs)):
@@ -208,20 +222,33 @@ def _placed(limbs: np.ndarray, x_m: float, z_m: float, heading: float, scale: fl
 
 @dataclass(frozen=True)
 class Animal:
-    """A dog, or something of its build between a cat and a calf."""
+    """A dog, or an animal of similar build, from the size of a cat to the size of a calf."""
 
     scale: float
-    look: np.ndarray  # (6,): coat, legs, girth, cloth, phase, place on it
+    look: np.ndarray  # (6,): coat, legs, girth, cloth, phase, place on the cloth
 
     def limbs(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> np.ndarray:
-        """Return (K, LIMB_COLUMNS) of the animal at a place after it has moved by `way_m`."""
+        """Return the limbs of the animal, (K, LIMB_COLUMNS).
+
+        Args:
+            x_m: Position to the right in metres.
+            z_m: Position ahead in metres.
+            heading: Direction of motion in radians, from z to x.
+            way_m: Distance moved so far in metres.
+            t_s: Time in seconds.
+        """
         phase = self.look[4] + 2 * math.pi * way_m / (0.75 * self.scale)
         limbs: np.ndarray = _dog(x_m, z_m, heading, phase, t_s, self.scale, self.look)
         return limbs
 
 
 def build_animal(first_cloth: int, rng: np.random.Generator) -> Animal:
-    """Return an animal of random size and coat."""
+    """Return an animal of random size and coat.
+
+    Args:
+        first_cloth: Number of the first of WEAVES pictures of cloth.
+        rng: Random generator.
+    """
     coat = rng.uniform(0.03, 0.8)
     legs = coat if rng.random() < 0.6 else rng.uniform(0.03, 0.9)
     cloth = first_cloth + rng.choice((0, 6, 7))

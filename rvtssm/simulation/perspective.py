@@ -1,7 +1,7 @@
 """Painting in three dimensions: textured panels and limbs, projected with soft edges at sub-pixel positions.
 
 The world has x to the right, y upwards and z ahead, in metres. A `Shot` is the camera at one moment. Panels are
-parallelograms with pictures of an `Atlas`; limbs are segments with a radius at each end, shaded and textured like a
+parallelograms with pictures from an `Atlas`. Limbs are segments with a radius at each end, shaded and textured like a
 body of revolution. Objects are painted from the farthest to the nearest.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 from rvtssm.events.jit import jit
 
 PANEL_COLUMNS = 20
-LIMB_COLUMNS = 12  # x, y, z, radius of both ends, grey, cloth, its cells per metre (0: plain), its phase
-NEAR_M = 0.15  # nothing nearer is painted
+LIMB_COLUMNS = 12  # x, y, z, radius of both ends, grey, cloth, cells of the cloth per metre (0: plain), its phase
+NEAR_M = 0.15  # nothing nearer to the camera is painted
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in px
 
@@ -22,17 +22,17 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom in px
 class Shot(NamedTuple):
     """A camera at one moment."""
 
-    matrix: np.ndarray  # (3, 3) float64: a direction in the world to (x px, y px, 1) * depth
+    matrix: np.ndarray  # (3, 3) float64, maps a direction in the world to (x px, y px, 1) * depth
     position: np.ndarray  # (3,) float64, metres
     focal_px: float
-    light: np.ndarray  # (3,) float64, where the light comes from: right, down, towards the scene
+    light: np.ndarray  # (3,) float64, direction from which light comes: right, down, backwards
 
 
 class Pictures(NamedTuple):
-    """An atlas as the painting loops read it."""
+    """An atlas in the form that the painting loops read."""
 
-    flat: np.ndarray  # float32
-    places: np.ndarray  # (K, 4) int64
+    flat: np.ndarray  # (N,) float32, all levels of all pictures
+    places: np.ndarray  # (K, 4) int64: start, log2 rows, log2 columns, levels
 
 
 def panel(
@@ -50,10 +50,18 @@ def panel(
 ) -> np.ndarray:
     """Return one row of panels, (PANEL_COLUMNS,).
 
-    The picture begins at `origin`, and its rows run `down`. `opacity` is the number of a second picture, or -1. The
-    picture is repeated and shifted by whole and broken numbers of pictures. `gain` multiplies its brightness and
-    `strength` its opacity. One-sided panels are seen from the side to which across x down points. Glowing panels are
-    as bright at night as by day.
+    Args:
+        origin: Corner at which the picture begins, in metres.
+        across: Vector along the rows of the picture.
+        down: Vector along the columns of the picture.
+        texture: Number of the picture.
+        opacity: Number of a picture of the opacity, or -1 for none.
+        repeats: How often the picture is repeated along `across` and `down`, whole or fractional; negative mirrors it.
+        shift: Shift along `across` and `down`, in pictures.
+        gain: Factor of the brightness.
+        strength: Factor of the opacity.
+        one_sided: Whether the panel is visible only from the side to which across x down points.
+        is_glowing: Whether the panel is as bright at night as by day.
     """
     return np.array(
         (*origin, *across, *down, texture, opacity, *repeats, *shift, gain, strength, one_sided, repeats == (1, 1),
@@ -72,9 +80,17 @@ def paint_panels(
     brightness: float,
     is_silhouette: bool,
 ) -> None:
-    """Paint panels (K, PANEL_COLUMNS) in order on `canvas` (H, W) float32.
+    """Paint panels in order.
 
-    A silhouette is white and without panels of less than full strength, which are shadows and water.
+    Args:
+        canvas: Picture (H, W) float32.
+        panels: Panels (K, PANEL_COLUMNS).
+        matrix: As in `Shot`.
+        position: As in `Shot`.
+        flat: As in `Pictures`.
+        places: As in `Pictures`.
+        brightness: Factor of the brightness of panels that do not glow.
+        is_silhouette: Paint panels white, and leave out panels with `strength` below 1, which are shadows and water.
     """
     height, width = canvas.shape
     h = np.empty((3, 3))
@@ -92,7 +108,7 @@ def paint_panels(
             h[i, 1] = matrix[i, 0] * q[6] + matrix[i, 1] * q[7] + matrix[i, 2] * q[8]
             h[i, 2] = matrix[i, 0] * ox + matrix[i, 1] * oy + matrix[i, 2] * oz
         left, top, right, bottom = 1e9, 1e9, -1e9, -1e9
-        for corner in range(4):  # the corners in order around the panel, and where edges come too near
+        for corner in range(4):  # the corners around the panel, and the points where edges come too near
             following = (corner + 1) & 3
             s0, t0 = float((corner + 1) >> 1 & 1), float(corner >> 1)
             s1, t1 = float((following + 1) >> 1 & 1), float(following >> 1)
@@ -134,7 +150,7 @@ def paint_panels(
         for row in range(max(0, int(top) - 1), min(height, int(bottom) + 2)):
             y = row + 0.5
             a0, b0, c0 = g01 * y + g02, g11 * y + g12, g21 * y + g22
-            # the columns in which 0 <= s, t <= 1 and the depth is in range, each condition linear in x
+            # Find the columns with 0 <= s, t <= 1 and the depth in range; each condition is linear in x.
             first, last = max(0.0, left - 1), min(width - 1.0, right + 1)
             for side in range(5):
                 if side == 0:
@@ -160,7 +176,7 @@ def paint_panels(
                 w = 1 / c
                 s = (g00 * x + a0) * w
                 t = (g10 * x + b0) * w
-                if (column - first_column) % 4 == 0:  # scales change slowly
+                if (column - first_column) % 4 == 0:  # scales change slowly along a row
                     sx, sy = abs(g00 - s * g20) * w, abs(g01 - s * g21) * w
                     tx, ty = abs(g10 - t * g20) * w, abs(g11 - t * g21) * w
                     step_s = max(sx, sy) + 0.4 * min(sx, sy)
@@ -192,7 +208,7 @@ def paint_panels(
                     cover *= (1 - b) * ((1 - a) * flat[o + n00] + a * flat[o + n01]) + b * (
                         (1 - a) * flat[o + n10] + a * flat[o + n11]
                     )
-                cover = min(cover, 1.0) * strength  # a glow has values above 1, which is fully opaque
+                cover = min(cover, 1.0) * strength  # the opacity of a glow can exceed 1, which means fully opaque
                 if is_silhouette:
                     canvas[row, column] += cover * (1 - canvas[row, column])
                 elif cover > 0:
@@ -216,7 +232,20 @@ def paint_limbs(
     brightness: float,
     is_silhouette: bool,
 ) -> None:
-    """Paint limbs (K, LIMB_COLUMNS) from the farthest to the nearest on `canvas` (H, W) float32."""
+    """Paint limbs from the farthest to the nearest.
+
+    Args:
+        canvas: Picture (H, W) float32.
+        limbs: Limbs (K, LIMB_COLUMNS).
+        matrix: As in `Shot`.
+        position: As in `Shot`.
+        focal_px: As in `Shot`.
+        light: As in `Shot`.
+        flat: As in `Pictures`.
+        places: As in `Pictures`.
+        brightness: Factor of the brightness.
+        is_silhouette: Paint limbs white.
+    """
     height, width = canvas.shape
     num = len(limbs)
     seen = np.empty((num, 7))  # x, y, radius of both ends in px, mean depth
@@ -244,7 +273,6 @@ def paint_limbs(
         length_2 = ex * ex + ey * ey
         length = math.sqrt(max(length_2, 1e-12))
         start, log_rows, log_columns, num_levels = places[int(q[9])]
-        # a picture is 64 cells wide on the limb
         length_m = math.sqrt((q[4] - q[0]) ** 2 + (q[5] - q[1]) ** 2 + (q[6] - q[2]) ** 2)
         radius_m, radius_px = max(q[3], q[7]), max(r0, r1, 1e-6)
         cells = q[10] * radius_m / radius_px
@@ -283,7 +311,10 @@ def paint_limbs(
 
 @jit
 def _level(cells, log_cells, num_levels):  # type: ignore[no-untyped-def]
-    """Return the level of a picture whose cells are about pixels, of which `cells` are in one, and where it begins."""
+    """Return the level of a picture whose cells are about as large as pixels, and where it begins.
+
+    `cells` is the number of cells of the finest level in one pixel.
+    """
     level, at = 0, 0
     while cells > 1.4 and level < num_levels - 1:
         at += 1 << (log_cells - 2 * level)
@@ -294,7 +325,15 @@ def _level(cells, log_cells, num_levels):  # type: ignore[no-untyped-def]
 
 @jit
 def outline(points: np.ndarray, radii_m: np.ndarray, matrix: np.ndarray, position: np.ndarray, focal_px: float) -> Box:
-    """Return the smallest box around balls at `points` (K, 3); all zero if one of them is not before the camera."""
+    """Return the smallest box around balls in px, or all zeros if one of them is not in front of the camera.
+
+    Args:
+        points: Centres (K, 3) in metres.
+        radii_m: Radii (K,) in metres.
+        matrix: As in `Shot`.
+        position: As in `Shot`.
+        focal_px: As in `Shot`.
+    """
     left, top, right, bottom = 1e9, 1e9, -1e9, -1e9
     for k in range(len(points)):
         dx, dy, dz = points[k, 0] - position[0], points[k, 1] - position[1], points[k, 2] - position[2]
@@ -309,7 +348,13 @@ def outline(points: np.ndarray, radii_m: np.ndarray, matrix: np.ndarray, positio
 
 
 def rotation(yaw: float, pitch: float, roll: float) -> np.ndarray:
-    """Return (3, 3) from world directions to right, down and ahead of a camera that looks to `yaw` (from z to x)."""
+    """Return the matrix (3, 3) from directions in the world to right, down and ahead of a camera.
+
+    Args:
+        yaw: Rotation of the viewing direction from z towards x, in radians.
+        pitch: Upward rotation in radians.
+        roll: Rotation around the viewing direction in radians.
+    """
     sy, cy, sp, cp, sr, cr = (f(a) for a in (yaw, pitch, roll) for f in (math.sin, math.cos))
     turn = np.array([[cy, 0, -sy], [0, -1, 0], [sy, 0, cy]])  # right, down, ahead for a level camera
     nod = np.array([[1, 0, 0], [0, cp, sp], [0, -sp, cp]])  # a positive pitch looks up

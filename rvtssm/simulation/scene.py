@@ -12,9 +12,9 @@ from rvtssm.simulation.street import Street, View, build_street, build_view
 from rvtssm.system.user_error import UserError
 
 MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden
-MAX_MOTION_PX = 0.7  # between two frames
+MAX_MOTION_PX = 0.7  # largest motion between two frames
 FRAME_STEP_US = (1_000, 10_000)  # shortest and longest time between two frames
-LIMB_SPEED = 2.0  # of hands and feet, relative to the box of a pedestrian
+LIMB_SPEED = 2.0  # speed of hands and feet, relative to the box of a pedestrian
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Scene:
         return self.street.view
 
     def frames(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield times in us and intensities (H, W) float32 in [0, 1], which are dense enough for the camera."""
+        """Yield times in microseconds and intensities (H, W) float32 in [0, 1], close enough in time for the camera."""
         backdrop = self._backdrop(0)
         for t_us in self.frame_times_us():
             yield t_us, self._with_actors(self._backdrop(t_us) if self.view.is_moving else backdrop.copy(), t_us)
@@ -46,10 +46,15 @@ class Scene:
             yield t_us
 
     def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
-        """Return the labels at `t_us`, nearest first. Boxes include hidden parts and are clipped to the frame.
+        """Return the labels at one time, nearest first. Boxes include hidden parts and are clipped to the frame.
 
         Figures with a visible share below MIN_VISIBLE and boxes below the limits are left out. `still_us` is the time
-        since the figure last moved over the sensor, so it is always 0 for a moving camera.
+        since the figure last moved over the sensor, so it is always 0 if the camera moves.
+
+        Args:
+            t_us: Time in microseconds.
+            min_side_px: Smallest side of a box in pixels.
+            min_diagonal_px: Smallest diagonal of a box in pixels.
         """
         height, width = self.view.height, self.view.width
         unhidden = np.ones((height, width), np.float32)
@@ -89,7 +94,7 @@ class Scene:
         return canvas
 
     def _max_speed_px_per_s(self, t_us: int) -> float:
-        """Return the largest speed of anything in the frame, as the mean over the longest step after `t_us`."""
+        """Return the largest speed of anything in the frame, as a mean over the longest step after `t_us`."""
         speed = self.view.max_speed_px_per_s()
         for actor in self.actors:
             now, later = actor.sighting(t_us * 1e-6), actor.sighting((t_us + FRAME_STEP_US[1]) * 1e-6)
@@ -103,9 +108,20 @@ class Scene:
 def build_scene(
     height: int, width: int, duration_us: int, config: SceneConfig, rng: np.random.Generator, is_ego_moving: bool
 ) -> Scene:
-    """Return a random scene; the same arguments and generator state give the same scene.
+    """Return a random scene. The same arguments and generator state give the same scene.
 
     A sensor of the same shape but another size sees the same scene with other textures.
+
+    Args:
+        height: Height of the sensor in pixels.
+        width: Width of the sensor in pixels.
+        duration_us: Length of the recording in microseconds.
+        config: How many actors there are, and what they do.
+        rng: Random generator.
+        is_ego_moving: Whether the camera moves.
+
+    Raises:
+        UserError: If the sensor is too small or the recording too short.
     """
     if duration_us <= 0 or min(height, width) < 16:
         raise UserError(

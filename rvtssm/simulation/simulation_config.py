@@ -1,4 +1,4 @@
-"""The settings of simulated recordings. This file does not import what renders them."""
+"""The settings of simulated recordings. This file does not import the renderer."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -14,31 +14,31 @@ FIRST_LABEL_US = 100_000
 class CameraConfig:
     """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity.
 
-    The defaults leave out every effect after `dark_intensity`; CAMERAS has cameras that have them.
+    The defaults disable every effect after `dark_intensity`. CAMERAS lists cameras that have these effects.
     """
 
-    threshold: float = 0.2  # contrast of an event
+    threshold: float = 0.2  # contrast that triggers an event
     threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
-    refractory_us: int = 500  # after an event, for which its pixel sends no other
-    background_rate_hz: float = 0.2  # noise events per pixel
-    hot_pixel_share: float = 2e-4  # of the pixels; they send events without a reason
-    hot_pixel_rate_hz: float = 40.0  # of the events of a hot pixel
-    dark_intensity: float = 0.02  # added before the logarithm; the intensity of full darkness
+    refractory_us: int = 500  # time after an event during which its pixel sends no other event
+    background_rate_hz: float = 0.2  # noise events per pixel and second
+    hot_pixel_share: float = 2e-4  # share of the pixels that are hot, which send events without a reason
+    hot_pixel_rate_hz: float = 40.0  # events per second of a hot pixel
+    dark_intensity: float = 0.02  # added to the intensity before the logarithm; the intensity of full darkness
     threshold_noise: float = 0.0  # standard deviation from event to event, relative to the threshold
-    on_to_off: float = 1.0  # threshold of brighter over that of darker events
-    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day, lower in proportion to the light; 0: unlimited
-    leak_rate_hz: float = 0.0  # of brighter events without a change, per pixel
+    on_to_off: float = 1.0  # threshold of brighter events divided by the threshold of darker events
+    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited
+    leak_rate_hz: float = 0.0  # brighter events per pixel and second that occur without any change
     leak_mismatch: float = 0.0  # standard deviation of the logarithm of the leak rate over pixels
-    shot_rate_hz: float = 0.0  # noise events per pixel in darkness; in white by day a quarter
-    dead_pixel_share: float = 0.0  # of the pixels; they send nothing
-    latency_us: float = 0.0  # from the change to the time of its event, beyond that of the bandwidth
-    latency_jitter_us: float = 0.0  # standard deviation of the latency; it is never negative
-    readout_us: int = 0  # in which the rows are read once, one after the other; 0: at once
-    max_rate_hz: float = 0.0  # events per pixel, mean over the sensor, above which events are dropped; 0: unlimited
-    spread: float = 1.0  # each property is drawn per recording between its value over this and its value times this
+    shot_rate_hz: float = 0.0  # noise events per pixel and second in darkness; a quarter of them in white by day
+    dead_pixel_share: float = 0.0  # share of the pixels that are dead, which send no events
+    latency_us: float = 0.0  # time from a change to its event, in addition to the delay by the bandwidth
+    latency_jitter_us: float = 0.0  # standard deviation of the latency; the latency is never negative
+    readout_us: int = 0  # time in which all rows are read once, one after the other; 0: all at the same time
+    max_rate_hz: float = 0.0  # most events per pixel and second, as a mean over the sensor; 0: unlimited
+    spread: float = 1.0  # draw each property per recording, between value / spread and value * spread
 
     def check(self) -> None:
-        """Raise ValueError for settings that cannot be simulated."""
+        """Raise a UserError for settings that cannot be simulated."""
         check_at_least("synthetic.camera", self, 1e-3, "threshold", "dark_intensity")
         check_at_least("synthetic.camera", self, 0, "threshold_mismatch", "refractory_us")
         check_at_least("synthetic.camera", self, 0, "background_rate_hz", "hot_pixel_rate_hz")
@@ -49,9 +49,9 @@ class CameraConfig:
         check_share("synthetic.camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
 
 
-# Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346, IEBCS (Joubert et al. 2021) and Posch et al.
-# (JSSC 2011) for the sensor of Gen1, Finateu et al. (ISSCC 2020) and the settings of openeb for the IMX636. `any` is
-# wide enough to contain them.
+# Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346; IEBCS (Joubert et al. 2021) and Posch et al.
+# (JSSC 2011) for the sensor of Gen1; Finateu et al. (ISSCC 2020) and the settings of openeb for the IMX636. The range
+# of `any` contains all of them.
 CAMERAS = {
     "plain": CameraConfig(),
     "davis346": CameraConfig(
@@ -81,28 +81,28 @@ CAMERAS = {
 class SceneConfig:
     """How many actors a scene of dataset=synthetic has, and what they do."""
 
-    min_actors: int = 3  # at a time, including those about to enter
-    max_actors: int = 5  # at a time
-    car_share: float = 0.6  # of the actors; the others are pedestrians
-    stopping_share: float = 0.9  # of the actors; these stop and go
+    min_actors: int = 3  # fewest actors at a time, including actors about to enter
+    max_actors: int = 5  # most actors at a time
+    car_share: float = 0.6  # share of the actors that are cars; the others are pedestrians
+    stopping_share: float = 0.9  # share of the actors that stop and go
 
 
 @dataclass
 class WorldConfig:
-    """What the recordings of dataset=open_world show. A share of 0 switches a part of the world off."""
+    """What the recordings of dataset=open_world show. A share of 0 removes that part of the world."""
 
-    indoor_share: float = 0.3  # of the recordings: in a room, the others outdoors
-    dark_share: float = 0.2  # of the recordings: at night or in a dim room
-    crowd_share: float = 0.15  # of the recordings: with up to three times as many actors
-    plain_share: float = 0.0  # of the recordings for training: outdoors by day, without crowds, animals and clutter
-    max_actors: int = 9  # people, vehicles and two-wheelers that are placed, at most
-    max_animals: int = 2  # dogs, which have no label
-    max_clutter: int = 8  # trees, flags, posts, signs, screens, water, furniture, at most
-    min_object_px: float = 12.0  # height of the smallest person when it is placed; a vehicle's is half of it
-    max_object_px: float = 300.0  # height of the largest person when it is placed; a vehicle's is half of it
-    min_lines: int = 96  # of the sensor, which is drawn per recording; the frame shows the middle of a larger sensor
-    max_lines: int = 720  # of the sensor; a smaller one than the frame leaves its border empty
-    lens_blur: float = 1.0  # strongest blur by the lens, standard deviation in pixels; 0: none
+    indoor_share: float = 0.3  # share of the recordings in a room; the others are outdoors
+    dark_share: float = 0.2  # share of the recordings at night or in a dim room
+    crowd_share: float = 0.15  # share of the recordings with up to three times as many actors
+    plain_share: float = 0.0  # share of the training recordings outdoors by day, without crowds, animals and clutter
+    max_actors: int = 9  # most people, vehicles and two-wheelers that are placed
+    max_animals: int = 2  # most dogs, which have no label
+    max_clutter: int = 8  # most trees, flags, posts, signs, screens, water and furniture
+    min_object_px: float = 12.0  # height of the smallest person when placed; half of it for vehicles and animals
+    max_object_px: float = 300.0  # height of the largest person when placed; half of it for vehicles and animals
+    min_lines: int = 96  # fewest lines of the sensor, drawn per recording; of a larger sensor the frame shows a part
+    max_lines: int = 720  # most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty
+    lens_blur: float = 1.0  # strongest blur of the lens, standard deviation in pixels; 0: none
 
     def plain(self) -> "WorldConfig":
         """Return the settings of an easy world, which a short training learns first."""
@@ -113,30 +113,35 @@ class WorldConfig:
 class SyntheticConfig:
     """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
 
-    seed: int = 0  # another seed, other scenes
+    seed: int = 0  # another seed gives other scenes
     num_train: int = 60  # recordings of the training split
     num_val: int = 8  # recordings of the validation split
     num_test: int = 12  # recordings of the test split
-    duration_s: float = 5.0  # of a recording
-    height: int = SPEC.height  # of the sensor in pixels; set dataset.height, which every verb reads
-    width: int = SPEC.width  # of the sensor in pixels; set dataset.width, which every verb reads
-    label_interval_us: int = SPEC.label_interval_us  # between two label times
-    ego_motion_share: float = 0.3  # of the recordings; in these the camera moves
+    duration_s: float = 5.0  # length of a recording
+    height: int = SPEC.height  # height of the sensor in pixels; set dataset.height, which every verb reads
+    width: int = SPEC.width  # width of the sensor in pixels; set dataset.width, which every verb reads
+    label_interval_us: int = SPEC.label_interval_us  # time between two labels
+    ego_motion_share: float = 0.3  # share of the recordings in which the camera moves
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
-    workers: int | None = None  # None means one per core
+    workers: int | None = None  # number of processes; None: one per core
 
     def num_recordings(self, split: str) -> int:
+        """Return the number of recordings of a split."""
         count: int = getattr(self, f"num_{split}")
         return count
 
     def is_ego_moving(self, index: int) -> bool:
-        """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices."""
+        """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices.
+
+        Args:
+            index: Number of the recording in its split.
+        """
         return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
 
     def check(self) -> None:
-        """Raise ValueError for settings that cannot be generated."""
+        """Raise a UserError for settings that cannot be generated."""
         if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
             raise UserError(
                 f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
@@ -160,17 +165,17 @@ class SyntheticConfig:
 
 @dataclass
 class SimulateConfig:
-    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` chooses."""
+    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` selects."""
 
-    video: str | None = None  # a video file, or a folder of pictures in the order of their names
-    labels: str | None = None  # MOT text, COCO JSON, or a folder of YOLO text or Pascal VOC XML, one file per frame
-    label_format: str | None = None  # mot, coco, yolo or voc; null: by the suffix (.txt mot, .json coco), or by files
+    video: str | None = None  # a video file, or a folder of pictures, which are sorted by name
+    labels: str | None = None  # MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame
+    label_format: str | None = None  # mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files
     label_hz: float | None = None  # interpolate boxes along tracks to this rate; null: labels at the frames
-    classes: list[str] | None = None  # names of the numbers in MOT and YOLO labels; of others, which ones are kept
-    fps: float | None = None  # frames per second; null: what the video says, which a folder does not
-    linear: bool | None = None  # light is proportional to the numbers; null: with 16 bits yes, with 8 bits sRGB
-    max_motion_px: float = 1.0  # between two interpolated frames
-    split: str = "train"  # of the dataset that is written: train, val or test
+    classes: list[str] | None = None  # MOT, YOLO: names of the class numbers; COCO, VOC: names of the classes to keep
+    fps: float | None = None  # frames per second; null: the rate in the video file; a folder needs a number
+    linear: bool | None = None  # whether pixel values are proportional to light; null: no with 8 bits (sRGB), else yes
+    max_motion_px: float = 1.0  # largest motion between two interpolated frames
+    split: str = "train"  # split of the dataset to write: train, val or test
 
     def __post_init__(self) -> None:
         check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))

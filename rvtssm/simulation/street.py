@@ -1,7 +1,7 @@
-"""The background of a scene: a camera that may move, the ground and the houses of a street.
+"""The background of a scene: a camera that may move, and the ground and the houses of a street.
 
 A pinhole camera stands at some height over flat ground, and houses stand on a plane across the street. Depth is given
-as the size of a metre in pixels (`px_per_m`). The ground at a depth is at row horizon + camera height * px_per_m.
+as the size of a metre in pixels (`px_per_m`). The ground at some depth is at row horizon + camera height * px_per_m.
 """
 
 import math
@@ -13,9 +13,9 @@ import numpy as np
 from rvtssm.events.jit import jit
 from rvtssm.simulation.painting import blotches
 
-REFERENCE_HW = (120, 160)  # lengths in pixels below are for this sensor
-FOCAL_PX = 160.0  # of the reference sensor, whose field of view is 53 degrees
-HOUSES_PX_PER_M = 5.0
+REFERENCE_HW = (120, 160)  # lengths in pixels below refer to this sensor
+FOCAL_PX = 160.0  # focal length for the reference sensor, whose field of view is 53 degrees
+HOUSES_PX_PER_M = 5.0  # depth of the houses
 
 Swing = tuple[float, float, float]  # amplitude px, frequency Hz, phase
 
@@ -26,8 +26,8 @@ class View:
 
     height: int
     width: int
-    unit: float  # pixels of this sensor per pixel of the reference
-    horizon_px: float
+    unit: float  # pixels of this sensor per pixel of the reference sensor
+    horizon_px: float  # row of the horizon
     camera_m: float  # height above the ground
     swings: tuple[Swing, ...] = ()  # rotation left and right
     nods: tuple[Swing, ...] = ()  # rotation up and down
@@ -35,14 +35,25 @@ class View:
 
     @property
     def is_moving(self) -> bool:
+        """Whether the camera moves."""
         return bool(self.swings or self.nods or self.speed_m_per_s)
 
     def pose(self, t_s: float) -> tuple[float, float, float]:
-        """Return the shift of the image to the right and down in pixels, and the distance driven in metres."""
+        """Return the shift of the image to the right and down in pixels, and the distance driven in metres.
+
+        Args:
+            t_s: Time in seconds.
+        """
         return _swung(self.swings, t_s), _swung(self.nods, t_s), self.speed_m_per_s * t_s
 
     def project(self, x_m: float, px_per_m: float, t_s: float) -> tuple[float, float]:
-        """Return the pixel (x, y) of the ground point `x_m` to the right of the camera's position at time 0."""
+        """Return the pixel (x, y) of a point on the ground.
+
+        Args:
+            x_m: Distance in metres to the right of the camera at time 0.
+            px_per_m: Depth, as the size of a metre in pixels.
+            t_s: Time in seconds.
+        """
         right, down, driven = self.pose(t_s)
         return (
             self.width / 2 + right + px_per_m * (x_m - driven),
@@ -50,7 +61,13 @@ class View:
         )
 
     def metres_right(self, x_px: float, px_per_m: float, t_s: float) -> float:
-        """Invert `project` for x."""
+        """Invert `project` for x.
+
+        Args:
+            x_px: Column in pixels.
+            px_per_m: Depth, as the size of a metre in pixels.
+            t_s: Time in seconds.
+        """
         right, _, driven = self.pose(t_s)
         return (x_px - right - self.width / 2) / px_per_m + driven
 
@@ -66,7 +83,14 @@ def _swung(swings: tuple[Swing, ...], t_s: float) -> float:
 
 
 def build_view(height: int, width: int, is_moving: bool, rng: np.random.Generator) -> View:
-    """Return a camera at the height of a person or a car roof. If it moves, it either turns or drives by."""
+    """Return a camera at the height of a person or a car roof. If it moves, it either turns or drives by.
+
+    Args:
+        height: Height of the sensor in pixels.
+        width: Width of the sensor in pixels.
+        is_moving: Whether the camera moves.
+        rng: Random generator.
+    """
     unit = min(height / REFERENCE_HW[0], width / REFERENCE_HW[1])
     swings: tuple[Swing, ...] = ()
     nods: tuple[Swing, ...] = ()
@@ -86,14 +110,19 @@ def build_view(height: int, width: int, is_moving: bool, rng: np.random.Generato
 
 @dataclass(frozen=True)
 class Street:
-    """Two pictures, periodic in x. Motion of the camera shifts the houses and shears the ground."""
+    """Two pictures that are periodic in x. Motion of the camera shifts the houses and shears the ground."""
 
     view: View
     houses: np.ndarray  # (H, 2 * W) float32
     ground: np.ndarray  # (H, 2 * W) float32
 
     def paint(self, canvas: np.ndarray, t_s: float) -> None:
-        """Paint the whole of `canvas` (H, W) float32."""
+        """Paint the whole canvas.
+
+        Args:
+            canvas: Picture (H, W) float32.
+            t_s: Time in seconds.
+        """
         right, down, driven = self.view.pose(t_s)
         _paint_street(
             canvas, self.houses, self.ground, right, down, driven, self.view.horizon_px, self.view.camera_m,
@@ -102,7 +131,12 @@ class Street:
 
 
 def build_street(view: View, rng: np.random.Generator) -> Street:
-    """Return a street with houses, windows, trees, sky, pavements and a road with lane marks, in random greys."""
+    """Return a street with houses, windows, trees, sky, pavements and a road with lane marks, in random greys.
+
+    Args:
+        view: The camera.
+        rng: Random generator.
+    """
     rows, columns, unit = view.height, 2 * view.width, view.unit
     foot = view.horizon_px + view.camera_m * HOUSES_PX_PER_M * unit
     sky = np.linspace(0.9, 0.75, rows, dtype=np.float32)[:, None]
@@ -174,7 +208,7 @@ def _paint_street(
     camera_m: float,
     houses_px_per_m: float,
 ) -> None:
-    """Sample both pictures bilinearly and blend them over one row where houses and ground meet."""
+    """Sample both pictures bilinearly, and blend them over one row where houses and ground meet."""
     height, width = canvas.shape
     rows, columns = houses.shape
     foot = horizon + camera_m * houses_px_per_m

@@ -1,4 +1,4 @@
-"""Everything of an open world that is not labelled: sky, ground, houses, rooms, furniture, trees, flags, screens."""
+"""All unlabelled parts of an open world: sky, ground, houses, rooms, furniture, trees, flags, screens."""
 
 import math
 from dataclasses import dataclass
@@ -15,17 +15,22 @@ _FAR_M = 500.0
 
 @dataclass(frozen=True)
 class Fixture:
-    """Something that stays in its place. Some move there: leaves, flags, water, screens, lamps that swing."""
+    """Something that stays in its place. Some fixtures move there: leaves, flags, water, screens."""
 
     place_m: tuple[float, float, float]
     panels: np.ndarray
     limbs: np.ndarray
     motion: str = ""  # "", leaves, flag, screen or water
-    rate: float = 0.0  # of the motion: radians or changes per second
+    rate: float = 0.0  # speed of the motion: radians or changes per second
     phases: np.ndarray | tuple[()] = ()  # (K,) one for each panel
 
     def parts(self, t_s: float, eye: np.ndarray) -> Parts:
-        """Return what is painted at a time, seen from `eye`."""
+        """Return the panels and limbs to paint.
+
+        Args:
+            t_s: Time in seconds.
+            eye: Position (3,) of the camera in metres.
+        """
         if not self.motion:
             return Parts(self.panels, self.limbs)
         panels, phases = self.panels.copy(), np.asarray(self.phases)
@@ -39,7 +44,7 @@ class Fixture:
             panels[:, 6:9] = size[:, None] * (sine[:, None] * right - cosine[:, None] * (0, 1, 0))
             panels[:, :3] -= (panels[:, 3:6] + panels[:, 6:9]) / 2
             panels[:, :3] += (0.12 * size * np.sin(0.7 * self.rate * t_s + 1.7 * phases))[:, None] * right
-        elif self.motion == "flag":  # strips beside each other; a wave runs along them
+        elif self.motion == "flag":  # strips side by side, along which a wave runs
             bend = 0.35 * np.sin(self.rate * t_s - 1.1 * np.arange(len(panels) + 1)) * np.arange(len(panels) + 1) / 8
             ends = np.stack((np.cumsum(np.full(len(bend), self.panels[0, 3])), 0.15 * bend, bend), axis=1)
             panels[:, :3] += ends[:-1]
@@ -49,7 +54,7 @@ class Fixture:
             panels[:, 13] = 0.37 * (picture // 12) + 0.01 * picture
             panels[:, 14] = 0.61 * (picture // 12)
             panels[:, 15] *= 0.6 + 0.4 * math.sin(1.3 * (picture // 12)) ** 2
-        else:  # waves on water: two pictures run over each other
+        else:  # waves on water: two pictures move over each other
             panels[:, 13] += 0.06 * t_s * np.cos(phases) * self.rate
             panels[:, 14] += 0.06 * t_s * np.sin(phases) * self.rate
         return Parts(panels, self.limbs)
@@ -57,36 +62,52 @@ class Fixture:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The background, painted first, the fixtures that stand before it, and where actors may be."""
+    """The background, which is painted first, the fixtures in front of it, and where actors may be."""
 
     background: np.ndarray  # (K, PANEL_COLUMNS)
     fixtures: tuple[Fixture, ...]
-    bounds_m: tuple[float, float, float, float]  # x and z from and to
-    brightness: float  # 1 by day, less at night; glowing panels keep theirs
+    bounds_m: tuple[float, float, float, float]  # where actors may be: smallest x, largest x, smallest z, largest z
+    brightness: float  # factor of the brightness of all but glowing panels, lower at night
     shadow: float  # opacity of shadows
-    shadow_picture: int
-    glow_picture: int
+    shadow_picture: int  # number of the picture of a shadow
+    glow_picture: int  # number of the picture of a lamp
     light: np.ndarray  # (3,) direction in the world from which the light comes
 
 
 def _billboard(
     centre: tuple[float, float, float], size_m: float, texture: int, opacity: int, gain: float = 1.0
 ) -> np.ndarray:
-    """Return a square panel that `leaves` turn to the camera: its origin is its centre."""
+    """Return a square panel, given by its centre, that the motion `leaves` turns towards the camera."""
     return panel(centre, (size_m, 0, 0), (0, -size_m, 0), texture, opacity, gain=gain)
 
 
 def limb(
     start: tuple[float, float, float], radius0: float, end: tuple[float, float, float], radius1: float, grey: float
 ) -> np.ndarray:
-    """Return one row of plain limbs."""
+    """Return one row of limbs without cloth, (LIMB_COLUMNS,).
+
+    Args:
+        start: One end in metres.
+        radius0: Radius at `start` in metres.
+        end: The other end in metres.
+        radius1: Radius at `end` in metres.
+        grey: Brightness.
+    """
     return np.array((*start, radius0, *end, radius1, grey, 0, 0, 0), float)
 
 
 def build_outdoors(
     has_houses: bool, is_night: bool, clutter: int, atlas: Atlas, rng: np.random.Generator
 ) -> Surroundings:
-    """Return a street between houses along z, or an open place; `clutter` is the number of fixtures at most."""
+    """Return a street between houses along z, or an open place.
+
+    Args:
+        has_houses: Whether houses line the street.
+        is_night: Whether it is night.
+        clutter: Largest number of fixtures.
+        atlas: Gets the pictures.
+        rng: Random generator.
+    """
     brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.25)))) if is_night else rng.uniform(0.6, 1.0)
     background = [*_sky(is_night, atlas, rng)]
     ground = rng.uniform(0.15, 0.5)
@@ -114,7 +135,7 @@ def build_outdoors(
 
 
 def _sky(is_night: bool, atlas: Atlas, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return eight facets of a far panorama: sky, clouds, and trees or hills at the horizon."""
+    """Return a distant panorama of eight panels: sky, clouds, and trees or hills at the horizon."""
     facets = []
     sky = rng.uniform(0.6, 1.0) * np.linspace(1, 0.9, 256)[:, None]
     clouds = rng.uniform(0, 0.12) * rough(256, 2048, rng, 8)
@@ -214,7 +235,7 @@ def _outdoor_fixture(half_m: float, is_night: bool, atlas: Atlas, rng: np.random
 def _screen(
     place: tuple[float, float, float], wide: float, is_night: bool, atlas: Atlas, rng: np.random.Generator
 ) -> Fixture:
-    """Return a screen that shows moving pictures, which change 10 to 60 times a second."""
+    """Return a screen whose picture changes 10 to 60 times per second."""
     picture = atlas.add(poster(rng, 128, 128))
     row = panel(place, (wide, 0, 0), (0, -0.6 * wide, 0), picture, repeats=(0.5, 0.3), gain=rng.uniform(0.3, 1.2),
                 is_glowing=True)  # fmt: skip
@@ -223,7 +244,14 @@ def _screen(
 
 
 def build_indoors(is_dark: bool, clutter: int, atlas: Atlas, rng: np.random.Generator) -> Surroundings:
-    """Return a room from z = 0, with things on its walls, furniture and screens."""
+    """Return a room that starts at z = 0, with pictures on its walls, furniture and screens.
+
+    Args:
+        is_dark: Whether the room is dim.
+        clutter: Largest number of fixtures.
+        atlas: Gets the pictures.
+        rng: Random generator.
+    """
     wide, long, high = rng.uniform(3.5, 12), rng.uniform(4, 16), rng.uniform(2.4, 4)
     brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.2)))) if is_dark else rng.uniform(0.3, 0.9)
 
@@ -281,7 +309,7 @@ def build_indoors(is_dark: bool, clutter: int, atlas: Atlas, rng: np.random.Gene
 
 
 def _furniture(x: float, z: float, atlas: Atlas, rng: np.random.Generator) -> Fixture:
-    """Return a box: a table, a cupboard or shelves."""
+    """Return a box, which stands for a table, a cupboard or shelves."""
     w, h, d = rng.uniform(0.4, 1.6), rng.uniform(0.4, 2.0), rng.uniform(0.3, 0.9)
     side = atlas.add(poster(rng) if rng.random() < 0.6 else np.clip(0.4 * (1 + 0.2 * rough(32, 32, rng)), 0.02, 1))
     rows = [

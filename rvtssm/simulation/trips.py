@@ -1,4 +1,4 @@
-"""Where cameras and actors of an open world are at any time: paths on a fine grid of times."""
+"""The positions of cameras and actors of an open world at any time, stored as paths on a fine grid of times."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from rvtssm.simulation.perspective import Shot, rotation
 
-_GRID_S = 0.005
+_GRID_S = 0.005  # time between two rows of a path
 _BRAKING_S = 0.3
 
 
@@ -17,15 +17,20 @@ def _grid_s(duration_s: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CameraTrip:
-    """The motion of a camera: one row every 5 ms."""
+    """The motion of a camera, one row every 5 ms."""
 
     rows: np.ndarray  # (N, 6): x, y, z in metres, yaw, pitch, roll in radians
     focal_px: float
-    middle_px: tuple[float, float]  # where the axis of the lens meets the sensor
+    middle_px: tuple[float, float]  # (x, y) where the axis of the lens meets the sensor
     is_moving: bool
 
     def shot(self, t_s: float, light: np.ndarray) -> Shot:
-        """Return the camera at a time; `light` (3,) is the direction in the world from which the light comes."""
+        """Return the camera at one moment.
+
+        Args:
+            t_s: Time in seconds.
+            light: Direction (3,) in the world from which the light comes.
+        """
         i = min(int(t_s / _GRID_S), len(self.rows) - 2)
         share = t_s / _GRID_S - i
         x, y, z, yaw, pitch, roll = (1 - share) * self.rows[i] + share * self.rows[i + 1]
@@ -35,7 +40,11 @@ class CameraTrip:
         return Shot(lens @ turned, np.array([x, y, z]), f, turned @ light * (1, 1, -1))
 
     def speed_px_per_s(self, t_s: float) -> float:
-        """Return about the largest speed of the background over the sensor, for surroundings that are not too near."""
+        """Return roughly the largest speed of the background over the sensor, for surroundings that are not too near.
+
+        Args:
+            t_s: Time in seconds.
+        """
         i = min(int(t_s / _GRID_S), len(self.rows) - 2)
         moved = np.abs(self.rows[i + 1] - self.rows[i]) / _GRID_S
         near_m = max(2.0, 2 * self.rows[i, 1])
@@ -50,7 +59,16 @@ def build_camera_trip(
     manner: str, duration_s: float, start: tuple[float, float, float, float, float], focal_px: float,
     middle_px: tuple[float, float], rng: np.random.Generator,
 ) -> CameraTrip:  # fmt: skip
-    """Return a camera that moves in one of MANNERS, or stands still for any other; `start` is x, y, z, yaw, pitch."""
+    """Return a camera that moves in one of MANNERS, or stands still if `manner` is any other word.
+
+    Args:
+        manner: One of MANNERS.
+        duration_s: Length of the recording in seconds.
+        start: x, y and z in metres, yaw and pitch in radians.
+        focal_px: Focal length in pixels.
+        middle_px: Where the axis of the lens meets the sensor, (x, y).
+        rng: Random generator.
+    """
     t = _grid_s(duration_s)
     rows = np.zeros((len(t), 6))
     rows[:, :5] = start
@@ -94,26 +112,38 @@ def build_camera_trip(
 
 @dataclass(frozen=True)
 class Trip:
-    """The path of an actor over the ground: one row every 5 ms. It may stop on its way."""
+    """The path of an actor over the ground, one row every 5 ms. The actor may stop on the way."""
 
-    rows: np.ndarray  # (N, 4): x, z in metres, heading in radians, the way so far in metres
-    still_s: np.ndarray  # (N,) time since it last moved
-    has_moved: np.ndarray  # (N,) bool: since the beginning of the recording
+    rows: np.ndarray  # (N, 4): x and z in metres, heading in radians, distance moved so far in metres
+    still_s: np.ndarray  # (N,) time since the actor last moved
+    has_moved: np.ndarray  # (N,) bool, whether the actor has moved since the recording began
 
     def at(self, t_s: float) -> tuple[float, float, float, float]:
-        """Return x, z, heading and way."""
+        """Return x and z in metres, the heading in radians, and the distance moved so far in metres.
+
+        Args:
+            t_s: Time in seconds.
+        """
         i = min(int(t_s / _GRID_S), len(self.rows) - 2)
         share = t_s / _GRID_S - i
         x, z, heading, way = (1 - share) * self.rows[i] + share * self.rows[i + 1]
         return float(x), float(z), float(heading), float(way)
 
     def still_us(self, t_us: int) -> int:
-        """Return the time since it last moved."""
+        """Return the time since the actor last moved, in microseconds.
+
+        Args:
+            t_us: Time in microseconds.
+        """
         i = min(int(t_us * 1e-6 / _GRID_S), len(self.rows) - 1)
         return int(1e6 * self.still_s[i])
 
     def was_seen_moving(self, t_us: int) -> bool:
-        """Return whether it moved between the beginning of the recording and this time."""
+        """Return whether the actor moved between the beginning of the recording and this time.
+
+        Args:
+            t_us: Time in microseconds.
+        """
         return bool(self.has_moved[min(int(t_us * 1e-6 / _GRID_S), len(self.rows) - 1)])
 
 
@@ -121,7 +151,19 @@ def build_trip(
     duration_s: float, at_s: float, x_m: float, z_m: float, heading: float, speed_m_per_s: float,
     rng: np.random.Generator, turn_share: float = 0.25, stop_share: float = 0.35,
 ) -> Trip:  # fmt: skip
-    """Return a trip that passes a place in some heading at `at_s`. A speed of 0 means someone who stands."""
+    """Return a trip that passes a place with some heading at a given time.
+
+    Args:
+        duration_s: Length of the recording in seconds.
+        at_s: When the actor passes the place, in seconds.
+        x_m: The place to the right, in metres.
+        z_m: The place ahead, in metres.
+        heading: Direction of motion in radians, from z to x.
+        speed_m_per_s: Speed; 0 is for an actor who stands still.
+        rng: Random generator.
+        turn_share: Probability that the path curves.
+        stop_share: Probability that the actor stops on the way.
+    """
     t = _grid_s(duration_s)
     middle = min(int(at_s / _GRID_S), len(t) - 1)
     pace = np.full(len(t), speed_m_per_s)

@@ -26,8 +26,9 @@ LORRY = Make(
     windows=([(7.0, 1.65), (7.0, 2.45), (7.9, 2.45), (8.2, 1.65)],),
     wheels=(1.5, 7.3),
 )  # fmt: skip
-# What the strips over the body show, from the rear bumper to the front: face, tall face with a window, window, sheet.
-KINDS: tuple[tuple[Make, str, float, float], ...] = (  # with the width in metres and the share among vehicles
+# Each kind has an outline, strips, a width in metres, and a share among vehicles. The strips cover the outline from the
+# rear bumper to the front: f is a face, F a tall face with a window, w a window, s a metal sheet.
+KINDS: tuple[tuple[Make, str, float, float], ...] = (
     (SEDAN, "fsswswsff", 1.8, 0.26),
     (HATCHBACK, "fwsswsff", 1.75, 0.26),
     (OFFROADER, "Fsswssf", 1.9, 0.16),
@@ -38,7 +39,7 @@ KINDS: tuple[tuple[Make, str, float, float], ...] = (  # with the width in metre
 
 
 class Parts(NamedTuple):
-    """What is painted of a body: panels first, then limbs."""
+    """The parts of a body, in the order in which they are painted: panels first, then limbs."""
 
     panels: np.ndarray  # (K, PANEL_COLUMNS)
     limbs: np.ndarray  # (K, LIMB_COLUMNS)
@@ -46,22 +47,35 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Automobile:
-    """A car, van, lorry or bus, given by panels in its own frame: ahead, up, right from the middle on the ground."""
+    """A car, van, lorry or bus, in its own coordinates: metres ahead, up and right of its middle on the ground."""
 
     size_m: tuple[float, float, float]  # length, height, width
     body: np.ndarray  # (K, PANEL_COLUMNS)
     wheels: np.ndarray  # (K, 4): ahead, up, right, radius
     wheel_pictures: tuple[int, int]
-    points_m: np.ndarray  # (K, 3) of its outline
+    points_m: np.ndarray  # (K, 3) points of its outline, for its box
 
     def parts(self, x_m: float, z_m: float, heading: float, way_m: float, eye: np.ndarray) -> Parts:
-        """Return what the camera at `eye` can see, in the order in which it is painted."""
+        """Return the parts that the camera can see, in the order in which they are painted.
+
+        Args:
+            x_m: Position to the right in metres.
+            z_m: Position ahead in metres.
+            heading: Direction of motion in radians, from z to x.
+            way_m: Distance moved so far in metres.
+            eye: Position (3,) of the camera in metres.
+        """
         panels = _placed_panels(self.body, self.wheels, *self.wheel_pictures, x_m, z_m, heading, way_m, eye)
         return Parts(panels, np.empty((0, LIMB_COLUMNS)))
 
 
 def build_automobile(atlas: Atlas, rng: np.random.Generator) -> Automobile:
-    """Return a random vehicle; its pictures are added to the atlas."""
+    """Return a random vehicle.
+
+    Args:
+        atlas: Gets the pictures.
+        rng: Random generator.
+    """
     make, kinds, width_m, _ = KINDS[rng.choice(len(KINDS), p=[kind[3] for kind in KINDS])]
     stretch = rng.uniform(0.93, 1.07, 2)
     profile = np.array(make.body) * stretch
@@ -97,7 +111,7 @@ def build_automobile(atlas: Atlas, rng: np.random.Generator) -> Automobile:
     rows.append(panel((middle, height_m, -half), (-length_m, 0, 0), bottom, side_picture, side_opacity_picture,
                       repeats=(-1, 1), shift=(1, 0), gain=rng.uniform(0.7, 1.1), one_sided=True))  # fmt: skip
     radius = 0.34 if width_m < 2.3 else 0.5
-    for f, turn in ((-middle, 1), (middle, -1)):  # tyres as seen from the rear and from the front
+    for f, turn in ((-middle, 1), (middle, -1)):  # tyres, seen from the rear and from the front
         for r in (-half, half - 0.25):
             start = (f, 0.45, r if turn > 0 else r + 0.25)
             rows.append(panel(start, (0, 0, 0.25 * turn), (0, -0.45, 0), numbers["s"], gain=0.08, one_sided=True))
@@ -111,7 +125,7 @@ def build_automobile(atlas: Atlas, rng: np.random.Generator) -> Automobile:
 def _side_pictures(
     make: Make, stretch: np.ndarray, lacquer: float, glass: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the side of a vehicle with its front at the right, and its opacity, (128, 256)."""
+    """Return the side of a vehicle with its front to the right, and the opacity, both (128, 256)."""
     rows, columns = 128 * _SUPERSAMPLING // 2, 256 * _SUPERSAMPLING // 2
     length_m, height_m = np.max(make.body, axis=0) * stretch
     grey = lacquer * (1 + 0.06 * rough(rows, columns, rng, 8))
@@ -172,7 +186,7 @@ def _placed_panels(
     body: np.ndarray, wheels: np.ndarray, wheel_picture: int, wheel_opacity: int, x_m: float, z_m: float,
     heading: float, way_m: float, eye: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Return the panels in the world, the farthest first, then the wheels of the side that is seen."""
+    """Return the panels in world coordinates, the farthest first, then the wheels of the visible side."""
     sine, cosine = math.sin(heading), math.cos(heading)
     num = len(body)
     out = np.empty((num + len(wheels), PANEL_COLUMNS))
@@ -213,15 +227,23 @@ def _placed_panels(
 
 @dataclass(frozen=True)
 class TwoWheeler:
-    """A bicycle, a motorcycle or a kick scooter with its rider."""
+    """A bicycle, a motorcycle or a kick scooter, with its rider."""
 
     rider: Person
-    wheels: np.ndarray  # (2, 4) as of an Automobile
+    wheels: np.ndarray  # (2, 4) as in Automobile
     wheel_pictures: tuple[int, int]
     frame: np.ndarray  # (K, 9): ahead, up, right of both ends, radius, grey, and 1 for ends that turn with the bar
 
     def parts(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> Parts:
-        """Return wheels, frame and rider."""
+        """Return wheels, frame and rider.
+
+        Args:
+            x_m: Position to the right in metres.
+            z_m: Position ahead in metres.
+            heading: Direction of motion in radians, from z to x.
+            way_m: Distance moved so far in metres.
+            t_s: Time in seconds.
+        """
         nothing, eye = np.empty((0, PANEL_COLUMNS)), np.zeros(3)
         wheels = _placed_panels(nothing, self.wheels, *self.wheel_pictures, x_m, z_m, heading, way_m, eye)
         frame = _placed_frame(self.frame, x_m, z_m, heading)
@@ -229,7 +251,14 @@ class TwoWheeler:
 
 
 def build_two_wheeler(kind: int, atlas: Atlas, first_cloth: int, rng: np.random.Generator) -> TwoWheeler:
-    """Return a two-wheeler of a kind with a random rider; the picture of its wheels is added to the atlas."""
+    """Return a two-wheeler with a random rider.
+
+    Args:
+        kind: BICYCLE, MOTORCYCLE or SCOOTER.
+        atlas: Gets the pictures of the wheels.
+        first_cloth: Number of the first of WEAVES pictures of cloth.
+        rng: Random generator.
+    """
     posture = {BICYCLE: CYCLING, MOTORCYCLE: MOTORCYCLING, SCOOTER: SCOOTING}[kind]
     rider = build_person(posture, first_cloth, rng)
     scale = rider.height_m / 1.75
@@ -250,7 +279,7 @@ def build_two_wheeler(kind: int, atlas: Atlas, first_cloth: int, rng: np.random.
         radius, reach, pictures = 0.11, (-0.38, 0.5), spoked_wheel(3, 0.5, True)
         tubes = [(-0.38, 0.13, 0, 0.4, 0.13, 0, 0.05), (0.5, 0.12, 0, 0.42, 1.05, 0, 0.025),
                  (0.42, 1.05, -0.24, 0.42, 1.05, 0.24, 0.02)]  # fmt: skip
-    tubes += [(f, 0.03, 0, f, 2 * radius - 0.03, 0, 0.025) for f in reach]  # a wheel seen from its edge
+    tubes += [(f, 0.03, 0, f, 2 * radius - 0.03, 0, 0.025) for f in reach]  # wheels seen from the edge
     frame = np.array([(*tube, grey if k < len(tubes) - 2 else 0.04) for k, tube in enumerate(tubes)])
     if kind != SCOOTER:
         frame[:, :7] *= scale

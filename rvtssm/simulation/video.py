@@ -1,7 +1,7 @@
-"""Frames of a video or of a folder of pictures as linear light, and frames between them, for the simulated camera.
+"""Frames of a video or a folder of pictures as linear light, and frames in between, for the simulated camera.
 
-Between two frames, optical flow (Kroeger et al., DIS, ECCV 2016) in both directions moves the pixels of both. Where
-the two flows contradict each other, a pixel is hidden in one of the frames, and the other frame counts.
+Between two frames, optical flow (Kroeger et al., DIS, ECCV 2016) in both directions moves the pixels of both frames.
+Where the two flows contradict each other, a pixel is hidden in one of the frames, and the other frame gets more weight.
 """
 
 import math
@@ -15,24 +15,28 @@ import numpy as np
 from rvtssm.system.user_error import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp")
-_MOST_BETWEEN = 100  # frames between two of the video; faster motion jumps
-_DOUBT_PX = 1.0  # difference of the two flows at which a pixel counts half as much
+_MOST_BETWEEN = 100  # most frames between two frames of the video; faster motion jumps
+_DOUBT_PX = 1.0  # difference of the two flows at which a pixel has half its weight
 
 
 @dataclass(frozen=True)
 class VideoSource:
-    """A video that can be read. `num_frames` is what it says of itself."""
+    """A readable video."""
 
     path: Path
     fps: float
-    num_frames: int
+    num_frames: int  # according to the video file, which may be wrong
     height: int
     width: int
-    names: tuple[str, ...]  # of pictures, without suffix; empty for a video file
-    is_linear: bool | None
+    names: tuple[str, ...]  # names of the pictures of a folder, without suffix; empty for a video file
+    is_linear: bool | None  # whether pixel values are proportional to light; None: no with 8 bits (sRGB), else yes
 
     def frames(self) -> Iterator[np.ndarray]:
-        """Yield the frames one after the other, (H, W) float32 from 0 to 1, proportional to the light."""
+        """Yield the frames in order, (H, W) float32 from 0 to 1, proportional to light.
+
+        Raises:
+            UserError: If a picture cannot be read or has another size.
+        """
         if self.names:
             for path in picture_files(self.path):
                 yield self._light(path, cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR))
@@ -52,7 +56,9 @@ class VideoSource:
             raise UserError(f"{path} cannot be read as a picture; copy it again or remove it")
         if frame.shape[:2] != (self.height, self.width):
             found = f"{frame.shape[1]}x{frame.shape[0]}"
-            raise UserError(f"{path} has {found} pixels, the frame before {self.width}x{self.height}; use one size")
+            raise UserError(
+                f"{path} has {found} pixels, but the first frame has {self.width}x{self.height}; use one size"
+            )
         if frame.dtype == np.uint8:
             values, is_linear = frame.astype(np.float32) / 255, bool(self.is_linear)
         elif frame.dtype == np.uint16:
@@ -66,17 +72,30 @@ class VideoSource:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """Return the pictures of a folder in the order of their names."""
+    """Return the pictures in a folder, sorted by name.
+
+    Args:
+        folder: The folder.
+    """
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
 
 
 def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> VideoSource:
-    """Return a video file or a folder of pictures as a source. Raise ValueError if no frame of it can be read."""
+    """Return a video file or a folder of pictures as a source.
+
+    Args:
+        path: The file or folder.
+        fps: Frames per second; None means the rate in the video file.
+        is_linear: Whether pixel values are proportional to light; None means no with 8 bits (sRGB), else yes.
+
+    Raises:
+        UserError: If no frame can be read, or if the rate is not known.
+    """
     path = Path(path)
     if path.is_dir():
         files = picture_files(path)
         if len(files) < 2:
-            raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs two or more")
+            raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two")
         if fps is None:
             raise UserError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
         first = cv2.imread(str(files[0]), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
@@ -103,10 +122,14 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
 
 
 def dense_frames(source: VideoSource, max_motion_px: float) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield times in us and light (H, W): the frames of a video and as many between them as its motion needs.
+    """Yield times in microseconds and light (H, W): the frames of a video, and as many in between as its motion needs.
 
-    No pixel moves by more than `max_motion_px` from one to the next, unless it moves so fast that more than
-    _MOST_BETWEEN were needed. Two frames of the video are held at a time.
+    Only two frames of the video are in memory at a time.
+
+    Args:
+        source: The video.
+        max_motion_px: Largest motion from one frame to the next in pixels. Motion that would need more than
+            _MOST_BETWEEN frames in between is faster.
     """
     flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
     before: np.ndarray | None = None
@@ -123,7 +146,15 @@ def dense_frames(source: VideoSource, max_motion_px: float) -> Iterator[tuple[in
 def between(
     before: np.ndarray, after: np.ndarray, max_motion_px: float, flow: cv2.DISOpticalFlow, most: int
 ) -> Iterator[tuple[float, np.ndarray]]:
-    """Yield the frames between two, each with its time as a share of the step."""
+    """Yield the frames between two frames, each with its time as a share of the step.
+
+    Args:
+        before: Light (H, W) of the first frame.
+        after: Light (H, W) of the second frame.
+        max_motion_px: Largest motion from one frame to the next in pixels.
+        flow: Computes optical flow.
+        most: Largest number of frames in between.
+    """
     if np.array_equal(before, after):
         return
     one, two = _for_flow(before), _for_flow(after)
@@ -137,7 +168,7 @@ def between(
     doubts = _doubt(forth, back, x, y), _doubt(back, forth, x, y)
     for k in range(1, count):
         a = k / count
-        # the flow from the time between to both frames, Jiang et al., Super SloMo, CVPR 2018, eq. 4
+        # Flow from the time in between to both frames: Jiang et al., Super SloMo, CVPR 2018, eq. 4.
         to_before, to_after = a * a * back - a * (1 - a) * forth, (1 - a) ** 2 * forth - a * (1 - a) * back
         parts, weights = [], []
         for frame, doubt, move, share in ((before, doubts[0], to_before, 1 - a), (after, doubts[1], to_after, a)):
@@ -151,13 +182,13 @@ def between(
 
 
 def _for_flow(light: np.ndarray) -> np.ndarray:
-    """Return a picture of 8 bits in which dark and bright contrasts count alike."""
+    """Return an 8-bit picture in which contrasts in dark and in bright areas count alike."""
     seen: np.ndarray = (255 * np.sqrt(np.clip(light, 0, 1))).astype(np.uint8)
     return seen
 
 
 def _doubt(flow: np.ndarray, back: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return how far a pixel is from its place after it has followed the flow and the flow back, (H, W) float32."""
+    """Return how far from its place a pixel ends after it has followed the flow and the flow back, (H, W) float32."""
     at = x + flow[..., 0], y + flow[..., 1]
     returned = flow + cv2.remap(back, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     off: np.ndarray = np.hypot(returned[..., 0], returned[..., 1])

@@ -1,8 +1,9 @@
 """Labels of videos as boxes with times and tracks: MOT text, COCO JSON, and YOLO text or Pascal VOC XML per frame.
 
-Frames of MOT are counted from 1. Images of COCO are the pictures of their names, or the frames of a video file in the
-order of their names; annotations may have a `track_id`. Files of YOLO and Pascal VOC are named like the pictures of the
-video, or end in the number of the frame; `classes.txt` beside those of YOLO holds the names of the classes.
+MOT counts frames from 1. An image of COCO is the picture of the same name; for a video file, images are its frames in
+the order of their names. Annotations of COCO may have a `track_id`. A file of YOLO or Pascal VOC is named like a
+picture of the video, or its name ends in the number of the frame. For YOLO, a file `classes.txt` beside the labels may
+hold the names of the classes.
 """
 
 import json
@@ -20,8 +21,8 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 _MOST_CLASSES = 1 << 16
-_LARGEST_JUMP = 2.0  # of a track between two labels, in sizes of its box; more is another object
-_YOLO_NAMES = "classes.txt"  # beside the labels
+_LARGEST_JUMP = 2.0  # largest jump of a track between two labels, in sizes of its box
+_YOLO_NAMES = "classes.txt"  # in the folder of the labels
 
 Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, left, top, width, height, class, track
 
@@ -29,9 +30,17 @@ Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, le
 def read_video_labels(
     path: Path | str, label_format: str | None, source: VideoSource, classes: Sequence[str] | None
 ) -> tuple[Boxes, tuple[str, ...]]:
-    """Return the boxes of a video, ordered by time, and the names of their classes.
+    """Return the boxes of a video, ordered by time, and the names of their classes. Boxes without a track have track 0.
 
-    Boxes without a track have the track 0. Raise ValueError if the labels belong to other frames, or a track jumps.
+    Args:
+        path: The file or folder of the labels.
+        label_format: `mot`, `coco`, `yolo` or `voc`; None means that suffixes decide.
+        source: The video.
+        classes: For MOT and YOLO, names of the class numbers; for COCO and Pascal VOC, names of the classes to keep.
+            None means the names in the labels, all classes.
+
+    Raises:
+        UserError: If the labels cannot be read, belong to other frames, or have a track that jumps.
     """
     path = Path(path)
     if not path.exists():
@@ -45,19 +54,19 @@ def read_video_labels(
     last = max([row[0] for row in rows], default=-1)
     if rows and (min(row[0] for row in rows) < 0 or (source.num_frames and last >= source.num_frames)):
         raise UserError(
-            f"{path} has labels of frame {last + 1}, and {source.path} has {source.num_frames} frames; name the labels "
+            f"{path} has labels of frame {last + 1}, but {source.path} has {source.num_frames} frames; name the labels "
             "of this video"
         )
     if frames is not None and source.names and not set(frames) & set(source.names):
         raise UserError(
-            f"{path} labels {frames[0]}, of which {source.path} has no picture; name the labels of this video"
+            f"{path} labels the picture {frames[0]}, which {source.path} does not have; name the labels of this video"
         )
     if max(last, *(row[6] for row in rows), 0) >= 1 << 32:
-        raise UserError(f"{path} has a frame or a track of 2^32 or more; count them from 1")
+        raise UserError(f"{path} has a frame or a track with a number of 2^32 or more; count them from 1")
     found = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
         if max((int(k) for k in found), default=0) >= _MOST_CLASSES:
-            raise UserError(f"{path} has a class of {_MOST_CLASSES} or more; count them from 0")
+            raise UserError(f"{path} has a class with a number of {_MOST_CLASSES} or more; count them from 0")
         if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
             classes = [
                 line.strip() for line in (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines() if line.strip()
@@ -65,7 +74,8 @@ def read_video_labels(
         names = tuple(classes or (str(number) for number in range(1 + max((int(k) for k in found), default=0))))
         if found and max(int(k) for k in found) >= len(names):
             raise UserError(
-                f"{path} has class {max(int(k) for k in found)} and {len(names)} names; give classes=[...] more"
+                f"{path} has class {max(int(k) for k in found)}, but there are only {len(names)} names; add names to "
+                "classes=[...]"
             )
         rows = [row for row in rows if int(row[5]) >= 0]
     else:
@@ -92,7 +102,7 @@ def _format_of(path: Path) -> str:
 
 
 def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
-    """Read `frame, track, left, top, width, height[, valid[, class]]`, frames and classes counted from 1."""
+    """Read `frame, track, left, top, width, height[, valid[, class]]`, with frames and classes counted from 1."""
     rows: list[Row] = []
     for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
         if not line.strip():
@@ -101,7 +111,7 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | N
             values = [float(word) for word in line.split(",")]
             frame, track, left, top, w, h = values[:6]
             if len(values) > 6 and values[6] == 0:
-                continue  # an entry that MOT marks as not to be considered
+                continue  # MOT marks this entry as one to be ignored
             class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
             raise UserError(f"line {number} is not `frame,track,left,top,width,height`") from None
@@ -122,7 +132,7 @@ def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | 
     rows: list[Row] = []
     for found in content["annotations"]:
         frame = frame_of[found["image_id"]]
-        if frame is not None and not found.get("iscrowd"):  # None: the folder has no picture of this name
+        if frame is not None and not found.get("iscrowd"):  # None: the folder has no picture with this name
             left, top, w, h = map(float, found["bbox"])
             track = int(found.get("track_id", found.get("attributes", {}).get("track_id", 0)))
             rows.append((frame, left, top, w, h, names[found["category_id"]], track))
@@ -130,7 +140,7 @@ def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | 
 
 
 def _read_yolo(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
-    """Read `class cx cy w h[ track]` in fractions of the frame."""
+    """Read `class cx cy w h[ track]`, in fractions of the frame."""
     rows: list[Row] = []
     files = [file for file in sorted(path.glob("*.txt")) if file.name != _YOLO_NAMES] if path.is_dir() else [path]
     for file in files:
@@ -172,7 +182,7 @@ _READERS: dict[str, Callable[[Path, VideoSource], tuple[list[Row], list[str] | N
 
 
 def _frame_of(file: Path, source: VideoSource) -> int:
-    """Return the frame of a label file from 0: the picture of its name, or the number at the end of its name."""
+    """Return the frame of a label file, from 0: the picture with its name, or the number at the end of its name."""
     if file.stem in source.names:
         return source.names.index(file.stem)
     digits = re.search(r"(\d+)$", file.stem)
@@ -182,7 +192,7 @@ def _frame_of(file: Path, source: VideoSource) -> int:
 
 
 def _check_tracks(path: Path, boxes: Boxes, fps: float) -> None:
-    """Raise ValueError if two boxes of a track that follow each other are too far apart to be one object."""
+    """Raise a UserError if two consecutive boxes of a track are too far apart to be one object."""
     for track in np.unique(boxes["track_id"][boxes["track_id"] > 0]):
         mine = boxes[boxes["track_id"] == track]
         if (np.diff(mine["t"]) == 0).any():
@@ -202,7 +212,7 @@ def _check_tracks(path: Path, boxes: Boxes, fps: float) -> None:
 
 
 def _clipped(boxes: Boxes, source: VideoSource) -> Boxes:
-    """Return the boxes within the frame, without those outside of it."""
+    """Return the boxes clipped to the frame, without boxes outside of it."""
     for start, size, limit in (("x", "w", source.width), ("y", "h", source.height)):
         end = np.clip(boxes[start] + boxes[size], 0, limit)
         boxes[start] = np.clip(boxes[start], 0, limit)

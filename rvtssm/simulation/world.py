@@ -1,8 +1,9 @@
 """An open world: people, vehicles and two-wheelers in streets, open places and rooms, seen by a camera that may move.
 
-Labels are boxes around the whole object, hidden parts included, clipped to the frame. An object whose visible share is
-below MIN_VISIBLE has no label; what is outside of the frame counts as hidden. Before a camera at rest, it also has
-none before it has moved. `generate_recordings.with_events` removes the labels of objects that nothing was seen of yet.
+A label is a box around the whole object, hidden parts included, clipped to the frame. An object has no label if its
+visible share is below MIN_VISIBLE, where parts outside of the frame count as hidden. If the camera stands still, an
+object also has no label before it has moved. `generate_recordings.with_events` later removes the labels of objects that
+have not caused enough events.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rvtssm.simulation.vehicles import Automobile, Parts, TwoWheeler
 
 PERSON, VEHICLE, TWO_WHEELER, NO_CLASS = 0, 1, 2, -1  # class ids
 MIN_VISIBLE = 0.3
-MAX_STEP_PX = 1.0  # between two frames, where the shortest step allows
+MAX_STEP_PX = 1.0  # largest motion between two frames, if the shortest step allows it
 STEP_US = (2_500, 8_000)  # shortest and longest time between two frames
-_LIMB_SPEED = 1.6  # of hands and feet, relative to the box
+_LIMB_SPEED = 1.6  # speed of hands and feet, relative to the box
 
 Body = Person | Animal | Automobile | TwoWheeler
 
@@ -40,7 +41,12 @@ class Player:
     has_lamps: bool = False
 
     def parts(self, t_s: float, eye: np.ndarray) -> Parts:
-        """Return what is painted of it at a time."""
+        """Return the panels and limbs to paint.
+
+        Args:
+            t_s: Time in seconds.
+            eye: Position (3,) of the camera in metres.
+        """
         x, z, heading, way = self.trip.at(t_s)
         if isinstance(self.body, Automobile):
             return self.body.parts(x, z, heading, way, eye)
@@ -49,7 +55,13 @@ class Player:
         return Parts(NO_PANELS, self.body.limbs(x, z, heading, way, t_s))
 
     def box(self, parts: Parts, t_s: float, shot: Shot) -> Box:
-        """Return the smallest box around the body in px, which may reach out of the frame; empty if it is too near."""
+        """Return the smallest box around the body in px, also beyond the frame. It is empty if the body is too near.
+
+        Args:
+            parts: The parts of the body at that time.
+            t_s: Time in seconds.
+            shot: The camera.
+        """
         if isinstance(self.body, Automobile):
             x, z, heading, _ = self.trip.at(t_s)
             sine, cosine, points = math.sin(heading), math.cos(heading), self.body.points_m
@@ -70,12 +82,12 @@ class Player:
 
     @property
     def is_gesturing(self) -> bool:
-        """Whether its limbs move while it is at one place."""
+        """Whether its limbs move while it stays in one place."""
         return isinstance(self.body, Person) and self.body.posture in (STANDING, SITTING)
 
     @property
     def size_m(self) -> tuple[float, float]:
-        """Length and width of its shadow."""
+        """Length and width of its shadow in metres."""
         if isinstance(self.body, Automobile):
             return self.body.size_m[0] * 1.15, self.body.size_m[2] * 1.3
         return (1.9, 0.6) if isinstance(self.body, TwoWheeler) else (0.6, 0.6)
@@ -92,10 +104,13 @@ class World:
     players: tuple[Player, ...]
     camera: CameraTrip
     pictures: Pictures
-    lens_px: float
+    lens_px: float  # standard deviation of the blur of the lens
 
     def frames(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield times in us and intensities (H, W) float32, dense enough for the camera; 1 is white paper by day."""
+        """Yield times in microseconds and intensities (H, W) float32, close enough in time for the camera.
+
+        An intensity of 1 is white paper by day.
+        """
         backdrop = None if self.camera.is_moving else self._backdrop(self._shot(0.0))
         before: list[Box] = []
         t_us, step_us = 0, STEP_US[0]
@@ -117,10 +132,15 @@ class World:
             before, t_us = boxes, t_us + step_us
 
     def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
-        """Return the labels at `t_us`, nearest first, by the rule of this file.
+        """Return the labels at one time, nearest first, by the rule at the top of this file.
 
-        Boxes below the limits are left out. `still_us` is the time since an object last moved; of people whose limbs
-        always move a little, and before a camera that moves, it is 0.
+        Boxes below the limits are left out. `still_us` is the time since an object last moved. It is 0 for people whose
+        limbs always move a little, and if the camera moves.
+
+        Args:
+            t_us: Time in microseconds.
+            min_side_px: Smallest side of a box in pixels.
+            min_diagonal_px: Smallest diagonal of a box in pixels.
         """
         t_s = t_us * 1e-6
         shot = self._shot(t_s)
@@ -146,7 +166,7 @@ class World:
         return np.array(found, BOX_DTYPE)
 
     def _is_known(self, player: Player, t_us: int) -> bool:
-        """Return whether events have shown it: the camera moves, it has moved, or it is a person who gestures."""
+        """Return whether the player must have caused events: the camera moves, it has moved itself, or it gestures."""
         return self.camera.is_moving or player.is_gesturing or player.trip.was_seen_moving(t_us)
 
     def _shot(self, t_s: float) -> Shot:
@@ -156,7 +176,7 @@ class World:
         canvas = np.full((self.height, self.width), 0.7 * self.surroundings.brightness, np.float32)  # the zenith
         rows = self.surroundings.background
         centres = rows[:, :3] + (rows[:, 3:6] + rows[:, 6:9]) / 2 - shot.position
-        # flat panels first, in the order given: sky and ground; then walls from the farthest
+        # Horizontal panels come first, in the order given, then all others from the farthest to the nearest.
         order = np.argsort(-np.where(rows[:, 7] == 0, 1e9, np.hypot(centres[:, 0], centres[:, 2])), kind="stable")
         paint_panels(
             canvas, rows[order], shot.matrix, shot.position, *self.pictures, self.surroundings.brightness, False
@@ -164,7 +184,7 @@ class World:
         return canvas
 
     def _nearest_first(self, t_s: float, shot: Shot) -> list[tuple[int, Player | Fixture]]:
-        """Return fixtures, with the number -1, and players with theirs, ordered by their distance."""
+        """Return fixtures, with the number -1, and players, with their own numbers, ordered by distance."""
         things: list[tuple[float, int, Player | Fixture]] = []
         eye = shot.position
         for fixture in self.surroundings.fixtures:
@@ -176,7 +196,7 @@ class World:
         return [(index, thing) for _, index, thing in sorted(things, key=lambda entry: entry[0])]
 
     def _paint_things(self, canvas: np.ndarray, t_s: float, shot: Shot) -> list[Box]:
-        """Paint fixtures and players; return the boxes of the players in the order of their numbers."""
+        """Paint fixtures and players, and return the boxes of the players in the order of their numbers."""
         boxes: list[Box] = [(0.0, 0.0, 0.0, 0.0)] * len(self.players)
         order = self._nearest_first(t_s, shot)
         shadows = [self._shadow(thing, t_s) for _, thing in order if isinstance(thing, Player)]
@@ -223,7 +243,7 @@ class World:
                      strength=self.surroundings.shadow)  # fmt: skip
 
     def _lamps(self, player: Player, t_s: float, shot: Shot) -> np.ndarray:
-        """Return the glow of headlamps and rear lamps that shine towards the camera."""
+        """Return the glow of the headlamps or rear lamps that face the camera."""
         x, z, heading, _ = player.trip.at(t_s)
         half = player.body.size_m[0] / 2 if isinstance(player.body, Automobile) else 0.8
         wide = player.body.size_m[2] / 2 - 0.2 if isinstance(player.body, Automobile) else 0.0

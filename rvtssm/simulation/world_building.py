@@ -16,16 +16,28 @@ from rvtssm.simulation.vehicles import Automobile, build_automobile, build_two_w
 from rvtssm.simulation.world import NO_CLASS, PERSON, TWO_WHEELER, VEHICLE, Body, Player, World
 from rvtssm.system.user_error import UserError
 
-_TRIES = 12
+_TRIES = 12  # attempts to place a player
 
 
 def build_world(
     height: int, width: int, duration_us: int, config: WorldConfig, rng: np.random.Generator, is_ego_moving: bool
 ) -> World:
-    """Return a random world; the same arguments and generator state give the same world.
+    """Return a random world. The same arguments and generator state give the same world.
 
-    The sensor has a number of lines that is drawn too. Of one that is larger than the frame, the frame shows a part;
-    one that is smaller fills the frame only in part: `World.height` and `width` are those of the part that is seen.
+    The number of lines of the sensor is drawn too. If the sensor is larger than the frame, the world shows a part of
+    it; if it is smaller, the world fills only a part of the frame. `World.height` and `World.width` are the size of the
+    visible part.
+
+    Args:
+        height: Height of the frame in pixels.
+        width: Width of the frame in pixels.
+        duration_us: Length of the recording in microseconds.
+        config: What the world contains.
+        rng: Random generator.
+        is_ego_moving: Whether the camera moves.
+
+    Raises:
+        UserError: If the frame is too small or the recording too short.
     """
     if duration_us <= 0 or min(height, width) < 16:
         raise UserError(
@@ -128,7 +140,7 @@ def _players(
 def _body_and_speed(
     kind: int, is_camera_moving: bool, atlas: Atlas, first_cloth: int, rng: np.random.Generator
 ) -> tuple[Body, float, float, float]:
-    """Return a body, its speed in m/s, its height and about its radius in metres."""
+    """Return a body, its speed in m/s, its height in metres, and roughly its radius in metres."""
     if kind == PERSON:
         posture = int(rng.choice((WALKING, STANDING, SITTING), p=(0.72, 0.2, 0.08)))
         person = build_person(posture, first_cloth, rng)
@@ -150,7 +162,7 @@ def _fits(
     player: Player, radius_m: float, others: list[Player], camera: CameraTrip, around: Surroundings,
     times_s: np.ndarray, is_indoors: bool,
 ) -> bool:  # fmt: skip
-    """Return whether it stays apart from the others and the camera, and within the walls while it may be seen."""
+    """Return whether a player keeps its distance from the others and from the camera, and stays within the bounds."""
     steps = np.minimum((times_s / 0.005).astype(int), len(player.trip.rows) - 1)
     x, z = player.trip.rows[steps, 0], player.trip.rows[steps, 1]
     eye = camera.rows[steps]

@@ -180,7 +180,7 @@ def test_frames_that_cannot_be_used_are_refused():
     dark = np.zeros((4, 4))
     with pytest.raises(ValueError, match="at least one"):
         events_of([], camera())
-    with pytest.raises(ValueError, match="follows one at 5 us"):
+    with pytest.raises(ValueError, match="follows a frame at 5 us"):
         events_of([(5, dark), (5, dark)], camera())
 
 
