@@ -1,4 +1,4 @@
-"""Numbers from detections: which boxes count, average precision, the table over inference rates, the report.
+"""Turn detections into numbers: which boxes count, average precision, the table over inference rates, the report.
 
-Nothing here runs a model; streaming recordings through one is `rvtssm.streaming.stream`.
+Detectors run here over whole splits; `rvtssm.streaming.stream` runs one over the recordings of a loader.
 """

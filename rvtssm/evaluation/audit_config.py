@@ -8,13 +8,13 @@ from rvtssm.system.user_error import UserError
 
 @dataclass
 class AuditConfig:
-    """One run of `rvtssm audit`."""
+    """Settings of `rvtssm audit`."""
 
-    duration_s: float = 5.0  # of the events, simulated or read: the longest memory that can be seen
-    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # to time a step at
-    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # steps that an input is held for, per step
-    threshold: float = 0.01  # a window is forgotten when its effect is below this share of its effect at its own time
-    num_timed: int = 20  # windows per rate
+    duration_s: float = 5.0  # length of the events, simulated or read; longer memories cannot be seen
+    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # rates at which a step is timed
+    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # finer steps that replace one step of training
+    threshold: float = 0.01  # a window is forgotten when its effect falls below this share of its initial effect
+    num_timed: int = 20  # windows to time per rate
 
     def __post_init__(self) -> None:
         if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):

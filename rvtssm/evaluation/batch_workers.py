@@ -1,7 +1,7 @@
-"""Runs a detector over batches of recordings: in this process, in several, or in those that a launcher has started.
+"""Run a detector over batches of recordings: in this process, in several, or in processes that a launcher has started.
 
-What a batch gives does not depend on the process that runs it, if each process has the same number of threads
-(OMP_NUM_THREADS): its recordings are always the same ones.
+The result of a batch does not depend on the process that runs it, provided that all processes have the same number of
+threads (OMP_NUM_THREADS), because a batch always contains the same recordings.
 """
 
 import os
@@ -30,41 +30,50 @@ from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
 
-_TIMEOUT = timedelta(days=30)  # processes wait while the first one computes intervals, or while one has a longer share
+_TIMEOUT = timedelta(days=30)  # processes wait while the first computes intervals, or while another has a longer share
 _AGAIN = "the same command continues the work"
 
 
 @dataclass(frozen=True)
 class RecordingBatch:
-    """Recordings that are run together. It can be sent to other processes."""
+    """Recordings that are run together. A batch can be sent to other processes."""
 
     weights: SharedWeights
-    sequences: list[FrameSequence]  # with the steps that are `asked`
+    sequences: list[FrameSequence]  # `asked` says which steps are wanted
     path: Path  # where the outputs are written
     dataset: DatasetConfig
     data: DataConfig
     postprocess: PostprocessConfig
-    memory_chunk: int | None  # steps after which the state is reset; None: it is carried
-    step_scale: float | None  # None: the stride over that of training
+    memory_chunk: int | None  # steps after which the state is reset; None: never
+    step_scale: float | None  # None: stride / training stride
 
     @property
     def num_chunks(self) -> int:
-        """The longest of the recordings in chunks."""
+        """Length of the longest recording, in chunks."""
         length = self.data.eval_chunk_length
         return max(-(-len(sequence.windows) // length) for sequence in self.sequences)
 
 
 class BatchWorkers(Protocol):
-    """The interface of all who run batches."""
+    """The interface of everything that runs batches."""
 
     num_threads: int  # of each process
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
-        """Run batches and write their outputs. `progress` names a bar with the time left."""
+        """Run batches and write their outputs.
+
+        Args:
+            batches: The batches.
+            progress: Text beside a progress bar with the time left.
+        """
 
 
 class ThisProcess:
-    """Runs batches one after the other with weights that were read already."""
+    """Runs batches one after the other in this process.
+
+    Args:
+        checkpoint: The weights.
+    """
 
     def __init__(self, checkpoint: LoadedCheckpoint) -> None:
         self._checkpoint = checkpoint
@@ -77,7 +86,11 @@ class ThisProcess:
 
 
 class OtherProcesses:
-    """Runs batches in processes on this machine, each on a GPU of its own where there are GPUs."""
+    """Runs batches in processes on this machine, each with its own GPU if there are GPUs.
+
+    Args:
+        num_processes: Number of processes.
+    """
 
     def __init__(self, num_processes: int) -> None:
         self.num_threads = _threads_of(num_processes)
@@ -104,12 +117,18 @@ class _ProcessLost(UserError):
 
 
 class Ranks:
-    """Runs batches in all processes that torchrun or srun has started, each of which does its share.
+    """Runs batches in all processes that torchrun or srun has started. Each runs its share.
 
-    The first process decides what is run; all others call `serve`. All of them must see the same folders.
+    The first process decides what is run; all others call `serve`. All must see the same folders.
+
+    Args:
+        found: The environment of the launcher.
+
+    Raises:
+        UserError: Not all processes connected.
     """
 
-    checkpoint: LoadedCheckpoint | None = None  # if this process has read it already
+    checkpoint: LoadedCheckpoint | None = None  # the weights, if this process has read them already
 
     def __init__(self, found: ClusterEnvironment) -> None:
         os.environ.setdefault("MASTER_ADDR", found.main_address)
@@ -124,7 +143,7 @@ class Ranks:
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"not all of the {self.num_ranks} processes of the launcher came together ({reason}); start them again"
+                f"not all of the {self.num_ranks} processes of the launcher connected ({reason}); start them again"
             ) from error
 
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
@@ -132,7 +151,7 @@ class Ranks:
         self._run_share(batches, progress)
 
     def serve(self) -> None:
-        """Run the shares of this process until the first one is done."""
+        """Run this process's share of everything, until the first process is done."""
         while (batches := self._broadcast(None)) is not None:
             self._run_share(batches, None)
 
@@ -141,7 +160,7 @@ class Ranks:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         is_complete = kind is None or (issubclass(kind, Exception) and not issubclass(kind, _ProcessLost))
-        if self.rank == 0 and is_complete:  # after Ctrl-C all others end as well
+        if self.rank == 0 and is_complete:  # after Ctrl-C, all other processes stop by themselves
             self._broadcast(None)
         torch.distributed.destroy_process_group()
 
@@ -161,7 +180,7 @@ class Ranks:
                     run_batch(batch, self.checkpoint or batch.weights.read(), advance)
         except (UserError, OSError) as failed:
             error = UserError(f"process {self.rank}: {failed}")
-        except Exception:  # of which all have to learn, too
+        except Exception:  # all processes have to learn about it
             error = RuntimeError(f"process {self.rank}: {traceback.format_exc()}")
         errors: list[Exception | None] = [None] * self.num_ranks
         with _lost_processes():
@@ -173,7 +192,7 @@ class Ranks:
 
 @contextmanager
 def _lost_processes() -> Iterator[None]:
-    """Raise `_ProcessLost` instead of the error of a connection to another process."""
+    """Raise `_ProcessLost` in place of the error of a connection to another process."""
     try:
         yield
     except RuntimeError as error:
@@ -182,12 +201,19 @@ def _lost_processes() -> Iterator[None]:
 
 
 def join_ranks(processes: int | None) -> Ranks | None:
-    """Join the processes that a launcher has started; None if there is no launcher, or one process only.
+    """Join the processes that a launcher has started.
 
-    Raise UserError if `processes` asks for others: with a launcher it must be 1.
+    Args:
+        processes: The setting `evaluation.workers`, which must be 1 with a launcher.
+
+    Returns:
+        None if there is no launcher, or only one process.
+
+    Raises:
+        UserError: `processes` is not 1.
     """
     found = launched()
-    # a script of sbatch has the variables of a job, but is not started by srun
+    # A script of sbatch has the variables of a job although srun did not start it.
     is_alone = isinstance(found, SLURMEnvironment) and "SLURM_STEP_ID" not in os.environ
     if found is None or is_alone or found.world_size() == 1:
         return None
@@ -198,7 +224,13 @@ def join_ranks(processes: int | None) -> Ranks | None:
 
 @contextmanager
 def open_workers(asked: int | None, checkpoint: LoadedCheckpoint, ranks: Ranks | None) -> Iterator[BatchWorkers]:
-    """Yield those who run the batches of an evaluation, in as many processes as are asked for."""
+    """Yield the workers that run the batches of an evaluation.
+
+    Args:
+        asked: Number of processes; None for the default of `num_processes`.
+        checkpoint: The weights.
+        ranks: The processes of a launcher, if there is one.
+    """
     processes = num_processes(asked)
     if ranks is not None:
         ranks.checkpoint = checkpoint
@@ -211,26 +243,32 @@ def open_workers(asked: int | None, checkpoint: LoadedCheckpoint, ranks: Ranks |
 
 
 def num_processes(asked: int | None) -> int:
-    """Return how many processes run a detector: by default one per GPU, without a GPU one per core."""
+    """Return how many processes run a detector; by default one per GPU, or without a GPU one per core."""
     return asked or torch.cuda.device_count() or num_usable_cores()
 
 
 def detector_processes(number: int) -> Processes:
-    """Return processes on this machine that share its cores, each with a GPU of its own where there are GPUs."""
+    """Return processes on this machine that share its cores, each with its own GPU if there are GPUs."""
     num_gpus, num_threads = torch.cuda.device_count(), str(_threads_of(number))
     gpus = [{"CUDA_VISIBLE_DEVICES": _visible_gpu(k % num_gpus)} if num_gpus else {} for k in range(number)]
     return Processes(number, [{"OMP_NUM_THREADS": num_threads, **gpu} for gpu in gpus])
 
 
 def _threads_of(number: int) -> int:
-    """Return the number of threads of each of several processes."""
+    """Return the number of threads of each process."""
     if os.environ.get("OMP_NUM_THREADS"):
         return torch.get_num_threads()
     return max(1, num_usable_cores() // number)
 
 
 def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> None:
-    """Run a batch and write its outputs; `advance` is called with the number of chunks that are done."""
+    """Run a batch and write its outputs.
+
+    Args:
+        batch: The batch.
+        checkpoint: The weights.
+        advance: Called with the number of chunks that are done.
+    """
     loader = SequenceDataModule(batch.dataset, data=batch.data).eval_loader(batch.sequences)
     results = stream(
         checkpoint.detector,
@@ -247,11 +285,11 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
 
 
 def _run_elsewhere(batch: RecordingBatch) -> None:
-    """Run a batch in a process that has no weights yet."""
+    """Run a batch in a process that may not have read the weights yet."""
     run_batch(batch, batch.weights.read(), lambda steps: None)
 
 
 def _visible_gpu(number: int) -> str:
-    """Return the name of a GPU among those that this process may use."""
+    """Return the name of a GPU from those that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[number] if visible else str(number)

@@ -1,6 +1,7 @@
-"""Confidence intervals of average precision: how it would vary with other recordings of the same kind.
+"""Confidence intervals of average precision: how much it would vary with other recordings of the same kind.
 
-Recordings are drawn with replacement, because frames of one recording resemble each other (Efron and Tibshirani 1993).
+Whole recordings are drawn with replacement, because frames of one recording resemble each other (Efron and Tibshirani,
+1993).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,11 @@ from rvtssm.evaluation.matches import RecordingMatches, average_precisions, weig
 from rvtssm.records import DatasetSpec
 
 LEVEL = 0.95
-TRUSTED_RECORDINGS = 20  # with fewer, intervals are too narrow: benchmarks.coverage
+TRUSTED_RECORDINGS = 20  # with fewer, intervals are too narrow; measured in benchmarks.coverage
 
 
 class Interval(NamedTuple):
-    """A number with the interval that holds it at LEVEL; NaN where there are too few recordings for one."""
+    """A number with its confidence interval at LEVEL. The limits are NaN if there are too few recordings."""
 
     value: float
     low: float
@@ -27,12 +28,12 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Resampled:
-    """The numbers of an evaluation, and of replicates in which recordings were drawn with replacement.
+    """The numbers of an evaluation and of its bootstrap replicates.
 
-    Two of them can be compared replicate by replicate if they have the same recordings, replicates and seed.
+    Two of these can be compared replicate by replicate if they have the same recordings, replicates and seed.
     """
 
-    recordings: tuple[str, ...]  # those that were drawn from
+    recordings: tuple[str, ...]  # the recordings that replicates draw from
     metrics: Mapping[str, float]
     replicates: Mapping[str, npt.NDArray[np.float64]]  # (B,) by name
 
@@ -41,13 +42,20 @@ class Resampled:
         return len(self.recordings) > 1 and all(len(values) for values in self.replicates.values())
 
     def interval(self, name: str) -> Interval:
-        """Return a number with its interval."""
+        """Return a number with its confidence interval."""
         return _interval(self.metrics[name], self.replicates[name])
 
     def minus(self, other: "Resampled", name: str) -> Interval | None:
-        """Return the difference of a number to that of the other, with its interval; None if they do not compare.
+        """Return the difference between a number here and in another evaluation, with its confidence interval.
 
-        Both numbers of a replicate come from the same recordings, so that what is hard for both cancels out.
+        In each replicate both numbers come from the same recordings, so that what is hard for both cancels out.
+
+        Args:
+            other: The other evaluation.
+            name: The number, such as AP.
+
+        Returns:
+            None if the two cannot be compared.
         """
         ours, theirs = self.replicates[name], other.replicates[name]
         if self.recordings != other.recordings or len(ours) != len(theirs) or not self.has_intervals:
@@ -55,7 +63,7 @@ class Resampled:
         return _interval(self.metrics[name] - other.metrics[name], ours - theirs)
 
     def sentence(self) -> str:
-        """Say for a report where the intervals come from, and whether they can be trusted."""
+        """Describe for a report where the intervals come from, and whether they can be trusted."""
         if not self.has_intervals:
             return "none: they need evaluation.bootstrap above 0 and at least two recordings"
         few = len(self.recordings) < TRUSTED_RECORDINGS
@@ -67,7 +75,14 @@ class Resampled:
 
 
 def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replicates: int, seed: int = 0) -> Resampled:
-    """Return the numbers of an evaluation with `num_replicates` replicates, which may be 0."""
+    """Return the numbers of an evaluation with bootstrap replicates.
+
+    Args:
+        matches: The matches of each recording.
+        spec: The dataset.
+        num_replicates: Number of replicates, may be 0.
+        seed: Seed of the draws.
+    """
     names, metrics = tuple(each.name for each in matches), average_precisions(matches, spec)
     if len(matches) < 2 or not num_replicates:
         return Resampled(names, metrics, {name: np.zeros(0) for name in metrics})

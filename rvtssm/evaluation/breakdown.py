@@ -1,4 +1,4 @@
-"""Explains an average precision: confusions, precision over recall, groups of objects, the worst frames."""
+"""Explain an average precision: confusions, precision over recall, groups of objects, the worst frames."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,20 @@ from rvtssm.events.labels import LONGEST_TRACK_GAP_US
 from rvtssm.records import SHOWN_SCORE, STILL_US, DatasetSpec, Detections, Labels
 
 MIN_IOU = 0.5
-_AREAS_PX = (0, 32**2, 96**2, math.inf)  # the limits between sizes, as in COCO
+_AREAS_PX = (0, 32**2, 96**2, math.inf)  # limits between the sizes, as in COCO
 _STILL_S = {
     f"moved within {STILL_US / 1e6:g} s": (0, STILL_US / 1e6),
     f"{STILL_US / 1e6:g} to 1 s ago": (STILL_US / 1e6, 1),
     "1 s ago or longer": (1, math.inf),
 }
-SPEED = "speed"  # a group
+SPEED = "speed"  # name of a group
 _SPEEDS = {"below 0.05": (0, 0.05), "0.05 to 0.25": (0.05, 0.25), "0.25 and above": (0.25, math.inf)}
-_MIN_DISTANCE_US = 500_000  # between worst frames of one recording, because close frames look alike
+_MIN_DISTANCE_US = 500_000  # shortest time between worst frames of a recording, since close frames look alike
 
 
 @dataclass(frozen=True)
 class Group:
-    """Objects grouped by one property. While the objects of one part are scored, all others are ignored."""
+    """Objects grouped by one property. While one part is scored, the objects of all other parts are ignored."""
 
     name: str
     meaning: str
@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True)
 class WorstFrame:
-    """A frame with many errors. An object that is detected as another class counts as missed and as false."""
+    """A frame with many errors. An object that is detected as another class counts as both missed and false."""
 
     recording: str
     t_us: int
@@ -54,12 +54,12 @@ class Breakdown:
     curves: Mapping[
         str, np.ndarray
     ]  # by class, precision (101,) over recall at an overlap of MIN_IOU; NaN without ground truth
-    confusion: np.ndarray  # (K + 1, K + 1) int64 by true and detected class; K is nothing
+    confusion: np.ndarray  # (K + 1, K + 1) int64 by true and detected class; index K means none
     groups: tuple[Group, ...]
     worst: tuple[WorstFrame, ...]  # most errors first, at least half a second apart
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for json.dump; None means that there was no ground truth."""
+        """Return plain values for json.dump. None means that there was no ground truth."""
         return {
             "min_score": SHOWN_SCORE,
             "min_iou": MIN_IOU,
@@ -91,8 +91,12 @@ def break_down(
 ) -> Breakdown:
     """Break down the scores of recordings.
 
-    `speeds` are the results of `track_speeds` by recording; recordings may be missing. `num_worst` is the number of
-    worst frames. `matched` are the matches of the recordings, if they are known.
+    Args:
+        recordings: Labels and detections.
+        spec: The dataset.
+        speeds: Results of `track_speeds` by recording; recordings may be missing.
+        num_worst: Number of worst frames.
+        matched: The matches of the recordings, if they are already known.
     """
     matched = match_detections(recordings, spec) if matched is None else matched
     confusion, frames = np.zeros((spec.num_classes + 1,) * 2, np.int64), []
@@ -100,7 +104,7 @@ def break_down(
         kept = scored_labels(labels, spec)
         for frame in (scored_detections(frame, spec) for frame in detections):
             truth = kept[kept.t_us == frame.t_us]
-            if not len(truth):  # such a frame is not scored either
+            if not len(truth):  # AP does not score such a frame either
                 continue
             pairs = _confusions(truth, frame, spec.num_classes)
             np.add.at(confusion, tuple(pairs.T), 1)
@@ -129,10 +133,17 @@ def break_down(
 
 
 def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
-    """Return the speed of labels (N,) in frame widths per second, NaN if the track does not give one.
+    """Return the speed of labels in frame widths per second.
 
-    `boxes` are all boxes of the recording, with the fields t (us), x, y, w, h (sensor px), class_id (as on disk) and
-    track_id. If all track ids are 0, there are no tracks. The box of a label is the nearest one of its time and class.
+    Args:
+        labels: N labels, in frame pixels.
+        boxes: All boxes of the recording, with the fields t (us), x, y, w, h (sensor pixels), class_id (as on disk) and
+            track_id. If all track ids are 0, there are no tracks. The box of a label is the nearest one with its time
+            and class.
+        spec: The dataset.
+
+    Returns:
+        (N,), NaN if the track does not give a speed.
     """
     if not len(boxes) or not boxes["track_id"].any():
         return np.full(len(labels), np.nan)
@@ -148,9 +159,17 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
 
 
 def label_tracks(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
-    """Return the track ids of labels (N,), 0 for a label without a track; `boxes` are those of `track_speeds`.
+    """Return the track ids of labels.
 
-    The track 0 of boxes becomes another number, unless it is none because it has two boxes at one time.
+    Track id 0 becomes a new number, unless it does not mean a track because two of its boxes have the same time.
+
+    Args:
+        labels: N labels, in frame pixels.
+        boxes: All boxes of the recording, as in `track_speeds`.
+        spec: The dataset.
+
+    Returns:
+        (N,), 0 for a label without a track.
     """
     if not len(boxes):
         return np.zeros(len(labels), np.int64)
@@ -163,7 +182,16 @@ def label_tracks(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
 
 
 def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:
-    """Return for every label (N,) the place of the nearest of `boxes` (M,) of its time and class, -1 if none."""
+    """Return, for every label, the index of the nearest box with its time and class.
+
+    Args:
+        labels: N labels, in frame pixels.
+        boxes: M boxes, as in `track_speeds`.
+        spec: The dataset.
+
+    Returns:
+        (N,), -1 if there is no such box.
+    """
     found = np.full(len(labels), -1)
     disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
     edges = np.stack([boxes[name] for name in "xywh"], axis=1)
@@ -178,10 +206,10 @@ def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nd
 
 
 def _confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
-    """Return rows (true class, detected class) with every object and every detection once.
+    """Return rows (true class, detected class) in which every object and every detection occurs once.
 
-    Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the
-    class of a missing object or detection.
+    Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the class
+    of a missing object or detection.
     """
     chosen = np.flatnonzero(frame.score >= SHOWN_SCORE)
     chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
@@ -230,7 +258,7 @@ def _group(
     recordings: Sequence[ScoredRecording],
     spec: DatasetSpec,
 ) -> Group:
-    """Return the AP of the objects whose value is in [low, high) of each part."""
+    """Return the AP of the objects whose value lies in [low, high) of each part."""
     counts, ap = {}, {}
     for part, (low, high) in parts.items():
         wanted = {key: (value >= low) & (value < high) for key, value in values.items()}

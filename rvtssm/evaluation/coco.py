@@ -19,15 +19,15 @@ Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
 
 
 class ScoredRecording(NamedTuple):
-    """The labels and detections of one recording; a plain tuple is accepted as well."""
+    """The labels and detections of one recording. A plain tuple is accepted as well."""
 
     name: str
-    labels: Labels  # pixels of the frame, ordered by time
+    labels: Labels  # in frame pixels, ordered by time
     detections: Sequence[Detections]  # one per frame
 
 
 class _BoxEval(COCOeval):
-    """COCOeval in which ignored ground truth is not a crowd: it has the usual overlap and matches one detection."""
+    """COCOeval, but ignored ground truth is not a crowd: it has the usual overlap and matches one detection."""
 
     def _prepare(self) -> None:
         super()._prepare()  # sets `ignore` from `iscrowd`
@@ -41,9 +41,15 @@ def evaluate_detections(
     spec: DatasetSpec,
     **options: Any,
 ) -> dict[str, float]:
-    """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>} over all recordings, each in [0, 1].
+    """Return the average precision over all recordings.
 
-    `match_detections` explains the options. A number without ground truth is NaN.
+    Args:
+        recordings: Labels and detections.
+        spec: The dataset.
+        options: Options of `match_detections`.
+
+    Returns:
+        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth.
     """
     return average_precisions(match_detections(recordings, spec, **options), spec)
 
@@ -56,13 +62,22 @@ def match_detections(
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
 ) -> list[RecordingMatches]:
-    """Match the detections of each recording with its labels at ten thresholds of overlap.
+    """Match the detections of each recording with its labels at ten overlap thresholds.
 
-    The images are the label times with at least one box after filtering (`is_filtered`). A detection belongs to every
-    image at most `time_tolerance_us` away; with 0, there must be detections exactly at all label times. `only` selects
-    the labels to find, as a function from labels to (N,) bool, or as such arrays by recording. The other labels are
-    ignored: finding or missing them does not change the score. A recording that occurs twice (samplers repeat
-    recordings to pad ranks) counts once. A recording without an image is left out.
+    The images are the label times with at least one box after filtering. A recording that occurs twice (samplers repeat
+    recordings to fill up processes) counts once. A recording without an image is left out.
+
+    Args:
+        recordings: Labels and detections.
+        spec: The dataset.
+        only: The labels to find, as a function from labels to (N,) bool, or as such arrays by recording. Other labels
+            are ignored: finding or missing them does not change the score.
+        is_filtered: Apply the rules of `rvtssm.evaluation.protocol` to labels and detections.
+        time_tolerance_us: A detection belongs to every image at most this far away. With 0, there must be detections at
+            exactly all label times.
+
+    Raises:
+        UserError: Labels are not ordered by time, or a label time has no detections.
     """
     found = []
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
@@ -101,7 +116,7 @@ def _annotations(
     is_ignored: np.ndarray,
     score: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """Return boxes in the form of pycocotools. Ids start at 1, because 0 means `not matched` there."""
+    """Return boxes in the format of pycocotools. Ids start at 1, because 0 means `not matched` there."""
     return [
         {
             "id": count + i + 1,
@@ -148,7 +163,7 @@ def _matched(
             sides.append(side)
         matched = _BoxEval(*sides, "bbox")
         matched.evaluate()
-    # by class, size and image; None where an image has neither objects nor detections of the class
+    # By class, size and image; None if the image has neither objects nor detections of the class.
     rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(images))
     num_truths = np.zeros((len(SIZES), spec.num_classes), np.int64)
     for k, size, image in np.ndindex(rows.shape):
@@ -166,7 +181,7 @@ def _matched(
 
 
 def _by_size(rows: np.ndarray, key: str) -> np.ndarray:
-    """Return what the detections of all classes and images have under a key of pycocotools, (S, T, D) bool."""
+    """Return the values under a key of pycocotools for the detections of all classes and images, (S, T, D) bool."""
     return np.stack(
         [np.concatenate([row[key] for row in rows[:, size].flat if row], axis=1) for size in range(len(SIZES))]
     ).astype(bool)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rvtssm.evaluation.bootstrap import Interval, Resampled
 
-MAX_DEVIATION = 0.05  # of the rate that is run from the rate that was asked for
+MAX_DEVIATION = 0.05  # largest relative deviation of the actual rate from the requested one
 REFERENCE_HZ = 20.0  # the rate at which the published models are trained
 
 # AP in percent at 20 / 40 / 80 / 100 / 200 Hz, trained at 20 Hz: Zubic et al., CVPR 2024, and the papers it cites
@@ -32,40 +32,43 @@ PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
 class RateRow:
     """The measurements at one inference rate."""
 
-    hz: float  # of the steps that were run
+    hz: float  # rate of the steps that were run
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
-    extra: Mapping[str, float] = field(default_factory=dict)  # such as seconds or milliseconds per step
+    extra: Mapping[str, float] = field(default_factory=dict)  # further numbers, such as milliseconds per step
     resampled: Resampled | None = None
-    windows: tuple[str, ...] = ()  # how long they are at other rates than that of the training, see `PlannedRate`
+    windows: tuple[str, ...] = ()  # kinds of windows, see `PlannedRate`
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """The metrics with their intervals, by name; empty without intervals."""
+        """The metrics with their confidence intervals, by name; empty if there are none."""
         if self.resampled is None or not self.resampled.has_intervals:
             return {}
         return {name: self.resampled.interval(name) for name in self.metrics}
 
 
 def is_same_rate(hz: float, other_hz: float) -> bool:
-    """Return whether two rates are equal up to rounding: 30 Hz is 33333.3 us, possibly stored as 33333."""
+    """Return whether two rates are equal up to rounding: 30 Hz is 33333.3 us, which may be stored as 33333."""
     return math.isclose(hz, other_hz, rel_tol=1e-3)
 
 
 def true_rate(asked_hz: float, step_us: float) -> float:
-    """Return the rate of steps of `step_us`, to four digits; the asked rate itself if both are equal up to rounding."""
+    """Return the rate of steps of `step_us`, to four digits; `asked_hz` itself if both are equal up to rounding."""
     return asked_hz if is_same_rate(1e6 / step_us, asked_hz) else _to_four_digits(1e6 / step_us)
 
 
 def is_reached(asked_hz: float, hz: float) -> bool:
-    """Return whether steps at the rate `hz` may be reported as an answer to `asked_hz`."""
+    """Return whether steps at the rate `hz` are close enough to report them as `asked_hz`."""
     return abs(hz / asked_hz - 1) <= MAX_DEVIATION
 
 
 def nearest_rates(intervals_us: npt.NDArray[np.int64], asked_hz: float) -> list[float]:
-    """Return the rates below and above `asked_hz` that fit a whole number of steps between two labels.
+    """Return the rates below and above `asked_hz` with a whole number of steps between two labels.
 
-    `intervals_us` (N,) are all distances of successive label times, at least one. A rate is left out if the usual
-    interval allows it and the intervals together do not.
+    A rate is left out if it fits the usual interval but not all intervals together.
+
+    Args:
+        intervals_us: (N,), all distances between successive label times, at least one.
+        asked_hz: The requested rate.
     """
     usual_us = float(np.median(intervals_us))
     below = math.floor(asked_hz * usual_us / 1e6)
@@ -80,14 +83,19 @@ def nearest_rates(intervals_us: npt.NDArray[np.int64], asked_hz: float) -> list[
 
 
 def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
-    """Return the rate that a report describes in detail: the reference rate if it is given, otherwise the first one."""
+    """Return the rate that a report describes in detail: the reference rate if available, otherwise the first rate."""
     return next((hz for hz in rates_hz if is_same_rate(hz, reference_hz)), rates_hz[0])
 
 
 def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = REFERENCE_HZ) -> float:
-    """Return the value at `reference_hz` minus the mean at all other rates, in the unit of the values.
+    """Return the value at the reference rate minus the mean over all other rates, in the unit of the values.
 
-    Return NaN if the reference rate or every other rate is missing.
+    Args:
+        value_by_hz: The values by rate.
+        reference_hz: The reference rate.
+
+    Returns:
+        NaN if the reference rate or every other rate is missing.
     """
     reference = [value for hz, value in value_by_hz.items() if is_same_rate(hz, reference_hz)]
     others = [value for hz, value in value_by_hz.items() if not is_same_rate(hz, reference_hz)]

@@ -1,4 +1,4 @@
-"""Outputs of a detector on disk while an evaluation lasts. Called again with the same settings, it continues.
+"""Keep a detector's outputs on disk during an evaluation, so that the same evaluation can be resumed.
 
 A file holds the outputs of a few recordings that were run in one batch. Its name is a digest of everything that the
 outputs depend on, so an evaluation with other settings, weights, recordings or source code never reads it.
@@ -26,20 +26,23 @@ _FOLDER = ".evaluation.kept"
 
 
 def kept_folder(out: Path) -> Path:
-    """Return where an evaluation that writes to `out` keeps outputs."""
+    """Return the folder in which an evaluation that writes to `out` keeps outputs."""
     return out / _FOLDER
 
 
 def remove_kept(out: Path) -> None:
-    """Remove the outputs that evaluations have kept in `out`."""
+    """Delete the outputs that evaluations have kept in `out`."""
     shutil.rmtree(kept_folder(out), ignore_errors=True)
 
 
 def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequences: Sequence[FrameSequence]) -> str:
-    """Return a digest of what the outputs of `sequences` at the steps they are asked for depend on.
+    """Return a digest of everything that the outputs of `sequences` at their wanted steps depend on.
 
-    `settings` are plain values, and `plugins` are files of source code that the package does not contain. They may
-    import modules beside them.
+    Args:
+        settings: Settings as plain values.
+        plugins: Files of source code outside the package. Modules beside them are included, since they may import
+            those.
+        sequences: The recordings.
     """
     digest = hashlib.sha256(json.dumps([torch.__version__, settings], sort_keys=True).encode())
     beside = {path for plugin in plugins for path in Path(plugin).resolve().parent.glob("*.py")}
@@ -55,7 +58,12 @@ def outputs_digest(settings: Mapping[str, Any], plugins: Sequence[str], sequence
 
 
 def write_outputs(path: Path, outputs: Sequence[Sequence[Detections]]) -> None:
-    """Write the detections of each recording, ordered by time; a file with this name is always complete."""
+    """Write the detections of each recording, ordered by time. The file only appears when it is complete.
+
+    Args:
+        path: The file.
+        outputs: The detections of each recording.
+    """
     rows = [(number, frame.t_us, len(frame)) for number, frames in enumerate(outputs) for frame in frames]
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
     frames = [frame for of_recording in outputs for frame in of_recording] or [empty]
@@ -70,7 +78,12 @@ def write_outputs(path: Path, outputs: Sequence[Sequence[Detections]]) -> None:
 
 
 def read_outputs(path: Path, num_recordings: int) -> list[list[Detections]] | None:
-    """Return the detections of each recording; None if there is no file, or one that is damaged."""
+    """Return the detections of each recording; None if the file is missing or damaged.
+
+    Args:
+        path: The file.
+        num_recordings: Number of recordings in the file.
+    """
     if not path.is_file():
         return None
     outputs: list[list[Detections]] = [[] for _ in range(num_recordings)]

@@ -1,4 +1,4 @@
-"""Who has started the processes of a run: torchrun, SLURM or nobody."""
+"""Which launcher has started the processes of a run: torchrun, SLURM or none."""
 
 import os
 
@@ -6,7 +6,7 @@ from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvir
 
 
 class _Srun(SLURMEnvironment):
-    """Reads the variables of a task of SLURM, without the checks that Lightning makes of them for a training."""
+    """Reads the variables of a SLURM task, without the checks that Lightning makes for a training."""
 
     @staticmethod
     def detect() -> bool:
@@ -21,16 +21,16 @@ class _Srun(SLURMEnvironment):
         pass
 
 
-# in the order in which Lightning looks: torchrun may run inside a SLURM job
+# In Lightning's order of detection, since torchrun may run inside a SLURM job.
 LAUNCHERS: dict[str, type[ClusterEnvironment]] = {"torchrun": TorchElasticEnvironment, "srun": _Srun}
 
 
 def launched() -> ClusterEnvironment | None:
-    """Return what the launcher of this process says of its place among the others; None without a launcher."""
+    """Return the environment of this process's launcher, which knows its rank; None without a launcher."""
     name = launcher()
     return LAUNCHERS[name]() if name else None
 
 
 def launcher() -> str | None:
-    """Return the name of the launcher of this process in LAUNCHERS."""
+    """Return the name in LAUNCHERS of this process's launcher; None without a launcher."""
     return next((name for name, environment in LAUNCHERS.items() if environment.detect()), None)

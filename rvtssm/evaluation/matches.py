@@ -1,6 +1,6 @@
 """Average precision from matches that are kept per recording, so that recordings can be weighted.
 
-The rules of accumulation are those of pycocotools, whose numbers come out to the last digit.
+Precision is accumulated by the rules of pycocotools, and the numbers agree with it to the last digit.
 """
 
 import math
@@ -12,18 +12,18 @@ import numpy.typing as npt
 
 from rvtssm.records import DatasetSpec
 
-OVERLAPS = np.linspace(0.5, 0.95, 10)  # the least overlaps of a match
+OVERLAPS = np.linspace(0.5, 0.95, 10)  # smallest overlaps of a match
 RECALLS = np.linspace(0, 1, 101)
-SIZES = ("all", "small", "medium", "large")  # of the objects that count
+SIZES = ("all", "small", "medium", "large")  # sizes of the objects that count
 METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
-MOST_CELLS = 4_000_000  # of an array over the weightings that are accumulated at once, 32 MB
+MOST_CELLS = 4_000_000  # size of an array over the weightings that are accumulated together, 32 MB
 
 Precision = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingMatches:
-    """What the detections of one recording found, ordered by class, frame and score.
+    """The matches of one recording's detections, ordered by class, frame and score.
 
     Letters: D detections, S of SIZES, T of OVERLAPS, K classes.
     """
@@ -31,34 +31,55 @@ class RecordingMatches:
     name: str
     score: npt.NDArray[np.float64]  # (D,)
     class_id: npt.NDArray[np.int64]  # (D,)
-    is_hit: npt.NDArray[np.bool_]  # (S, T, D) the detection has an object
-    is_ignored: npt.NDArray[np.bool_]  # (S, T, D) it is neither right nor wrong
-    num_truths: npt.NDArray[np.int64]  # (S, K) objects that count
+    is_hit: npt.NDArray[np.bool_]  # (S, T, D) the detection matches an object
+    is_ignored: npt.NDArray[np.bool_]  # (S, T, D) the detection counts as neither right nor wrong
+    num_truths: npt.NDArray[np.int64]  # (S, K) number of objects that count
 
 
 def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, float]:
-    """Return {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth."""
+    """Return the average precision over all recordings.
+
+    Args:
+        matches: The matches of each recording.
+        spec: The dataset.
+
+    Returns:
+        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth.
+    """
     weights = np.ones((1, len(matches)), np.int64)
     values = {name: float(found[0]) for name, found in weighted_precisions(matches, spec, weights).items()}
     return {
         name: math.nan if math.isnan(value) else value for name, value in values.items()
-    }  # one NaN, equal to itself
+    }  # always the same NaN object, so that results compare equal
 
 
 def weighted_precisions(
     matches: Sequence[RecordingMatches], spec: DatasetSpec, weights: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the numbers of `average_precisions` for each of B weightings, as (B,) arrays.
+    """Return the numbers of `average_precisions` for each of B weightings.
 
-    weights (B, R) say how often each recording counts, as if it occurred so often. Of equal scores, the copies of a
-    detection come one after the other.
+    Args:
+        matches: The matches of R recordings.
+        spec: The dataset.
+        weights: (B, R), how many times each recording counts. Copies of a detection come one after the other.
+
+    Returns:
+        Arrays (B,) by name.
     """
     rows = [_metrics(precision, spec) for precision in _precisions(matches, spec.num_classes, weights)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def precision_curves(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, Precision]:
-    """Return by class the precision (101,) at overlap 0.5 and recall 0, 0.01, ..., 1; NaN without ground truth."""
+    """Return the precision at overlap 0.5 and recall 0, 0.01, ..., 1.
+
+    Args:
+        matches: The matches of each recording.
+        spec: The dataset.
+
+    Returns:
+        Arrays (101,) by class, NaN without ground truth.
+    """
     (precision,) = _precisions(matches, spec.num_classes, np.ones((1, len(matches)), np.int64))
     return {name: precision[0, :, k, 0] for k, name in enumerate(spec.class_names)}
 
@@ -72,7 +93,7 @@ def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
 
 
 def _mean(values: Precision) -> float:
-    """Return the mean of the classes that have ground truth."""
+    """Return the mean over the classes that have ground truth."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
@@ -115,10 +136,10 @@ def _curves(
     recording: npt.NDArray[np.int64],
     totals: npt.NDArray[np.int64],
 ) -> Iterator[Precision]:
-    """Yield for each overlap the precision (B, 101) of detections in the order of their scores.
+    """Yield, for each overlap, the precision (B, 101) of detections in order of their scores.
 
-    Precision at a recall is the best of all points at or above that recall. Between two hits it only falls, so that
-    only hits are looked at.
+    Precision at a recall is the best of all points at or above that recall. Between two hits precision only falls, so
+    it is enough to look at hits.
     """
     needed = _hits_for_recalls(totals)
     counted, running = np.zeros(0, np.int64), np.zeros((len(weights), 0), np.int64)
@@ -133,7 +154,7 @@ def _curves(
         precision = num_hits / (running[:, at] + np.spacing(1))
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         best = np.concatenate([best, np.zeros((len(weights), 1))], axis=1)  # recalls that are not reached
-        # all rows in one search, which needs them one above the other
+        # One search for all rows, which are offset so that each lies above the previous one.
         rows = np.arange(len(weights))[:, None]
         above = rows * (int(totals.max()) + 2)
         place = np.searchsorted((num_hits + above).ravel(), (needed + above).ravel()).reshape(needed.shape)
@@ -141,7 +162,7 @@ def _curves(
 
 
 def _hits_for_recalls(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the least numbers of hits (B, 101) whose share of the totals (B,) reaches each of RECALLS."""
+    """Return the smallest numbers of hits (B, 101) whose share of the totals (B,) reaches each of RECALLS."""
     whole = np.maximum(totals, 1)[:, None]
     hits = np.maximum(np.ceil(RECALLS * whole) - 1, 0)
     for _ in range(2):  # the product may have been rounded; the quotient decides, as in pycocotools

@@ -1,4 +1,4 @@
-"""Measures what the memory and the step of a trained detector do, on events without labels."""
+"""Measure the effect of a trained detector's memory and step, on events without labels."""
 
 from dataclasses import dataclass
 
@@ -21,32 +21,32 @@ from rvtssm.streaming.stream import check_causal
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
-_BORDER = 21  # steps before the state is dropped, for weights that do not say how long their chunks are
+_BORDER = 21  # steps before the state is dropped, for weights without a chunk length
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The measurements. Differences are relative: norm of the difference over norm of the reference."""
+    """The measurements. Differences are relative: norm of the difference divided by norm of the reference."""
 
-    stride_ms: float  # of training
+    stride_ms: float  # stride of training
     memory: str  # carried, or chunk and its length
     num_windows: int
     border: int  # steps after which the state was dropped
-    # by input: the change at the border if the state is dropped there, and the mean change if at every step
+    # By input: the change at the border if the state is dropped there, and the mean change if it is dropped always.
     carry: dict[str, dict[str, Numbers]]
     at_window: int  # the window whose events were removed
     threshold: float  # see `AuditConfig`
-    memory_curves: dict[str, list[float]]  # by output: the effect on it, 0, 1, 2, ... steps later
-    memory_ms: dict[str, float | None]  # inf: an effect above the threshold at the end; None: never an effect
+    memory_curves: dict[str, list[float]]  # by output: the effect 0, 1, 2, ... steps later
+    memory_ms: dict[str, float | None]  # inf: the effect stays above the threshold; None: no effect at all
     spectra: dict[int, Spectrum | str]  # by stride
-    # by number of finer steps: difference of states (`state 8`) and outputs, both ways
+    # By number of finer steps: difference of states (`state 8`) and outputs, with and without rescaling.
     rescaled: dict[int, Numbers] | str
     not_rescaled: dict[int, Numbers]
-    cost: dict[float, Numbers | str]  # by rate: median and p95 of ms per step, realtime factor
+    cost: dict[float, Numbers | str]  # by rate: median and 95th percentile of ms per step, real-time factor
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs of the detector: its maps, `boxes` and `scores`."""
+        """The names of the detector's outputs: its maps, `boxes` and `scores`."""
         return list(self.memory_ms)
 
 
@@ -60,13 +60,22 @@ def audit_detector(
     downsample: int | None = None,
     progress: bool = True,
 ) -> Audit:
-    """Measure weights on events of a sensor of that size (pixels); `downsample` is that of `StreamDetector`.
+    """Measure weights on events.
 
-    Raise ValueError for an exported file, for layers that do not run step by step, and if the events are too short.
+    Args:
+        checkpoint: The weights.
+        events: Events without labels.
+        sensor_hw: Height and width of the sensor, pixels.
+        config: Settings of `rvtssm audit`.
+        downsample: Frames keep one pixel of each downsample x downsample square, see `StreamDetector`.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: The weights are an exported file or do not run step by step, or the events are too short.
     """
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
-        raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made of")
+        raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made from")
     check_causal(checkpoint.detector)
     downsample = downsample or usual_downsample(checkpoint.spec, *sensor_hw)
     detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
@@ -74,7 +83,7 @@ def audit_detector(
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:
         raise UserError(
-            f"the events fill {len(frames)} windows, an audit of these weights needs {border + 2}; give a longer "
+            f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}; give a longer "
             "recording or a larger audit.duration_s"
         )
     with progress_bar("auditing" if progress else None, 4) as advance:
@@ -83,7 +92,7 @@ def audit_detector(
             for name, inputs in {"traffic": frames[: border + 2], "held": _held(frames, border + 2)}.items()
         }
         advance(1)
-        # early in the input, or in the first chunk if weights forget by the chunk, so that most of a memory shows
+        # Early in the input, or in the first chunk if the state is reset after chunks, so that most of a memory shows.
         early = max(1, min(len(frames), checkpoint.model_config.memory_chunk or len(frames)) // 5)
         at = int(frames[:early].flatten(1).float().abs().sum(1).argmax())
         curves = memory_curves(checkpoint, detector, frames, at)
@@ -114,7 +123,18 @@ def audit_detector(
 def cost_per_step(
     checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int, config: AuditConfig
 ) -> dict[float, Numbers | str]:
-    """Return the milliseconds of a live window at each rate: counting, detector and selection of boxes, one camera."""
+    """Return the time of a live window at each rate, for one camera: counting, detector and post-processing.
+
+    Args:
+        checkpoint: The weights.
+        events: The events.
+        sensor_hw: Height and width of the sensor, pixels.
+        downsample: The factor from sensor to frame.
+        config: Settings of `rvtssm audit`.
+
+    Returns:
+        By rate, numbers in milliseconds and the real-time factor, or the reason why the rate is not possible.
+    """
     found: dict[float, Numbers | str] = {}
     warm_up = 3
     for hz in config.hz:
@@ -136,12 +156,12 @@ def cost_per_step(
 
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
-        raise UserError("there are no events to audit on; give a recording that holds some")
+        raise UserError("there are no events to audit; give a recording that holds some")
     windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
     return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 
 
 def _held(frames: Tensor, num_steps: int) -> Tensor:
-    """Return the frame with the most events, repeated."""
+    """Return the frame with the most events, repeated for `num_steps` steps."""
     busiest = int(frames.flatten(1).float().abs().sum(1).argmax())
     return frames[busiest : busiest + 1].expand(num_steps, *frames.shape[1:])

@@ -1,4 +1,4 @@
-"""Compares a detector with itself: the same steps with another state, another past or another step scale."""
+"""Compare a detector with itself: the same steps with another state, another past or another step scale."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.streams import Streams
 from rvtssm.system.user_error import UserError
 
-_HELD_STEPS = 4  # of training, over which an input is held
+_HELD_STEPS = 4  # steps of training for which an input is held
 
 Numbers = dict[str, float]  # by output: a map, such as `stride 8`, `boxes` or `scores`
 
@@ -23,8 +23,18 @@ Numbers = dict[str, float]  # by output: a map, such as `stride 8`, `boxes` or `
 def carried_and_dropped(
     checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, border: int
 ) -> dict[str, Numbers]:
-    """Return the difference of outputs at step `border` from those of a stream that starts there, and the mean
-    difference, without the first step, from a stream that starts at every step. frames (L, C, H, W), L > border.
+    """Return how much the outputs change if the state is dropped, at one step and at every step.
+
+    Args:
+        checkpoint: The weights.
+        detector: The detector for this frame size.
+        frames: (L, C, H, W), L > border.
+        border: The step at which the state is dropped.
+
+    Returns:
+        The difference at step `border` if the state is dropped there, and the mean difference after the first step if
+        it is
+        dropped at every step.
     """
     at_border = _differences(checkpoint, detector, frames, frames, {border})
     always = _differences(checkpoint, detector, frames, frames, set(range(len(frames))))
@@ -35,7 +45,14 @@ def carried_and_dropped(
 
 
 def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, at: int) -> dict[str, np.ndarray]:
-    """Return by output the relative change at steps at, at + 1, ... if the events of window `at` are removed."""
+    """Return the relative change of each output at steps at, at + 1, ... if the events of window `at` are removed.
+
+    Args:
+        checkpoint: The weights.
+        detector: The detector for this frame size.
+        frames: (L, C, H, W).
+        at: The window to empty.
+    """
     emptied = frames.clone()
     emptied[at] = 0
     found = _differences(checkpoint, detector, frames, emptied, set())
@@ -43,8 +60,15 @@ def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tens
 
 
 def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float | None:
-    """Return ms until a curve stays at or below `threshold` times its first value; inf if it never does, None if
-    it starts at zero.
+    """Return the time until a curve stays at or below a share of its first value.
+
+    Args:
+        curve: (N,), one value per step.
+        threshold: The share.
+        stride_ms: Duration of a step.
+
+    Returns:
+        Milliseconds; inf if it never does, None if the curve starts at zero.
     """
     if not curve[0] > 0:
         return None
@@ -55,10 +79,18 @@ def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float
 def rescaling(
     detector: Detector, before: Tensor, held: Tensor, finer: Sequence[int]
 ) -> tuple[dict[int, Numbers] | str, dict[int, Numbers]]:
-    """Return the differences of states and outputs between finer steps and steps of training over the same time.
+    """Compare finer steps with steps of training over the same time.
 
-    before (L, C, H, W) fills the state, held (1, C, H, W) is the constant input. The first result has the step scale of
-    the finer steps, or is a sentence if the layers have no step; the second has that of training.
+    Args:
+        detector: The detector.
+        before: (L, C, H, W), frames that fill the state.
+        held: (1, C, H, W), the constant input.
+        finer: How many finer steps replace one step of training.
+
+    Returns:
+        Differences of states and outputs, first with the step scale of the finer steps (or a sentence if the layers
+        have no
+        step), then with the step scale of training.
     """
     _, state = detector(before[:, None].to(detector.device))
     reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
@@ -80,7 +112,9 @@ def rescaling(
 def _differences(
     checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, others: Tensor, resets: set[int]
 ) -> dict[str, np.ndarray]:
-    """Return by output the relative difference (L,) of a stream of `others`, restarted at `resets`, to `frames`."""
+    """Return, for each output, the relative difference (L,) of a stream of `others`, restarted at `resets`, from
+    `frames`.
+    """
     stride_us = checkpoint.windows.stride_us
     streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
     found: dict[str, list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The rules that decide which boxes are scored, those of Prophesee's automotive datasets (Perot et al. 2020)."""
+"""The rules that decide which boxes are scored, from Prophesee's automotive datasets (Perot et al., 2020)."""
 
 import numpy as np
 
@@ -7,10 +7,18 @@ from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
 
 
 def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec) -> np.ndarray:
-    """Return which boxes are scored: those that are later than `spec.skip_us` and not too small.
+    """Return which boxes are scored: those later than `spec.skip_us` that are not too small.
 
-    boxes_ltwh (N, 4) float32 pixels of the frame, t_us (N,) or one time -> (N,) bool. The limits of the spec are
-    pixels of the sensor and are divided by `downsample`. The same rule applies to ground truth and detections.
+    The same rule applies to ground truth and detections. The limits of the spec are sensor pixels and are divided by
+    `downsample`.
+
+    Args:
+        boxes_ltwh: (N, 4) float32, frame pixels.
+        t_us: (N,), or one time for all boxes.
+        spec: The dataset.
+
+    Returns:
+        (N,) bool.
     """
     w, h = boxes_ltwh[:, 2], boxes_ltwh[:, 3]
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
@@ -33,7 +41,7 @@ def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
 
 
 def scoring_rules(spec: DatasetSpec) -> str:
-    """Return the rules of this file as one sentence for a report."""
+    """Return the rules in this file as one sentence for a report."""
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
     limits = [
         f"up to {spec.skip_us / 1e6:g} s" if spec.skip_us else "",

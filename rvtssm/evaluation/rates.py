@@ -32,11 +32,11 @@ _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 def measure(
     runs: SplitRuns, seed: int = 0, tell_plan: Callable[[list[PlannedRate]], None] = lambda rates: None
 ) -> EvaluationReport:
-    """Return the numbers of one checkpoint at all rates, with pictures of the worst frames.
+    """Evaluate one checkpoint at all rates, with pictures of the worst frames.
 
     Args:
         runs: The detector, the split and the rates.
-        seed: Of the recordings that the confidence intervals draw.
+        seed: Seed of the bootstrap replicates.
         tell_plan: Called once with the planned rates, before the first is run.
     """
     options, checkpoint = runs.options, runs.checkpoint
@@ -128,13 +128,13 @@ def _made_by(weights: str) -> dict[str, str]:
 
 
 def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[PlannedRate, float]:
-    """Return the time of a step in milliseconds by rate."""
+    """Return the duration of a step by rate, in milliseconds."""
     check_causal(runs.checkpoint.detector)
     found = {}
     for rate in rates:
         sequences = runs.sequences(rate)
         found[rate] = _latency(runs, sequences)
-        runs.streamed(sequences, found[rate])  # raises before hours of work
+        runs.streamed(sequences, found[rate])  # raises an error now rather than after hours of work
     return found
 
 
@@ -157,7 +157,7 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
 
 
 def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
-    """Say at which rate the streaming accuracy is highest."""
+    """Describe at which rate the streaming accuracy is highest."""
     best = max(rows, key=lambda row: row.metrics["AP"])
     where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
     found = best.resampled.interval("AP") if best.resampled else None
@@ -166,7 +166,7 @@ def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:
 
 
 def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
-    """Return AP by shift in milliseconds; empty without shifts."""
+    """Return AP by time shift in milliseconds; empty if no shifts are evaluated."""
     options, spec = runs.options, runs.checkpoint.spec
     shifts = options.time_shifts_ms
     if shifts is None:
@@ -180,7 +180,7 @@ def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
 def _read_tracks(
     runs: SplitRuns, recordings: list[ScoredRecording], read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return what `read` finds in the tracks of labels, by recording; nothing for prepared data, which have none."""
+    """Return the result of `read` on the tracks of labels, by recording; empty for prepared data without tracks."""
     if runs.source != "raw":
         return {}
     labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
@@ -192,18 +192,18 @@ def _read_tracks(
 
 
 def _check_tracks(runs: SplitRuns) -> None:
-    """Raise ValueError, before hours of work, if tracks cannot be scored."""
+    """Raise UserError now, before hours of work, if tracks cannot be scored."""
     options = runs.options
     check_installed(f"evaluation.track={options.track}")
     if runs.source != "raw":
         raise UserError(
-            "evaluation.track compares with the tracks of labels, which prepared recordings do not have; use the raw "
-            "ones (evaluation.source=raw dataset.raw_dir=DIR)"
+            "evaluation.track needs labels with tracks, which prepared recordings do not have; use the raw "
+            "recordings (evaluation.source=raw dataset.raw_dir=DIR)"
         )
     found = find_recordings(str(runs.data.config.raw_dir), options.split, runs.data.spec)
     if not any(raw.read_boxes(runs.data.spec)["track_id"].any() for raw in found):
         raise UserError(
-            f"the labels of the {options.split} split have no track_id, without which tracks cannot be scored; set "
+            f"the labels of the {options.split} split have no track_id, so tracks cannot be scored; set "
             "evaluation.track=null"
         )
 
@@ -211,14 +211,21 @@ def _check_tracks(runs: SplitRuns) -> None:
 def worst_pictures(
     breakdown: Breakdown, recordings: list[ScoredRecording], sequences: list[FrameSequence], spec: DatasetSpec
 ) -> list[Picture]:
-    """Draw the worst frames with detections and ground truth."""
+    """Draw the worst frames with detections and ground truth.
+
+    Args:
+        breakdown: Names the worst frames.
+        recordings: Labels and detections.
+        sequences: The frames of the same recordings.
+        spec: The dataset.
+    """
     by_name = {recording.name: (recording, sequence) for recording, sequence in zip(recordings, sequences, strict=True)}
     pictures = []
     for worst in breakdown.worst:
         recording, sequence = by_name[worst.recording]
         labels = recording.labels[recording.labels.t_us == worst.t_us]
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
-        step = max(0, int(labels.window_index[0]))  # -1 before any output
+        step = max(0, int(labels.window_index[0]))  # -1 for a label before any output
         (hist,) = sequence.read(step, step + 1)
         image = draw_frame(shown_events(hist, sequence.settings), frame, labels, spec.class_names)
         caption = f"{worst.recording} at {worst.t_us / 1e6:.3f} s: {worst.num_missed} missed, {worst.num_false} false"
@@ -229,14 +236,14 @@ def worst_pictures(
 
 
 def _foresight(runs: SplitRuns) -> str:
-    """Say which later events weights use that are not causal."""
+    """Describe which later events the weights use if they are not causal; empty if they are."""
     if not runs.checkpoint.temporal_config.bidirectional:
         return ""
     return f", and events after the label, to the end of each chunk of {runs.data.data.eval_chunk_length} steps"
 
 
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
-    """Describe what decides the numbers of an evaluation."""
+    """Describe everything that decides the numbers of an evaluation."""
     checkpoint, rules = runs.checkpoint, runs.options
     run = {rate.asked_hz: rate.hz for rate in rates if rate.hz != rate.asked_hz}
     grid = "every label time ends a window" + "".join(

@@ -12,7 +12,7 @@ from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.tracking import TRACK_METRICS
 from rvtssm.system.user_error import UserError
 
-NO_VALUE = "–"  # stands for a number without ground truth
+NO_VALUE = "–"  # shown in place of a number without ground truth
 
 
 class Picture(NamedTuple):
@@ -28,15 +28,15 @@ class EvaluationReport:
 
     title: str  # which weights on which recordings
     dataset: str
-    rows: tuple[RateRow, ...]  # one per rate, at least one, all with the windows that are described in detail
+    rows: tuple[RateRow, ...]  # at least one, one per rate, with the kind of windows that is described in detail
     settings: Mapping[str, str]  # everything that influences the numbers: score, thresholds, filters, windows, memory
-    reference_hz: float = REFERENCE_HZ  # the rate at which the drop starts
+    reference_hz: float = REFERENCE_HZ  # the performance drop is relative to this rate
     still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
     without_memory: Interval | None = None  # AP at `reference_hz` with the state reset at every step
-    breakdown: Breakdown | None = None  # at the rate `breakdown_hz`
+    breakdown: Breakdown | None = None  # breakdown of the AP at the rate `breakdown_hz`
     worst: Sequence[Picture] = ()  # the worst frames of the breakdown
     time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
-    others: tuple[RateRow, ...] = ()  # rates with the other windows, as far as these are not the same
+    others: tuple[RateRow, ...] = ()  # rates with the other kind of windows, unless the windows are the same
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -44,29 +44,29 @@ class EvaluationReport:
 
     @property
     def by_window(self) -> dict[str, "EvaluationReport"]:
-        """A report for each length of windows at other rates, slide or shrink, the one described in detail first."""
+        """A report for each kind of windows, slide or shrink. The one described in detail comes first."""
         own = self.rows[0].windows[0] if self.rows[0].windows else ""
         found = {own: replace(self, others=())}
         for window in dict.fromkeys(row.windows[0] for row in self.others):
             shared = tuple(row for row in self.rows if window in row.windows)
             found[window] = replace(self, rows=(*shared, *self.others), others=())
-            if not shared:  # the details are of other windows
+            if not shared:  # the details belong to the other kind of windows
                 found[window] = replace(found[window], still_objects={}, breakdown=None, worst=(), time_shifts={})
         return found
 
     @property
     def all_rows(self) -> tuple[RateRow, ...]:
-        """Every row once, with the windows that are described in detail first."""
+        """Every row once, starting with the kind of windows that is described in detail."""
         return (*self.rows, *self.others)
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of all metrics, the common ones first, then one per class."""
+        """The names of all metrics: the common ones first, then one per class."""
         return [*METRICS, *(name for name in self.rows[0].metrics if name not in METRICS)]
 
     @property
     def breakdown_hz(self) -> float:
-        """The rate of the breakdown: the reference rate, or the first rate if that was not evaluated."""
+        """The rate of the breakdown: the reference rate, or the first rate if the reference was not evaluated."""
         return nearest_reference([row.hz for row in self.rows], self.reference_hz)
 
     @property
@@ -84,7 +84,7 @@ class EvaluationReport:
 
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
-    """Return plain values for json.dump, as fractions; None means that there was no ground truth."""
+    """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
     return {
         "title": report.title,
         "dataset": report.dataset,
@@ -120,13 +120,13 @@ def percent(value: float) -> str:
 
 
 def percent_interval(found: Interval) -> str:
-    """Return a fraction as text in percent, with its interval if it has one."""
+    """Return a fraction as text in percent, with its confidence interval if it has one."""
     interval = "" if math.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
     return percent(found.value) + interval
 
 
 def citation(report: EvaluationReport) -> str:
-    """Return one line for a paper: the number at the rate of training, how sure it is, the weights and the program."""
+    """Return one line for a paper: the number at the rate of training, its uncertainty, the weights and the program."""
     row = next(row for row in report.rows if row.hz == report.breakdown_hz)
     found = row.intervals.get("AP")
     number = percent_interval(found) if found else percent(row.metrics["AP"])
@@ -140,7 +140,7 @@ def citation(report: EvaluationReport) -> str:
 
 
 def shift_sentence(report: EvaluationReport) -> str:
-    """Say what AP is with the outputs of other times; empty if that was not measured."""
+    """Describe AP with the outputs of other times; empty if that was not measured."""
     if not report.time_shifts:
         return ""
     values = ", ".join(f"{shift:+g} ms {percent(ap)}" for shift, ap in report.time_shifts.items())
@@ -148,14 +148,14 @@ def shift_sentence(report: EvaluationReport) -> str:
 
 
 def json_interval(found: Interval) -> list[float | None]:
-    """Return value, low and high as plain values; None means that there was no ground truth."""
+    """Return value, low and high as plain values. None means that there was no ground truth."""
     return [_json_number(value) for value in found]
 
 
 def rate_table(report: EvaluationReport) -> list[list[str]]:
-    """Return one row of cells per rate and length of windows, the head first.
+    """Return one row of cells per rate and kind of windows, starting with the head.
 
-    Windows are named if there are two lengths of them; intervals and differences stand only where there are some.
+    The kind of windows is only shown if there are two. Intervals and differences are only shown if there are any.
     """
     names, all_rows = report.metric_names, report.all_rows
     head = ["Hz", *(name.removeprefix("AP/") for name in names)]
@@ -183,12 +183,12 @@ def rate_table(report: EvaluationReport) -> list[list[str]]:
 
 
 def window_name(row: RateRow) -> str:
-    """Return slide, shrink or both: how long the windows of a row are at other rates than that of the training."""
+    """Return slide, shrink or both: the length of a row's windows at rates other than that of training."""
     return "both" if len(row.windows) > 1 else "".join(row.windows)
 
 
 def drop_sentences(report: EvaluationReport) -> list[str]:
-    """Say how much accuracy other rates cost, for each length of windows; empty with a single rate."""
+    """Describe how much accuracy other rates cost, for each kind of windows; empty with a single rate."""
     return [
         f"Performance drop{f' with window={window}' if report.others else ''} (AP at {report.reference_hz:g} Hz minus "
         f"the mean of the other rates): {percent(each.performance_drop)} points."
@@ -198,16 +198,16 @@ def drop_sentences(report: EvaluationReport) -> list[str]:
 
 
 def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
-    """Return `percent` of the values of some keys, with a dash for a missing one."""
+    """Return `percent` of the values of some keys, with a dash for a missing key."""
     return [percent(values.get(key, math.nan)) for key in keys]
 
 
 def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str]:
-    """Return the lines of a Markdown table with numbers right-aligned; the first row is the head.
+    """Return the lines of a Markdown table with right-aligned numbers. Bars in cells are escaped.
 
-    A bar in a cell is escaped.
-
-    `first_column` is "|---|" or "|--:|", the alignment of the first column.
+    Args:
+        rows: The cells; the first row is the head.
+        first_column: Alignment of the first column, "|---|" or "|--:|".
     """
     head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
     return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]

@@ -16,12 +16,12 @@ from rvtssm.system.user_error import UserError
 
 @dataclass(frozen=True)
 class PlannedRate:
-    """A rate that can be run, and how long its windows are."""
+    """A rate that can be run, and the kind of its windows."""
 
     asked_hz: float
-    hz: float  # of its steps
-    step_us: float  # median of its steps
-    windows: tuple[str, ...]  # slide or shrink; both, where they are the same windows
+    hz: float  # actual rate of the steps
+    step_us: float  # median step
+    windows: tuple[str, ...]  # slide or shrink; both if the windows are the same
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,13 @@ class SplitPlan:
         return named or ("raw" if self.data.config.raw_dir else "prepared")
 
     def plan_rates(self) -> tuple[list[PlannedRate], PlannedRate | None]:
-        """Return the rates to score, and the one of training if it is among them or is run without memory.
+        """Return the rates to score, and the rate of training if it is among them or is run without memory.
 
-        With `evaluation.window=both` the rates with the windows that the weights are made for are first, those with the
-        other windows follow. Raise ValueError, before hours of work, if a rate cannot be scored.
+        With `evaluation.window=both`, the rates with the windows that suit the weights come first, and those with the
+        other windows follow.
+
+        Raises:
+            UserError: A rate cannot be scored. This is known before hours of work.
         """
         options, trained_hz = self.options, self.checkpoint.windows.hz
         window, *others = self._window_kinds()
@@ -58,21 +61,21 @@ class SplitPlan:
         if options.ablate_memory and trained is None:
             trained = self._plan(trained_hz, window)
             trained = by_hz.get(trained.hz, trained)
-        # a detector that is late leaves windows out, and windows that are as long as its step then differ
+        # A late detector skips windows, so windows that are as long as its step then differ.
         if trained and not options.streaming and all(self._are_same_windows(trained, other) for other in others):
             shared = replace(trained, windows=(window, *others))
             rates, trained = [shared if rate is trained else rate for rate in rates], shared
         return rates + [replace(rate, windows=(o,)) for o in others for rate in rates if o not in rate.windows], trained
 
     def _window_kinds(self) -> list[str]:
-        """Return how long windows are at other rates than that of the training: slide, shrink, or one after another."""
+        """Return the kinds of windows at rates other than that of training: slide, shrink, or both in order."""
         options = self.options
         if options.window != "both":
             return [options.window]
-        if self.source == "prepared":  # and counted with one length
+        if self.source == "prepared":  # already counted with one window length
             (sequence, *_) = self.data.sequences(options.split, "prepared")
             return ["shrink" if sequence.settings.length_us is None else "slide"]
-        if self.checkpoint.windows.warmup_us:  # frames that do not depend on where their window begins
+        if self.checkpoint.windows.warmup_us:  # frames do not depend on where their window begins
             return ["shrink"]
         return ["shrink", "slide"] if self.checkpoint.may_shrink_windows else ["slide", "shrink"]
 
@@ -87,15 +90,15 @@ class SplitPlan:
                 f"the {self.options.split} split has no box that is scored "
                 f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
             )
-        # labels decide the steps from the first one on
+        # From the first label on, labels decide the steps.
         parts = [sequence.windows.dt_us[int(sequence.labels.window_index[0]) + 1 :] for sequence in sequences]
         if not any(map(len, parts)):
             parts = [sequence.windows.dt_us for sequence in sequences]
         step_us = float(np.median(np.concatenate(parts)))
         scale = self.options.step_scale or float(exact_us(step_us)) / trained.stride_us
-        self.checkpoint.detector.prepare(scale)  # raises for layers that cannot take it
+        self.checkpoint.detector.prepare(scale)  # raises for layers that do not support this scale
         hz = true_rate(asked_hz, step_us)
-        # the rate of training is run as in training, under its true name: prepared recordings have no other
+        # The rate of training always runs as in training, under its actual rate, since prepared data have no other.
         if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):
             intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
             nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
@@ -108,7 +111,12 @@ class SplitPlan:
         return PlannedRate(asked_hz, hz, step_us, (window,))
 
     def sequences(self, rate: PlannedRate, label_hz: float | None = None) -> list[FrameSequence]:
-        """Return the labelled recordings in windows at a rate; with `label_hz` their labels are interpolated."""
+        """Return the labelled recordings in windows at a rate.
+
+        Args:
+            rate: The rate.
+            label_hz: Interpolate the labels to this rate; None keeps the annotated ones.
+        """
         return self._sequences(rate.asked_hz, rate.windows[0], label_hz)
 
     def _sequences(self, hz: float, window: str, label_hz: float | None = None) -> list[FrameSequence]:

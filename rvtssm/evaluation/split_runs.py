@@ -1,4 +1,4 @@
-"""The recordings of a split through a detector, and what is scored at each label."""
+"""Run the recordings of a split through a detector, and find the outputs that are scored at each label."""
 
 import contextlib
 import json
@@ -30,8 +30,8 @@ class Pass:
     """A pass of the detector over a split."""
 
     rate: PlannedRate
-    latency_ms: float | None = None  # a label gets the newest output that had finished; None: that of its window
-    is_reset: bool = False  # whether the state is reset at every step
+    latency_ms: float | None = None  # a label gets the newest finished output; None: the output of its window
+    is_reset: bool = False  # the state is reset at every step
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,19 @@ class SplitRuns(SplitPlan):
     weights: SharedWeights
     postprocess: PostprocessConfig
     workers: BatchWorkers
-    kept: Path  # folder for outputs, until the evaluation is complete
+    kept: Path  # folder that keeps outputs until the evaluation is complete
 
     def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
-        """Return the kept latency of a recording on this machine, or measure it and keep it."""
+        """Return the latency that was kept for a recording on this machine, or measure and keep it.
+
+        Args:
+            sequence: The recording.
+            measure: Returns the latency in milliseconds.
+        """
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         machine = [platform.node(), processor(), gpu, torch.get_num_threads()]
         path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
-        with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is damaged
+        with contextlib.suppress(OSError, ValueError, TypeError):  # there is no file, or it is damaged
             return float(json.loads(path.read_text()))
         latency_ms = measure()
         with atomic_file(path) as staged:
@@ -56,14 +61,14 @@ class SplitRuns(SplitPlan):
         return latency_ms
 
     def run(self, passes: Sequence[Pass]) -> None:
-        """Run all passes whose outputs are not kept yet, so that no process waits at the end of each; see `scored`."""
+        """Run all passes whose outputs are not kept yet, in one go, so that no process waits at the end of a pass."""
         batches: dict[Path, RecordingBatch] = {}
         for each in passes:
             batches |= {batch.path: batch for batch in self._batches(self._steps_of(each), each.is_reset).values()}
         self._run_missing(list(batches.values()))
 
     def scored(self, asked: Pass) -> tuple[list[ScoredRecording], list[FrameSequence]]:
-        """Return labels and detections of each recording, and its frames, after running what `run` has not run."""
+        """Return labels and detections of each recording and its frames. Run first whatever `run` has not run."""
         sequences = self._steps_of(asked)
         outputs = self._outputs(sequences, asked.is_reset)
         return [_scored(each, each.labels, found) for each, found in zip(sequences, outputs, strict=True)], sequences
@@ -76,9 +81,15 @@ class SplitRuns(SplitPlan):
         return [_asking(sequence, sequence.labels) for sequence in sequences]
 
     def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
-        """Return the steps that a detector takes, whose labels have the newest step that had finished.
+        """Return the recordings with the steps that a detector of this latency takes. Labels refer to the newest
+        finished step.
 
-        Raise ValueError if it would skip windows of prepared recordings.
+        Args:
+            sequences: The recordings.
+            latency_ms: Duration of a step.
+
+        Raises:
+            UserError: The detector would skip windows of prepared recordings.
         """
         found = []
         for sequence in sequences:
@@ -89,9 +100,14 @@ class SplitRuns(SplitPlan):
         return found
 
     def scored_with_shifts(self, rate: PlannedRate, shifts_ms: Sequence[float]) -> dict[float, list[ScoredRecording]]:
-        """Run the split at a rate; return the recordings by shift.
+        """Run the split at a rate, and score each label with the newest output at its time plus a shift.
 
-        A label gets the newest output at its time plus the shift in milliseconds.
+        Args:
+            rate: The rate.
+            shifts_ms: The shifts.
+
+        Returns:
+            The recordings by shift.
         """
         sequences = self.sequences(rate, self.options.label_hz)
         shifted = [
@@ -112,7 +128,7 @@ class SplitRuns(SplitPlan):
         }
 
     def _outputs(self, sequences: list[FrameSequence], is_reset: bool = False) -> list[list[Detections]]:
-        """Run the detector over sequences; return the detections of each at the steps that are asked for."""
+        """Run the detector over sequences, and return the detections of each at its wanted steps."""
         found: list[list[Detections]] = [[] for _ in sequences]
         batches = self._batches(sequences, is_reset)
         self._run_missing(list(batches.values()))
@@ -120,8 +136,8 @@ class SplitRuns(SplitPlan):
             outputs = read_outputs(batch.path, len(numbers))
             if outputs is None:
                 raise UserError(
-                    f"{batch.path} was removed or damaged during the evaluation, or a node that wrote it does not see "
-                    "this folder; run it again, with a folder for `out` that all nodes share"
+                    f"{batch.path} was removed or damaged during the evaluation, or the node that wrote it does not "
+                    "see this folder; run again, with a folder for `out` that all nodes share"
                 )
             for number, output in zip(numbers, outputs, strict=True):
                 found[number] = output
@@ -136,18 +152,18 @@ class SplitRuns(SplitPlan):
             self.workers.run(sorted(missing, key=lambda batch: -batch.num_chunks), "evaluating")
 
     def _batches(self, sequences: list[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], RecordingBatch]:
-        """Return the batches that run the steps that are asked for, by the numbers of their recordings."""
+        """Return the batches that run the wanted steps, by the numbers of their recordings."""
         dealt = self._dealt([n for n, each in enumerate(sequences) if len(each.wanted_steps)], sequences)
         return {numbers: self._batch([sequences[n] for n in numbers], is_reset) for numbers in dealt}
 
     def _dealt(self, numbers: list[int], sequences: Sequence[FrameSequence]) -> list[tuple[int, ...]]:
-        """Return the recordings in batches, those of similar length together, the longest first."""
+        """Divide the recordings into batches of similar length, the longest first."""
         size = self.data.data.eval_batch_size
         ordered = sorted(numbers, key=lambda number: -len(sequences[number].windows))
         return [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
 
     def _batch(self, sequences: list[FrameSequence], is_reset: bool) -> RecordingBatch:
-        # on a CPU, the number of threads changes the last bits
+        # On a CPU, the number of threads changes the last bits.
         threads = self.workers.num_threads if self.checkpoint.detector.device.type == "cpu" else None
         carries = self.options.memory == "carried"
         memory_chunk = 1 if is_reset else None if carries else self.checkpoint.model_config.memory_chunk
@@ -163,7 +179,7 @@ class SplitRuns(SplitPlan):
         )
 
     def _digest(self, sequences: list[FrameSequence], **conditions: Any) -> str:
-        """Return a digest of everything that the outputs of a batch depend on; conditions are plain values."""
+        """Return a digest of everything that the outputs of a batch depend on. Conditions are plain values."""
         settings = {
             **conditions,
             "weights": self.weights.sha256,
@@ -179,12 +195,12 @@ class SplitRuns(SplitPlan):
 
 
 def _with_steps(labels: Labels, steps: np.ndarray) -> Labels:
-    """Return the labels tied to other steps."""
+    """Return the labels assigned to other steps."""
     return replace(labels, window_index=steps)
 
 
 def _asking(sequence: FrameSequence, *labels: Labels) -> FrameSequence:
-    """Return the sequence with the steps asked for that labels are tied to; the step -1 has no output."""
+    """Return the sequence with the steps of these labels as its wanted steps. Step -1 has no output."""
     steps = np.concatenate([each.window_index for each in labels])
     return replace(sequence, asked=np.unique(steps[steps >= 0]))
 
@@ -194,9 +210,12 @@ def _scored(sequence: FrameSequence, labels: Labels, outputs: Sequence[Detection
 
 
 def at_labels(labels: Labels, steps: np.ndarray, outputs: Sequence[Detections]) -> list[Detections]:
-    """Return the detections to score at each label time: the output of the step that its labels are tied to.
+    """Return the detections to score at each label time: the output of the step that its labels are assigned to.
 
-    `outputs` are one per step of `steps`. A label of the step -1 came before any output, so nothing was detected.
+    Args:
+        labels: The labels, assigned to steps. With step -1 nothing was detected, since the label precedes any output.
+        steps: (M,), the steps with outputs.
+        outputs: One per step.
     """
     by_step = dict(zip(steps.tolist(), outputs, strict=True))
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)

@@ -1,4 +1,4 @@
-"""The settings of `rvtssm study`. This file does not import what computes."""
+"""The settings of `rvtssm study`. This file does not import anything that computes."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,11 @@ from rvtssm.system.user_error import UserError
 class StudyConfig:
     """Which trainings and conditions a study compares."""
 
-    variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; the words may lack
-    axes: list[str] = field(default_factory=list)  # more of `key=value,value`, which the command line takes as they are
+    variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; settings are optional
+    axes: list[str] = field(default_factory=list)  # settings to vary, as `key=value,value` like on the command line
     beside: list[str] = field(
         default_factory=list
-    )  # numbers of others for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
+    )  # published numbers for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
@@ -23,7 +23,7 @@ class StudyConfig:
         self.numbers_beside()
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:
-        """Return AP in percent of others by name and rate. Raise ValueError if one cannot be read."""
+        """Return the numbers in `beside`, AP in percent, by name and rate. Raise UserError if one cannot be read."""
         found: dict[str, dict[float, float]] = {}
         for line in self.beside:
             name, _, words = line.rpartition(":")
@@ -31,11 +31,11 @@ class StudyConfig:
             try:
                 found[name] = {float(hz): float(ap) for hz, ap in pairs}
             except ValueError:
-                raise UserError(f"study.beside: {line!r} is no 'NAME: HZ=AP HZ=AP'") from None
+                raise UserError(f"study.beside: {line!r} does not have the form 'NAME: HZ=AP HZ=AP'") from None
         return found
 
     def named_variants(self) -> list[tuple[str, list[str]]]:
-        """Return the variants by name. Raise ValueError if one has no name."""
+        """Return the variants by name. Raise UserError if one has no name."""
         found = []
         for variant in self.variants:
             name, colon, words = variant.partition(":")

@@ -1,4 +1,4 @@
-"""How well the tracks of a detector agree with the tracks of the labels: HOTA, MOTA and IDF1, by the package trackers.
+"""How well a detector's tracks agree with the tracks of the labels: HOTA, MOTA and IDF1, from the package trackers.
 
 Sources: HOTA (Luiten et al., 2021), CLEAR MOT (Bernardin and Stiefelhagen, 2008), IDF1 (Ristani et al., 2016).
 """
@@ -24,12 +24,20 @@ def track_metrics(
     track: str,
     memory_s: float,
 ) -> dict[str, float]:
-    """Return TRACK_METRICS over all recordings; HOTA and IDF1 lie in [0, 1], MOTA is at most 1.
+    """Return TRACK_METRICS over all recordings. HOTA and IDF1 lie in [0, 1], MOTA is at most 1.
 
-    `label_tracks` are the track ids of the labels (N,) by recording, 0 for a label without a track. `track` and
-    `memory_s` are the settings of `Tracker`; every recording has its own, which sees the detections at the label times.
-    A box of the tracker agrees with labels of its class only. Recordings without tracks are left out; a number without
-    any track is NaN.
+    Every recording has its own tracker, which sees the detections at the label times. A tracked box only agrees with
+    labels of its class. Recordings without tracks are left out.
+
+    Args:
+        recordings: Labels and detections.
+        label_tracks: Track ids of the labels (N,) by recording, 0 for a label without a track.
+        spec: The dataset.
+        track: Name of the tracker, see `Tracker`.
+        memory_s: How long a lost object keeps its number, in seconds.
+
+    Returns:
+        The metrics by name, NaN if no recording has tracks.
     """
     from trackers.eval import (
         aggregate_clear_metrics,
@@ -58,7 +66,7 @@ def track_metrics(
 def _compared(
     recording: ScoredRecording, track_id: np.ndarray, spec: DatasetSpec, tracker: Tracker
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """Return for every label time the ids of the labels, those of the tracker, and the overlap of their boxes."""
+    """Return, for every label time, the ids of the labels, the ids of the tracker, and the overlap of their boxes."""
     labels = recording.labels
     is_kept = is_scored(labels.boxes_ltwh, labels.t_us, spec) & (track_id > 0)
     labels, track_id = labels[is_kept], track_id[is_kept]

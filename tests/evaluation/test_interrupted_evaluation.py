@@ -329,7 +329,7 @@ def by_torchrun(monkeypatch):
     ("words", "message"),
     [
         (["workers=null"], "a launcher has started 3 processes; leave evaluation.workers out"),
-        ([], "not all of the 3 processes of the launcher came together (1/3 clients joined); start them again"),
+        ([], "not all of the 3 processes of the launcher connected (1/3 clients joined); start them again"),
     ],
 )
 def test_processes_that_cannot_work_together_are_told_why(
@@ -412,7 +412,7 @@ def test_a_process_that_died_is_named_by_its_recordings(weights, whole, tmp_path
 
 
 def test_processes_refuse_weights_that_were_replaced(weights):
-    with pytest.raises(UserError, match="was replaced while it was used; run it again, or"):
+    with pytest.raises(UserError, match="was replaced while it was used; run again, or"):
         SharedWeights(str(weights), "float32", (), sha256="of the file that was there before").read()
 
 

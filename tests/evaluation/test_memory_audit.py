@@ -244,7 +244,7 @@ def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path
         (["recording=/nowhere.dat"], "/nowhere.dat"),
         (["recording=-"], "name a file or a folder"),
         (["recording=camera:"], "name a file or a folder"),
-        (["duration_s=0.5"], "an audit of these weights needs 23; give a longer recording"),
+        (["duration_s=0.5"], "but an audit of these weights needs 23; give a longer recording"),
         (["checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
         (["hz=[]"], "name positive rates"),
