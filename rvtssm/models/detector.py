@@ -155,10 +155,12 @@ class Detector(nn.Module):
         if torch.compiler.is_exporting():  # the convolutions of other programs expect channels first
             frames = F.pad(hist.flatten(0, 1), (0, right, 0, bottom)).to(dtype).permute(0, 2, 3, 1)
         else:
-            frames = F.pad(hist.flatten(0, 1).permute(0, 2, 3, 1), (0, 0, 0, right, 0, bottom))
-            # The data is permuted before the conversion, while it is small. A single frame must be contiguous, because
-            # convolution is slow otherwise.
-            frames = frames.contiguous().to(dtype)
+            # The channels are moved before the conversion, while the data is small. On a CPU, stacking the planes is
+            # several times faster than copying a permuted view.
+            frames = torch.stack(hist.flatten(0, 1).unbind(1), dim=-1)
+            if right or bottom:
+                frames = F.pad(frames, (0, 0, 0, right, 0, bottom))
+            frames = frames.to(dtype)
         return frames.unflatten(0, hist.shape[:2])
 
 

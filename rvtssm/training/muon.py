@@ -92,9 +92,9 @@ def orthogonalized(matrices: Tensor) -> Tensor:
         matrices: (N, rows, columns).
     """
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if is_tall else matrices
+    x = matrices.mT.contiguous() if is_tall else matrices  # products of transposed views are slower
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(_ROUNDS):
         gram = x @ x.mT
-        x = _A * x + torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
     return x.mT if is_tall else x
