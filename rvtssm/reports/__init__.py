@@ -1,1 +1,1 @@
-"""Numbers become tables, plots and pages."""
+"""Turn numbers into tables, plots and pages."""

@@ -27,7 +27,9 @@ _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
 
 def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
-    """Plain values for json.dump; None for what does not end or does not exist, `reached_end` tells which."""
+    """Return plain values for json.dump. None marks a memory that does not end or does not exist; `reached_end` tells
+    which.
+    """
     return {
         "weights": title,
         "input": source,
@@ -58,7 +60,7 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
 
 
 def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
-    """Return timescales in ms, frequencies in Hz, and the share of masked modes."""
+    """Return time constants in ms, frequencies in Hz, and the share of masked modes."""
     steps, hz = spectrum.timescale_steps, 1000 / stride_ms
     bounds = torch.tensor(list(_QUANTILES.values()), dtype=torch.float64)
     times = torch.quantile(steps[steps.isfinite()], bounds).tolist() if steps.isfinite().any() else [math.inf] * 3
@@ -79,7 +81,7 @@ def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
 
 
 def to_markdown(audit: Audit, title: str, source: str) -> str:
-    """One page: what is carried, for how long, by which modes, at which rates, for what price."""
+    """Return one page: what is carried, for how long, by which modes, at which rates, and at what cost."""
     states = [f"state {stride}" for stride in audit.spectra]
     return render(
         "audit.md",
@@ -95,7 +97,9 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
 
 
 def console_table(audit: Audit, title: str) -> TerminalTable:
-    """What matters most: per output, what the state is worth and how long a window is remembered."""
+    """Return the most important numbers for the terminal: what the state contributes, and how long a window is
+    remembered.
+    """
     finest = max(audit.not_rescaled)
     finer, forgotten = f"{finest} finer steps", f"{100 * audit.threshold:g} %"
     head = ["output", "state dropped", "dropped, input held", "memory ms", finer, "not rescaled"]
@@ -124,7 +128,14 @@ def console_table(audit: Audit, title: str) -> TerminalTable:
 
 
 def write_audit(audit: Audit, title: str, source: str, folder: Path) -> list[Path]:
-    """Write AUDIT_FILES to a folder and return their paths."""
+    """Write AUDIT_FILES to a folder and return their paths.
+
+    Args:
+        audit: The measurements.
+        title: Describes the weights.
+        source: Describes the events.
+        folder: The folder to write to.
+    """
     content = (
         to_markdown(audit, title, source).encode(),
         (json.dumps(to_json(audit, title, source), indent=1) + "\n").encode(),
@@ -196,13 +207,13 @@ def _finite(value: float | None) -> float | None:
 
 
 def _by_text(values: Any) -> Any:
-    """Numbers as keys are text in JSON."""
+    """Return the values with their keys as text, as JSON needs them."""
     return values if isinstance(values, str) else {f"{key:g}": value for key, value in values.items()}
 
 
 def _plot(audit: Audit, title: str) -> bytes:
-    """The effect of one window over time, and of finer steps, by output."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # seconds to import, and only wanted here
+    """Draw the effect of one window over time, and the effect of finer steps, for each output."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # the import takes seconds and is only needed here
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
@@ -224,7 +235,7 @@ def _plot(audit: Audit, title: str) -> bytes:
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
-    figure.suptitle(title, fontsize=9, parse_math=False)  # a path may hold dollars
+    figure.suptitle(title, fontsize=9, parse_math=False)  # a path may contain dollar signs
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Compares several evaluations: average precision by weights and rate, with the published rows below."""
+"""Compare several evaluations: average precision by weights and rate, with the published rows below."""
 
 import json
 import math
@@ -27,7 +27,15 @@ COMPARISON_FILES = ("comparison.json", "comparison.md", "comparison.html")
 
 
 def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> list[Path]:
-    """Write COMPARISON_FILES to a folder and return their paths. `reports` has one report per name of weights."""
+    """Write COMPARISON_FILES to a folder and return their paths.
+
+    Args:
+        reports: One report per name of weights.
+        folder: The folder to write to.
+
+    Raises:
+        UserError: There are no reports.
+    """
     if not reports:
         raise UserError("a comparison needs at least one report; got none, name some checkpoints")
     content = (
@@ -61,7 +69,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
 
 
 def _values(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
-    """Return what both templates show."""
+    """Return the values that both templates show."""
     differences = _differences(reports)
     return {
         "rates": _table_by_rate(reports),
@@ -74,7 +82,7 @@ def _values(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
 
 
 def _named(reports: Mapping[str, EvaluationReport]) -> dict[str, EvaluationReport]:
-    """Return a report for each of the weights and length of windows, by their names."""
+    """Return a report for each of the weights and each kind of windows, by name."""
     return {
         name + (f", window={window}" if report.others else ""): each
         for name, report in reports.items()
@@ -91,7 +99,9 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
 
 
 def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:
-    """Return the AP of each of the weights minus that of the first ones, by name and rate, where they compare."""
+    """Return the AP of each of the weights minus the AP of the first ones, by name and rate, where they can be
+    compared.
+    """
     first, *others = reports.items()
     base_of = {(row.hz, window): row.resampled for row in first[1].all_rows for window in row.windows or ("",)}
     found: dict[str, dict[float, Interval]] = {}
@@ -116,7 +126,7 @@ def _table_of(paired: Mapping[str, Mapping[float, Interval]]) -> list[list[str]]
 
 
 def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    """Return rows of cells, the head first, the published rows last."""
+    """Return rows of cells, starting with the head and ending with the published rows."""
     rates = sorted({row.hz for report in reports.values() for row in report.rows})
     rows = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
     for name, report in _named(reports).items():
@@ -127,7 +137,7 @@ def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
         ]
         rows.append([f"{name} ({report.title})", *cells, percent(report.performance_drop)])
     for name, published in _published(reports).items():
-        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop is over the same rates
+        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop uses the same rates
         rows.append([name, *percents(ap_by_hz, rates), percent(performance_drop(ap_by_hz))])
     return rows
 
@@ -141,7 +151,7 @@ def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float,
 
 
 def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, list[str]]:
-    """Return each setting once if it is the same for all weights, else with the name of each of them."""
+    """Return each setting once if all weights share it, otherwise one value per name of weights."""
     found = {}
     for key in dict.fromkeys(key for report in reports.values() for key in report.settings):
         values = {name: report.settings.get(key, "not measured") for name, report in reports.items()}

@@ -9,12 +9,18 @@ import numpy as np
 
 from rvtssm.evaluation.frequency import RateRow, published_rows
 
-_LETTERS_PER_INCH, _LINE_LETTERS = 11, 6  # of a legend; the line and the gaps of an entry are as wide as six letters
-_LEGEND_INCHES = 0.22  # for a row of a legend, below the plot, where it hides no curve
+_LETTERS_PER_INCH, _LINE_LETTERS = 11, 6  # in a legend, the line and the gaps of an entry are as wide as six letters
+_LEGEND_INCHES = 0.22  # height of a row of the legend, which lies below the plot and hides no curve
 
 
 def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
-    """Draw AP and AP50 over the rate, with the published models in grey."""
+    """Draw AP and AP50 over the rate, with the published models in grey.
+
+    Args:
+        title: Title of the plot.
+        dataset: Name of the dataset, which selects the published models.
+        rows: One per rate.
+    """
     figure, axes = _figure((7.2, 4.4))
     _draw_published(axes, {f"{model} AP (published)": ap for model, ap in published_rows(dataset).items()})
     rows = sorted(rows, key=lambda row: row.hz)
@@ -35,7 +41,12 @@ def rates_png(title: str, dataset: str, rows: Sequence[RateRow]) -> bytes:
 def comparison_png(
     rows_by_name: Mapping[str, Sequence[RateRow]], published: Mapping[str, Mapping[float, float]]
 ) -> bytes:
-    """Draw AP over the rate, one line for each of several weights, with the published models in grey."""
+    """Draw AP over the rate, one line for each name of weights, with the published models in grey.
+
+    Args:
+        rows_by_name: Rows by name of weights.
+        published: AP by model and rate.
+    """
     drawing, axes = _figure((7.2, 4.4))
     _draw_published(axes, published)
     for name, rows in rows_by_name.items():
@@ -49,9 +60,10 @@ def comparison_png(
 
 
 def study_png(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, float]]]]) -> bytes:
-    """Draw AP over the rate, one panel per condition and one line per row.
+    """Draw AP over the rate, with one panel per condition and one line per row.
 
-    `points` have mean and standard deviation in percent by condition, row and rate.
+    Args:
+        points: Mean and standard deviation in percent, by condition, row and rate.
     """
     from matplotlib.figure import Figure  # imported here because it takes seconds
 
@@ -87,7 +99,11 @@ def shifts_png(ap_by_shift: Mapping[float, float]) -> bytes:
 
 
 def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
-    """Draw precision (101,) over recall, one line per class with ground truth."""
+    """Draw precision over recall, one line per class with ground truth.
+
+    Args:
+        curves: Precision (101,) by class.
+    """
     figure, axes = _figure((5.4, 4.0))
     recall = np.linspace(0, 100, 101)
     for name, curve in curves.items():
@@ -98,7 +114,7 @@ def precision_png(curves: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _draw_band(axes: Any, rows: Sequence[RateRow], name: str, color: Any) -> None:
-    """Draw the intervals of a number over the rate, where there are some."""
+    """Draw the confidence intervals of a number over the rate, if there are any."""
     found = {row.hz: row.intervals[name] for row in rows if row.intervals}
     lows, highs = ([100 * getattr(each, end) for each in found.values()] for end in ("low", "high"))
     axes.fill_between(list(found), lows, highs, color=color, alpha=0.2, linewidth=0, zorder=1)
@@ -114,7 +130,7 @@ def _label_rates(axes: Any, rates: Sequence[float]) -> None:
 
 
 def _draw_published(axes: Any, ap_by_name: Mapping[str, Mapping[float, float]]) -> None:
-    """Draw thin grey lines with their names at the end."""
+    """Draw thin grey lines with the names at their ends."""
     at: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "0.5", "va": "center"}
     for name, ap_by_hz in ap_by_name.items():
         hz, ap = list(ap_by_hz), [100 * value for value in ap_by_hz.values()]
@@ -139,12 +155,12 @@ def _png_of(figure: Any, axes: Any) -> bytes:
         figure.set_figheight(figure.get_figheight() + _LEGEND_INCHES * math.ceil(len(labels) / columns))
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         for text in legend.get_texts():
-            text.set_parse_math(False)  # the name of a class may contain a dollar sign
+            text.set_parse_math(False)  # a class name may contain a dollar sign
     return figure_png(figure)
 
 
 def figure_png(figure: Any) -> bytes:
-    """Return a figure of matplotlib as a PNG."""
+    """Return a matplotlib figure as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()

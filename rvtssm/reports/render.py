@@ -1,4 +1,4 @@
-"""Fills the templates of pages and tables, `templates/*`, with jinja2. In HTML all values are escaped."""
+"""Fill the templates of pages and tables, `templates/*`, with jinja2. In HTML all values are escaped."""
 
 import base64
 import math
@@ -17,7 +17,12 @@ _LATEX = str.maketrans(
 
 
 def render(name: str, **values: Any) -> str:
-    """Return the template `templates/NAME`, filled with values by name. A value that is missing is an error."""
+    """Return the template `templates/NAME` filled with values. A missing value is an error.
+
+    Args:
+        name: File name of the template.
+        values: Values by name.
+    """
     return _environment().get_template(name).render(values)
 
 

@@ -1,4 +1,4 @@
-"""Writes the result of an evaluation: console table, JSON, CSV, Markdown, plot, HTML page."""
+"""Write the result of an evaluation: console table, JSON, CSV, Markdown, plot, HTML page."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ REPORT_FILES = ("evaluation.json", "evaluation.csv", "evaluation.md", "evaluatio
 
 
 def console_table(report: EvaluationReport) -> TerminalTable:
-    """Return the report for the terminal, with AP in percent; published rows and settings are below it."""
+    """Return the report for the terminal with AP in percent. Published rows and settings follow below."""
     lines = [*_published(report), *(f"{name}: {value}" for name, value in report.settings.items())]
     lines += [shift_sentence(report)] if report.time_shifts else []
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
@@ -45,7 +45,7 @@ def console_table(report: EvaluationReport) -> TerminalTable:
 
 
 def to_csv(report: EvaluationReport) -> str:
-    """Return one line per rate and length of windows; a cell is empty if there was no ground truth."""
+    """Return one line per rate and kind of windows. A cell is empty if there was no ground truth."""
     text = io.StringIO()
     lines = [{**row.metrics, **row.extra, **_limits(row)} for row in report.all_rows]
     names = list(dict.fromkeys([*report.metric_names, *(name for line in lines for name in line)]))
@@ -111,7 +111,7 @@ def write_report(report: EvaluationReport, folder: Path) -> dict[str, Path]:
 
 
 def _rates_png(report: EvaluationReport) -> bytes:
-    """Draw AP over the rate, one line per length of windows if there are two."""
+    """Draw AP over the rate, with one line per kind of windows if there are two."""
     if not report.others:
         return rates_png(report.title, report.dataset, report.rows)
     published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(report.dataset).items()}
@@ -119,13 +119,13 @@ def _rates_png(report: EvaluationReport) -> bytes:
 
 
 def _limits(row: RateRow) -> dict[str, float]:
-    """Return the ends of all intervals by name."""
+    """Return the limits of all confidence intervals by name."""
     ends = {f"{name}_low": found.low for name, found in row.intervals.items()}
     return ends | {f"{name}_high": found.high for name, found in row.intervals.items()}
 
 
 def _intervals(report: EvaluationReport) -> list[list[str]]:
-    """Return the intervals of all numbers as a table, or nothing if there are none."""
+    """Return the confidence intervals of all numbers as a table; empty if there are none."""
     names, is_named = report.metric_names, bool(report.others)
     rows = [
         [
@@ -141,7 +141,7 @@ def _intervals(report: EvaluationReport) -> list[list[str]]:
 
 
 def _beside_published(report: EvaluationReport) -> list[list[str]]:
-    """Return this evaluation and the published rows as a table, or nothing if none are published."""
+    """Return this evaluation and the published rows as a table; empty if none are published."""
     published = published_rows(report.dataset)
     if not published:
         return []

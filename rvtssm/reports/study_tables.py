@@ -1,7 +1,8 @@
-"""The result of a study: what each training scored in each condition, as tables over rates, rows by what was varied.
+"""The result of a study as tables: the score of each training in each condition, over rates.
 
-A number of a row is the mean over its seeds, with their standard deviation. Its interval is that of the mean over
-recordings, and differences between rows are paired: each replicate takes the same recordings for all trainings.
+The rows are what was varied. A number is the mean over the seeds of a row, with its standard deviation. Its interval is
+that of the mean over recordings. Differences between rows are paired: each replicate draws the same recordings for all
+trainings.
 """
 
 import csv
@@ -31,24 +32,32 @@ STUDY_FILES = ("study.json", "study.csv", "study.md", "study.tex", "study.png")
 class Score:
     """One training in one condition, at every rate."""
 
-    row: str  # what was varied besides the seed
+    row: str  # what was varied, apart from the seed
     seed: str
-    condition: str  # how it was evaluated, empty if there is one way only
+    condition: str  # how it was evaluated; empty if there is only one way
     reference_hz: float
     parameters: int
     train_seconds: float
-    weights: str  # SHA-256
-    rates: Mapping[float, Resampled]  # by rate; replicates of AP, or none
+    weights: str  # SHA-256 of the weights
+    rates: Mapping[float, Resampled]  # numbers by rate, with replicates of AP or none
     objects: Mapping[str, float] = field(default_factory=dict)  # AP by group of objects, at `reference_hz`
 
     @property
     def drop(self) -> float:
-        """AP at the rate of training minus the mean at the other rates."""
+        """AP at the rate of training minus the mean AP at the other rates."""
         return performance_drop({hz: found.metrics["AP"] for hz, found in self.rates.items()}, self.reference_hz)
 
 
 def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost: tuple[int, float]) -> Score:
-    """Return what a study keeps of a report. `cost` are the parameters and the seconds of the training."""
+    """Return the score of a training from its report.
+
+    Args:
+        row: What was varied, apart from the seed.
+        seed: The seed.
+        condition: How it was evaluated.
+        report: The report.
+        cost: Number of parameters, and seconds of training.
+    """
     rates = {}
     for each in report.rows:
         assert each.resampled is not None
@@ -58,9 +67,9 @@ def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost
 
 
 def _objects(report: EvaluationReport) -> dict[str, float]:
-    """Return AP on objects that stand still, with the state carried, and by speed, as far as labels tell.
+    """Return AP on objects that stand still and on objects by speed, if the labels tell.
 
-    Empty if the rate of training was not evaluated.
+    It is empty if the rate of training was not evaluated.
     """
     if report.breakdown_hz != report.reference_hz:
         return {}
@@ -72,7 +81,12 @@ def _objects(report: EvaluationReport) -> dict[str, float]:
 
 
 def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
-    """Return plain values; None means that there was no ground truth."""
+    """Return plain values. None means that there was no ground truth.
+
+    Args:
+        score: The score.
+        has_replicates: Whether to include the bootstrap replicates.
+    """
     plain: dict[str, Any] = {
         name: getattr(score, name)
         for name in ("row", "seed", "condition", "reference_hz", "parameters", "train_seconds", "weights")
@@ -89,7 +103,7 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
 
 
 def score_from_json(plain: Mapping[str, Any]) -> Score:
-    """Return what `score_to_json` has made."""
+    """Return the score from the result of `score_to_json`."""
     rates = {}
     objects = {name: math.nan if value is None else value for name, value in plain.get("objects", {}).items()}
     for hz, kept in plain["rates"].items():
@@ -106,9 +120,13 @@ def write_study(
     folder: Path,
     beside: Mapping[str, Mapping[float, float]] | None = None,
 ) -> list[Path]:
-    """Write STUDY_FILES to a folder and return their paths. `settings` say what the study compares and how.
+    """Write STUDY_FILES to a folder and return their paths.
 
-    `beside` has AP in percent of others by name and rate.
+    Args:
+        scores: The scores of all trainings.
+        settings: What the study compares, and how.
+        folder: The folder to write to.
+        beside: Published AP in percent, by name and rate.
     """
     lines = _lines(scores)
     plain = {
@@ -128,19 +146,19 @@ def write_study(
 
 
 def study_rows(scores: Sequence[Score]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield for each condition its name and the rows of its table: AP over rates, the names of the columns first."""
+    """Yield the name of each condition and the rows of its table: AP over rates, starting with the column names."""
     for condition, lines in _by(_lines(scores), "condition").items():
         yield condition, _table(lines)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A row in one condition: all of its seeds."""
+    """One row in one condition, with all its seeds."""
 
     row: str
     condition: str
     scores: Sequence[Score]
-    first: "_Line | None"  # the first row of the condition, to which this one is compared
+    first: "_Line | None"  # the first row of the condition, with which this one is compared
 
     @property
     def rates(self) -> list[float]:
@@ -151,11 +169,11 @@ class _Line:
         return [score.rates[hz].metrics["AP"] for score in self.scores]
 
     def on(self, objects: str) -> list[float]:
-        """AP on a group of objects, by seed."""
+        """Return AP on a group of objects, by seed."""
         return [score.objects.get(objects, math.nan) for score in self.scores]
 
     def mean_of_seeds(self, hz: float) -> Resampled | None:
-        """Return the mean AP with its replicates; None if the seeds were not scored on the same draws."""
+        """Return the mean AP with its replicates; None if the seeds were scored on different draws."""
         found = [score.rates[hz] for score in self.scores if hz in score.rates]
         draws = {(each.recordings, len(each.replicates["AP"])) for each in found}
         if len(draws) != 1 or not found[0].has_intervals:
@@ -197,7 +215,13 @@ def study_markdown(
     settings: Mapping[str, str] | None = None,
     beside: Mapping[str, Mapping[float, float]] | None = None,
 ) -> str:
-    """Return the tables of each condition (means over seeds, intervals, differences), the costs and the settings."""
+    """Return the tables of each condition (means over seeds, intervals, differences), the costs and the settings.
+
+    Args:
+        scores: The scores of all trainings.
+        settings: What the study compares, and how.
+        beside: Published AP in percent, by name and rate.
+    """
     conditions = [
         {"name": condition, "table": _table(lines), "others": [*_with_intervals(lines), *_by_object(lines)]}
         for condition, lines in _by(_lines(scores), "condition").items()
@@ -216,7 +240,7 @@ def study_latex(scores: Sequence[Score]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation of fractions in percent; a single value has no standard deviation."""
+    """Return mean and standard deviation of fractions in percent; only the value if there is one."""
     if any(map(math.isnan, values)):
         return NO_VALUE
     percents = [100 * value for value in values]
@@ -224,7 +248,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation; None of a single value, or if one is not a number."""
+    """Return the standard deviation; None for a single value, or if a value is not a number."""
     return None if len(values) < 2 or any(map(math.isnan, values)) else stdev(values)
 
 
@@ -250,7 +274,7 @@ def _table(lines: Sequence[_Line]) -> list[list[str]]:
 
 
 def _with_intervals(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield titles and rows of the tables with intervals; none if there are no intervals."""
+    """Yield titles and rows of the tables with confidence intervals; none if there are no intervals."""
     rates = _rates(lines)
     if any(line.interval(hz) for line in lines for hz in line.rates):
         numbers = {f"With {LEVEL:.0%} intervals over recordings:": _Line.interval}
@@ -267,7 +291,7 @@ def _cell(line: _Line, hz: float, number: Callable[[_Line, float], Interval | No
 
 
 def _by_object(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield title and rows of the table of groups of objects, if there are some."""
+    """Yield title and rows of the table of object groups, if there is one."""
     if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
         trained = {score.reference_hz for line in lines for score in line.scores}
         rate = f"{trained.pop():g} Hz" if len(trained) == 1 else "the rate of each training"
@@ -314,7 +338,7 @@ def _rates(lines: Sequence[_Line]) -> list[float]:
 
 
 def _by(found: Iterable[Any], name: str) -> dict[str, list[Any]]:
-    """Return what was found by the value of a field, in the order in which values first occur."""
+    """Return the items by the value of a field, in the order in which values first occur."""
     groups: dict[str, list[Any]] = {}
     for each in found:
         groups.setdefault(getattr(each, name), []).append(each)

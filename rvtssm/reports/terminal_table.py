@@ -1,4 +1,4 @@
-"""A table for the terminal that leaves out its last columns where they do not fit, instead of cutting words."""
+"""A table for the terminal that drops its last columns if they do not fit, instead of breaking words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_LEAST_TEXT = 24  # letters of the first column, to which it shrinks before columns are left out
+_LEAST_TEXT = 24  # the first column shrinks to this many letters before columns are dropped
 
 
 @dataclass
 class TerminalTable:
-    """A title, rows of cells with their head first, and lines of text below.
+    """A title, rows of cells starting with the head, and lines of text below.
 
-    Heads are broken between words, cells are not, except for a long first column. The last columns are left out if the
-    terminal is too narrow, and a line below names them and `elsewhere`, the file that has them.
+    Heads are broken between words; cells are not, except for a long first column. If the terminal is too narrow, the
+    last columns are dropped, and a line below names them and `elsewhere`, the file that contains them.
     """
 
     title: str
     rows: Sequence[Sequence[str]]
     lines: Sequence[str] = ()
     elsewhere: str = ""
-    num_text: int = 1  # columns at the start that hold text, which stands at the left
-    sections: Sequence[int] = field(default_factory=list)  # rows after which a line is drawn
+    num_text: int = 1  # number of columns at the start that hold text and are left-aligned
+    sections: Sequence[int] = field(default_factory=list)  # rows that are followed by a line
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         head, *rows = self.rows
@@ -54,5 +54,5 @@ class TerminalTable:
 
 
 def _width(widths: Sequence[int]) -> int:
-    """Return the width of a table, whose columns have a border and a space on both sides."""
+    """Return the width of a table whose columns have a border and a space on both sides."""
     return sum(widths) + 3 * len(widths)
