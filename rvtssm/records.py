@@ -152,15 +152,21 @@ _DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.in
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 
 
-_FASTEST_HZ = 500  # the steps of faster whole rates are about as close to each other as they are to their rounding
+_FASTEST_HZ = 500  # at faster whole rates, neighbouring steps differ by little more than the rounding
 
 
 def exact_us(step_us: float | np.ndarray) -> np.ndarray:
-    """Return steps as float64, those of a whole rate up to 500 Hz without the rounding of the ends of windows.
+    """Return steps without the rounding of window ends, if they belong to a whole rate of at most 500 Hz.
 
-    At 60 Hz windows end 16,666 or 16,667 us apart, because ends are whole microseconds. Both are 1/60 s here: a step
-    that differs by less than a microsecond from that of a whole number of hertz is the step of that rate. So strides
-    that are even but for rounding are one step scale, for one window at a time and for many.
+    At 60 Hz windows end 16,666 or 16,667 us apart, because ends are whole microseconds. Both become 1/60 s: a step that
+    differs from the step of a whole rate by less than a microsecond becomes the step of that rate. Strides that are
+    equal up to rounding therefore have the same step scale, for one window at a time as for many.
+
+    Args:
+        step_us: Steps in microseconds, of any shape.
+
+    Returns:
+        float64 of the same shape.
     """
     step = np.asarray(step_us, np.float64)
     with np.errstate(divide="ignore"):

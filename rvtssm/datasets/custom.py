@@ -96,7 +96,13 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None = None) -> None:
-    """Copy the description to another folder, such as that of the prepared files; with `labels` as its key `labels`."""
+    """Copy the description of a dataset to another folder, such as the folder of the prepared files.
+
+    Args:
+        raw_dir: Folder or URL that may hold `dataset.yaml`. Without this file, nothing is copied.
+        folder: Folder or URL to copy to.
+        labels: New value of the key `labels`; None keeps the old one.
+    """
     source, copy = _description(raw_dir), _description(folder)
     if not source.is_file():
         return

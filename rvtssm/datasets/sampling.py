@@ -38,12 +38,29 @@ class ChunkRequest:
 
 
 def chunks_of(num_steps: int, length: int) -> list[tuple[int, int]]:
-    """Return [start, stop) of consecutive chunks that cover `num_steps`. The last one may be shorter."""
+    """Split the steps of a recording into consecutive chunks. The last one may be shorter.
+
+    Args:
+        num_steps: Number of steps.
+        length: Steps per chunk.
+
+    Returns:
+        [start, stop) of each chunk.
+    """
     return [(start, min(start + length, num_steps)) for start in range(0, num_steps, length)]
 
 
 def random_chunk(label_step: int, num_steps: int, length: int) -> tuple[int, int]:
-    """Return the `length` steps that end with `label_step`; if fewer come before it, the first `length` steps."""
+    """Return the chunk that ends with a labelled step, or the first chunk if too few steps come before it.
+
+    Args:
+        label_step: The labelled step.
+        num_steps: Number of steps of the recording.
+        length: Steps per chunk.
+
+    Returns:
+        [start, stop).
+    """
     start = max(label_step + 1 - length, 0)
     return start, min(start + length, num_steps)
 

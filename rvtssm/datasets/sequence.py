@@ -132,13 +132,22 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
-    """Return whether a split has prepared sequences."""
+    """Return whether the folder `prepared_dir` has prepared sequences of a split."""
     folder = local_path(prepared_dir)
     return (folder / split).is_dir() and bool(find_sequences(folder, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
-    """Open all prepared recordings of a split, sorted by name. Raise UserError if there are none."""
+    """Open all prepared recordings of a split, sorted by name.
+
+    Args:
+        prepared_dir: Folder or URL of the prepared files.
+        split: train, val or test.
+        spec: The dataset.
+
+    Raises:
+        UserError: There are none, or one of them is damaged or of another dataset.
+    """
     paths = find_sequences(prepared_dir, split)
     if not paths:
         raise UserError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")

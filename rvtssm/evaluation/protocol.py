@@ -36,7 +36,15 @@ def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:
 
 
 def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
-    """Return which objects have not moved for at least `min_us`, (N,) bool; False if this is unknown."""
+    """Return which objects have not moved for at least `min_us` microseconds.
+
+    Args:
+        labels: N labels.
+        min_us: The shortest time without motion.
+
+    Returns:
+        (N,) bool, False if the time is unknown.
+    """
     return labels.still_us >= min_us
 
 

@@ -31,6 +31,10 @@ class SliceRing:
     """The S bins that were counted most recently, so that a bin that several windows share is counted once.
 
     A bin is identified by the range of its events, because the same events give the same counts in any window.
+
+    Args:
+        num_slices: S.
+        num_pixels: Number of pixels of a frame.
     """
 
     def __init__(self, num_slices: int, num_pixels: int) -> None:

@@ -69,6 +69,7 @@ class Surfaces:
         return self._sums.copy(), np.append(self._epochs, self.until_us)
 
     def load_state(self, sums: npt.NDArray[np.float32], times: Ints) -> None:
+        """Continue from the `state` of another instance."""
         self._sums[:], self._epochs[:], self.until_us = sums, times[:-1], int(times[-1])
 
 

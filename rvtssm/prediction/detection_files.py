@@ -135,7 +135,12 @@ def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) 
 
 
 def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
-    """Return the boxes of one window as objects of a JSON line, with the names of their classes."""
+    """Return the boxes of one window as objects of a JSON line.
+
+    Args:
+        frame: The detections.
+        class_names: Names of the classes.
+    """
     return [
         {
             "xyxy": [round(float(edge), 2) for edge in xyxy],

@@ -77,7 +77,7 @@ class FrameResult:
         """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
         if events is None:
             if self.read is None:
-                raise UserError("the events of a pipe or a camera are not kept; pass those of the window: draw(EVENTS)")
+                raise UserError("the events of a pipe or a camera are not kept; pass them: draw(EVENTS)")
             shown = self.read(start_us, self.t_us)
         else:
             shown = to_events(events)

@@ -298,7 +298,7 @@ def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
-    """Return windows that end at those of `ends_us` that lie within the events, and that continue at the stride
+    """Return windows that end at the times in `ends_us` that lie within the events, and continue at the stride
     afterwards.
 
     Return None if no such time is given.

@@ -32,6 +32,10 @@ _WINDOWS_PER_CALL = 8  # windows per call of the detector; affects speed and mem
 def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
     """Return the number of windows from one label to the next.
 
+    Args:
+        checkpoint: The weights, which give the stride and the usual label interval.
+        config: Settings of `rvtssm label`.
+
     Raises:
         UserError: Training would not keep labels this close.
     """
@@ -100,7 +104,18 @@ def find_pseudo_boxes(
 def track_blocks(
     checkpoint: LoadedCheckpoint, recording: Recording, blocks: Iterable[Events], windows: Windows, config: LabelConfig
 ) -> list[Detections]:
-    """Return the detections of all windows in sensor pixels, with track ids."""
+    """Run the detector and the tracker over all windows.
+
+    Args:
+        checkpoint: The weights.
+        recording: Gives the size of the sensor.
+        blocks: The events, forwards or backwards in time.
+        windows: The windows, in the time of the events.
+        config: Settings of `rvtssm label`.
+
+    Returns:
+        The detections of each window in sensor pixels, with track ids.
+    """
     spec, settings = checkpoint.spec, checkpoint.windows
     counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)

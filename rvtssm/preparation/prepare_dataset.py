@@ -73,6 +73,7 @@ class PreprocessSummary:
     unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
 
     def add(self, name: str, outcome: Outcome) -> None:
+        """Add the outcome of one recording."""
         has_reason = outcome.status in ("dropped", "failed")
         getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
         if outcome.backward_steps:

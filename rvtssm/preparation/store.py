@@ -136,7 +136,12 @@ class StoredSequence:
 
 
 class SequenceWriter:
-    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed."""
+    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed.
+
+    Args:
+        stored: The dataset to which frames are appended.
+        disk: The file that holds it.
+    """
 
     def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
         self.meta: Meta = {}

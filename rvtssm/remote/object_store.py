@@ -93,7 +93,16 @@ def describe(url: str) -> RemoteFile:
 
 
 def read_range(url: str, start: int, stop: int) -> bytes:
-    """Return the bytes [start, stop) of a file. Raise UserError if they cannot be read."""
+    """Return the bytes [start, stop) of a file.
+
+    Args:
+        url: The file.
+        start: The first byte.
+        stop: The byte after the last.
+
+    Raises:
+        UserError: The file cannot be read, or has changed.
+    """
     files, path = connected(url)
     content: bytes = _tried(url, "read", lambda: files.cat_file(path, start=start, end=stop))
     if len(content) != stop - start:
@@ -103,6 +112,10 @@ def read_range(url: str, start: int, stop: int) -> bytes:
 
 def upload(path: Path, url: str) -> RemoteFile:
     """Copy a local file to a URL, and return the size and version that the store reports.
+
+    Args:
+        path: The local file.
+        url: The file to write.
 
     Raises:
         UserError: The upload failed, or the store reports another size afterwards.

@@ -136,8 +136,12 @@ class DetectionModule(L.LightningModule):
     def matched_per_process(self, num_counted: Tensor | int, num_matched: Tensor | int | None = None) -> Tensor | int:
         """Return the divisor of the losses: the matches of all processes, divided by the number of processes.
 
-        Gradients are averaged over the processes, so they equal those of one process that has all the chunks. Without
-        `num_matched`, all matches count. Whether any match counts is decided for all processes together.
+        Gradients are averaged over the processes, so they equal the gradients of a single process with all the chunks.
+        Whether any match counts is decided for all processes together.
+
+        Args:
+            num_counted: Number of matches that count in this process.
+            num_matched: Number of all matches in this process; None if all count.
         """
         num_matched = num_counted if num_matched is None else num_matched
         if not has_others():

@@ -15,7 +15,7 @@ from rvtssm.training.training_config import OptimConfig
 
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
-    """Return the peak learning rate for a batch of `batch_size` sequences over all processes."""
+    """Return the peak learning rate of `config` for a batch of `batch_size` sequences over all processes."""
     return config.learning_rate * (math.sqrt(batch_size / 8) if config.scale_with_batch else 1.0)
 
 

@@ -17,7 +17,7 @@ Stored = list[Any]  # by rank: the states of a process, or the name of its file
 
 
 def file_names(step: int, num_processes: int) -> list[str]:
-    """Return the file names of all processes except the first, for a given step."""
+    """Return the file names of all processes except the first. They contain the optimiser step."""
     return [f"step_{step}_process_{rank}.pt" for rank in range(1, num_processes)]
 
 

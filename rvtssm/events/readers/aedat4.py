@@ -44,7 +44,15 @@ class _Header:
 
 
 class Aedat4Recording(Recording):
-    """The events of one stream of an AEDAT4 file, with the times of the file (usually microseconds since 1970)."""
+    """The events of one stream of an AEDAT4 file, with the times of the file (usually microseconds since 1970).
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        header: The header of the file.
+        stream: Id of the stream.
+    """
 
     format = "aedat4"
     own_state = (0,)

@@ -41,6 +41,12 @@ class CsvRecording(Recording):
     """A text file of events in a given layout.
 
     A last line without a newline may have been cut off. It is read only if it ends with a complete polarity.
+
+    Args:
+        path: The file.
+        layout: What the first lines tell.
+        dtype: Structured dtype of the columns t, x, y, p.
+        events: The conversion of columns to events.
     """
 
     format = "csv"

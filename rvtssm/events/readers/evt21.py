@@ -30,7 +30,14 @@ _HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not s
 
 
 class Evt21Recording(ByteRecording):
-    """A Prophesee RAW file in EVT2.1."""
+    """A Prophesee RAW file in EVT2.1.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        data_offset: Byte of the first word.
+    """
 
     format = "evt21"
     unit_bytes = 8

@@ -146,7 +146,12 @@ def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
 
 
 class OpenDatasets:
-    """An open file and some of its datasets. Each is looked up only once, because a look-up by name is slow."""
+    """An open file and some of its datasets. Each is looked up only once, because a look-up by name is slow.
+
+    Args:
+        path: The file.
+        names: Names of the datasets.
+    """
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
         with reading(path):

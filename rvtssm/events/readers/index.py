@@ -77,7 +77,12 @@ def identity_of(path: Path, settings: bytes) -> bytes:
 
 
 def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
-    """Return the saved index of a recording with this identity, or None if no valid index is found."""
+    """Return the saved index of a recording, or None if no valid index is found.
+
+    Args:
+        path: The recording.
+        identity: Its present identity, see `identity_of`.
+    """
     try:
         content = index_path(path).read_bytes()
     except OSError:
@@ -89,7 +94,13 @@ def load_index(path: Path, identity: bytes) -> RecordingIndex | None:
 
 
 def save_index(path: Path, identity: bytes, index: RecordingIndex) -> None:
-    """Save an index. An error is ignored."""
+    """Save an index. An error is ignored.
+
+    Args:
+        path: The recording.
+        identity: The identity of the recording that the index was built from.
+        index: The index.
+    """
     data = _to_bytes(index)
     with contextlib.suppress(OSError), atomic_file(index_path(path)) as staged:  # or another thread was faster
         staged.write_bytes(_MAGIC + identity + hashlib.sha256(data).digest() + data)

@@ -321,7 +321,14 @@ class Recording(ABC):
 
 
 class ByteRecording(Recording):
-    """A file that consists of a header and words of `unit_bytes` bytes, starting at byte `data_offset`."""
+    """A file that consists of a header and words of equal size, `unit_bytes` each.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        data_offset: Byte of the first word.
+    """
 
     unit_bytes: int
     index_events = 1 << 13
