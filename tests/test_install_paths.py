@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 
@@ -29,13 +28,6 @@ def test_the_recipe_for_conda_needs_what_the_package_needs():
     assert recipe["build"]["python"]["entry_points"] == [f"rvtssm = {PROJECT['scripts']['rvtssm']}"]
     assert "hatchling" in recipe["requirements"]["host"] and (ROOT / recipe["about"]["license_file"]).is_file()
     assert recipe["about"]["summary"] == PROJECT["description"]
-
-
-def test_what_the_image_copies_and_runs_is_there():
-    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
-    copied = [word for line in re.findall(r"^COPY (.*)", text, re.M) for word in line.split()[:-1]]
-    scripts = re.findall(r"bash (scripts/\w+\.sh)", text)
-    assert copied and scripts and [path for path in [*copied, *scripts] if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["export"]])

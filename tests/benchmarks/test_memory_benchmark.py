@@ -73,20 +73,3 @@ def test_what_is_read_must_be_what_was_written(tmp_path, monkeypatch, damage):
     with pytest.raises(AssertionError, match="was read with the faults"):
         memory.memory_row("evt2", 1000, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "options, told",
-    [
-        (["--only", "dat,aedat"], "--only aedat; choose from dat,"),
-        (["--gb", "0"], "give a size above 0"),
-        (["--gb", "nan"], "give a size above 0"),
-        (["--gb", "1e9"], "choose a --folder"),
-        (["--folder", "/no/such/folder"], "is no folder"),
-    ],
-)
-def test_what_cannot_be_done_is_told_at_once(tmp_path, capsys, options, told):
-    with pytest.raises(SystemExit, match="2"):
-        memory.main(["--json", str(tmp_path / "found.json"), *options])
-    assert told in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

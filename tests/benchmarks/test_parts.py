@@ -20,20 +20,6 @@ STUDY, POINTS = compose_study(["experiment=part_study"])
 VARIANTS = {values["variant"]: config for values, config in POINTS}
 
 
-def make_row(name: str, *, ap: float = 0.3, overrides: tuple[str, ...] = ()) -> dict:
-    return {
-        "name": name,
-        "overrides": list(overrides),
-        "steps": 7,
-        "precision": "bf16",
-        "parameters": 1_234_567,
-        "AP": {hz: ap if hz == "20" else ap - 0.01 for hz in ("20", "40", "200")},
-        "AP50": {hz: 2 * ap for hz in ("20", "40", "200")},
-        "live_ms": 12.34,
-        **{"cpu": "a processor", "cpu_extensions": ["AVX2"], "cores": 2, "torch": "2.0", "commit": "abc"},
-    }
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_combination_builds_the_parts_that_it_names(name):
     config = VARIANTS[name]
@@ -64,16 +50,6 @@ def test_a_second_axis_is_refused_before_the_trainings(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--json", str(tmp_path / "rows.json"), "--folder", str(tmp_path), "seed=0,1"])
     assert "seed has several values; choose one of them" in capsys.readouterr().err and not [*tmp_path.iterdir()]
-
-
-def test_the_table_has_the_rows_and_only_those():
-    rows = [make_row("rvt_yolox"), make_row("timm_rtdetr", ap=0.1, overrides=("model.head=rtdetr",))]
-    text = tables.markdown({"overrides": ["seed=3"], "rows": rows})
-    assert "rows.json seed=3\n" in text and "mean AP at 40, 200 Hz" in text
-    assert "| `rvt_yolox` | 1.23 M | 30.0 | 60.0 | 1.0 | 12.3 |" in text
-    assert "| `timm_rtdetr` | 1.23 M | 10.0 | 20.0 | 1.0 | 12.3 |" in text
-    assert "`rvt_yolox` is the demo as it is." in text and "The query head has fewer" in text
-    assert "timm_yolox" not in text and "rvt_rtdetr" not in text
 
 
 def test_the_committed_table_is_that_of_the_committed_rows():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import pseudo_labels
-from benchmarks.pseudo_labels import STAGES, main, quality, table, thin_labels
+from benchmarks.pseudo_labels import STAGES, main, quality, thin_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
 
 
@@ -46,13 +46,6 @@ def test_precision_and_recall_by_hand(tmp_path):
     )
 
 
-def test_the_table_has_a_row_per_share_and_a_dash_for_what_is_missing():
-    row = {"share": 2.0, "AP": 0.1, "AP50": 0.2, "interval": [0.05, 0.15]}
-    rows = [{**row, "stage": "annotated"}, {**row, "stage": "pseudo", "made": 7, "precision": 0.5, "recall": 0.25}]
-    *_, line = table(rows)
-    assert line == "| 2 % | 10.0 [5.0, 15.0] | 10.0 [5.0, 15.0] | – | 20.0, 20.0 | 7 | 50.0 | 25.0 |"
-
-
 def test_an_interrupted_study_goes_on_with_the_same_words(tmp_path, monkeypatch, capsys):
     calls = []
 
@@ -78,17 +71,3 @@ def test_an_interrupted_study_goes_on_with_the_same_words(tmp_path, monkeypatch,
         with pytest.raises(SystemExit):
             main([*words, "--shares", share])
         assert f"100 is no multiple of {share}" in capsys.readouterr().err
-
-
-def test_labels_are_made_with_the_words_of_the_study(tmp_path, monkeypatch):
-    class Composed(Exception):
-        pass
-
-    def stop(config):
-        raise Composed(config.seed, config.label.min_score, config.out)
-
-    monkeypatch.setattr(pseudo_labels, "label", stop)
-    monkeypatch.setattr(pseudo_labels, "best_checkpoint", lambda folder: folder / "best.ckpt")
-    with pytest.raises(Composed) as composed:
-        pseudo_labels.run_stage(tmp_path, 10, "pseudo", ["experiment=demo", "seed=3"])
-    assert composed.value.args == (3, 0.3, str(tmp_path / "10/labelled"))

@@ -91,11 +91,3 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
         "ratio": 0.1,
     }
     assert "s5-half against lstm" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("wrong", [["--threads", "0"], ["--device", "tpu"]])
-def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
-    with pytest.raises(SystemExit) as refused:
-        scan.main(wrong)
-    assert refused.value.code == 2
-    assert wrong[1] in capsys.readouterr().err.splitlines()[-1]

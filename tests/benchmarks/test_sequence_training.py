@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.sequence import fitzhugh_nagumo, pendulum
 from benchmarks.sequence.model import SequenceModel
-from benchmarks.sequence.study import Data, Recipe, Split, Study, build_table, main, mean_squared_error, run_study
+from benchmarks.sequence.study import Data, Recipe, Split, Study, main, mean_squared_error, run_study
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 LAYERS = list(TEMPORAL_LAYERS)
@@ -138,17 +138,6 @@ def test_a_seed_gives_the_same_model_whatever_was_trained_before(tmp_path):
     both = run_study(STUDY, ["lstm", "selective_s5"], 1, tmp_path / "both.json", quiet())
     alone = run_study(STUDY, ["selective_s5"], 1, tmp_path / "alone.json", quiet())
     assert both[1]["test_mse"] == alone[0]["test_mse"]
-
-
-def test_the_table_marks_what_is_published(tmp_path):
-    rows = run_study(STUDY, ["s5", "lstm"], 2, tmp_path / "toy.json", quiet())
-    console = quiet()
-    console.print(build_table(STUDY, rows))
-    text = console.file.getvalue()
-    ours = next(line for line in text.splitlines() if "s5, ours" in line)
-    assert "±" in ours
-    assert str(rows[0]["parameters"]) in ours
-    assert "4.5" in next(line for line in text.splitlines() if "other, published" in line)
 
 
 def test_the_command_trains_reports_and_refuses_results_of_another_recipe(tmp_path, capsys):

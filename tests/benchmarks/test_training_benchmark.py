@@ -79,21 +79,3 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     assert all(0 <= row["data_wait"] < 1 and row["seconds"] > 0 for row in found["data"])
     assert len(found["bars"]) == 2
     assert "s5 against rvt-lstm-loop" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("wrong", [["--threads", "0"], ["--only", "all"], ["--batch", "-1"], ["--workers", "-1"]])
-def test_what_cannot_be_measured_is_refused_in_one_line(wrong, capsys):
-    with pytest.raises(SystemExit) as refused:
-        command.main(wrong)
-    assert refused.value.code == 2
-    assert wrong[1] in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_the_shape_of_the_demo_is_that_of_its_recipe(monkeypatch):
-    shapes = []
-    monkeypatch.setattr(command, "measure_options", lambda names, shape, rounds, say: shapes.append(shape) or [])
-    monkeypatch.setattr(command, "results_table", lambda rows, title: title)
-    command.main(["--demo", "--only", "options"])
-    (shape,) = shapes
-    assert (shape.batch, shape.length, shape.height, shape.width) == (4, 6, 96, 128)
-    assert (shape.model.size, shape.model.embed_dim) == ("tiny", 32)

@@ -13,7 +13,7 @@ from benchmarks.transfer import __main__ as transfer
 from benchmarks.transfer import finetune, footage, scoring
 from benchmarks.transfer.footage import FOOTAGE, MOVING, MotRow, boxes_of_mask, mot_rows, unsure_boxes, write_mot
 from benchmarks.transfer.offsets import offsets, without_offsets
-from benchmarks.transfer.scoring import LabelledRecording, count_confident, read_split, score, without_regions
+from benchmarks.transfer.scoring import LabelledRecording, read_split, score, without_regions
 from rvtssm.commands import cli
 from rvtssm.datasets import custom
 from rvtssm.evaluation.coco import ScoredRecording
@@ -144,32 +144,6 @@ def test_labels_that_do_not_fit_the_pictures_are_refused(clones, tmp_path):
         mot_rows(replace(HIGHWAY, first_labelled=99), clones / "FrameDifference")
 
 
-def test_clones_are_found_by_either_name(clones, tmp_path):
-    assert footage.find_clone(clones, CROSSING) == clones / "OpenTracker"
-    (tmp_path / "rockkingjy+OpenTracker").symlink_to(clones / "OpenTracker")
-    (tmp_path / "FrameDifference").mkdir()  # without its pictures
-    assert footage.find_clone(tmp_path, CROSSING) == tmp_path / "rockkingjy+OpenTracker"
-    assert footage.find_clone(tmp_path, HIGHWAY) is None
-
-
-def test_links_are_those_of_the_pictures_that_are_given(tmp_path):
-    first, second = (
-        [tmp_path / name / f"{number}.jpg" for number in range(count)] for name, count in (("a", 3), ("b", 2))
-    )
-    links = tmp_path / "links"
-    for pictures in (first, second, second):
-        footage.link_pictures(pictures, links)
-        assert [link.readlink() for link in sorted(links.iterdir())] == pictures
-
-
-@pytest.mark.parametrize("line", ["1,2,3,x", "1,2,3", "1,2,3,4,5"])
-def test_a_rectangle_that_is_none_is_named(tmp_path, line):
-    path = tmp_path / "rectangles.txt"
-    path.write_text(f"1,2,3,4\n\n{line}\n")
-    with pytest.raises(ValueError, match=f"rectangles.txt has `{line}` in line 3"):
-        footage.read_rectangles(path)
-
-
 # scores
 
 
@@ -186,11 +160,6 @@ def test_boxes_in_regions_without_labels_do_not_count():
     assert len(without_regions(found, truth, np.zeros((0, 4), np.float32))) == 5
     assert len(without_regions(found, np.zeros((0, 4), np.float32), regions)) == 2
     assert len(without_regions(frame_of(), truth, regions)) == 0
-
-
-def test_confident_boxes_have_a_score_of_at_least_a_half():
-    frames = [frame_of((0, 0, 1, 1, 0.5), (0, 0, 1, 1, 0.499)), frame_of(), frame_of((0, 0, 1, 1, 0.9))]
-    assert count_confident(frames) == 2 and count_confident([]) == 0
 
 
 def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path):
@@ -382,52 +351,6 @@ def test_every_source_has_a_row_per_reduction_and_is_not_done_twice(command, clo
     for name in ("score", "watch"):
         monkeypatch.setattr(transfer, name, lambda *_, **__: pytest.fail("done again"))
     assert command(*words) == rows
-
-
-def test_what_is_missing_is_one_line_and_the_rest_is_done(command, clones, tmp_path, monkeypatch, capsys):
-    (tmp_path / "some").mkdir()
-    (tmp_path / "some/FrameDifference").symlink_to(clones / "FrameDifference")
-    monkeypatch.setattr(transfer, "score", lambda *_, **__: [{"class": "vehicle", "AP": float("nan")}])
-    monkeypatch.setattr(transfer, "tables", lambda rows: [])
-    rows = command("--footage", str(tmp_path / "some"), "--only", "footage,pedro", "--reductions", "1")
-    assert rows == [{"part": "footage", "source": "highway", "reduction": 1, "class": "vehicle", "AP": None}]
-    said = capsys.readouterr().out
-    assert f"missing in {tmp_path / 'some'}: OpenTracker (with sequences/Crossing/img)" in said
-    assert "left out: --pedro names no folder (None)" in said
-    with pytest.raises(SystemExit, match="name another file"):
-        command("--sensor", "gen1")
-    with pytest.raises(SystemExit):
-        command("--only", "street")
-
-
-def test_trainings_have_rows_by_labels_and_start(command, clones, tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def train(tree, checkpoint, weights, number, start, *_):
-        asked.append((tree.name, number, start))
-        if number == 9:
-            raise ValueError("there are 9 labelled windows for training, and 10 are asked for")
-        return [{"class": "person", "labels": 3, "AP50": 0.5, "AP": 0.25}]
-
-    monkeypatch.setattr(transfer, "finetune", train)
-    monkeypatch.setattr(transfer, "FOOTAGE", (CROSSING,))
-    rows = command(
-        "--footage", str(clones), "--only", "footage", "--reductions", "1", "--finetune", "2,9", "--steps", "7"
-    )
-    assert asked == [
-        *(
-            ("crossing_davis346", 0, "weights"),
-            ("crossing_davis346", 2, "weights"),
-            ("crossing_davis346", 2, "nothing"),
-        ),
-        *(("crossing_davis346", 9, "weights"), ("crossing_davis346", 9, "nothing")),
-    ]
-    assert [(row["windows"], row["start"], row["steps"]) for row in rows if row["part"] == "finetune"] == [
-        *((0, "weights", 7), (2, "weights", 7), (2, "nothing", 7)),
-    ]
-    said = capsys.readouterr().out
-    assert "| crossing | person | 2 | nothing | 7 | 3 | 50.0 | 25.0 |" in said
-    assert said.count("left out: finetune crossing") == 2
 
 
 def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):

@@ -109,17 +109,3 @@ def test_processes_step_at_once_and_their_memory_is_added(monkeypatch):
     one, two = (growth.measure_processes(count, 3) for count in (1, 2))
     assert one[0] > 0 and two[0] > 0
     assert 1.8 * one[1] < two[1] < 2.2 * one[1]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "answer"),
-    [
-        (["--only", "steps"], "--only steps: choose from live"),
-        (["--threads", "0"], "--threads 0: needed is at least 1"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(wrong, answer, capsys):
-    with pytest.raises(SystemExit) as refused:
-        command.main(wrong)
-    assert refused.value.code == 2
-    assert answer in capsys.readouterr().err.splitlines()[-1]

@@ -406,17 +406,3 @@ def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoin
         predict_recording(checkpoint, recording, out, config, progress=False)
     assert sorted(path.name for path in out.glob("[!.]*")) == ["detections.jsonl", "prediction.json"]
     assert len(read_lines(out)) == 21
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"window": "grow"}, "choose from slide, shrink"),
-        ({"hz": 0}, "predict.hz=0"),
-        ({"hz": 1e7}, "predict.hz=1e.07 must be at most 1000000"),
-        ({"downsample": -1}, "downsample"),
-    ],
-)
-def test_settings_that_make_no_sense_are_named(option, message):
-    with pytest.raises(ValueError, match=message):
-        PredictConfig(**option)

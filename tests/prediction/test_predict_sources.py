@@ -604,11 +604,6 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
     assert find_sources(str(tmp_path)) == {name: str(tmp_path / name) for name in ("a.dat", "a.raw", "b_td.dat")}
 
 
-def test_a_format_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match="'avi'; choose from jsonl, npy, coco, mcap, mp4, png, gif, webp, rrd"):
-        PredictConfig(formats=["avi"])
-
-
 def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     recording = write_recording(tmp_path, duration_us=60_000)

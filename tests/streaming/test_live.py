@@ -19,7 +19,6 @@ from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import detect
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
@@ -107,12 +106,6 @@ def test_the_size_of_packets_changes_nothing(one_packet, cuts):
     schedule, checkpoint, events, whole = one_packet
     assert len(whole) >= 4
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, cuts), whole, tolerance=0)
-
-
-def test_one_event_at_a_time(live_checkpoint, draw_events):
-    checkpoint, events = live_checkpoint(), draw_events(300)
-    found = push_in_pieces(live(checkpoint), events, range(1, 300))
-    assert_same(found, live(checkpoint).push(events), tolerance=0)
 
 
 def test_equal_times_on_both_sides_of_a_cut(live_checkpoint):
@@ -403,19 +396,6 @@ def test_a_state_before_the_first_event(live_checkpoint, draw_events):
     assert_same(second.push(events), live(checkpoint).push(events), tolerance=0)
 
 
-def test_memory_stays_the_same(live_checkpoint):
-    """What is pending never grows, nor do the arrays that hold it."""
-    checkpoint = live_checkpoint()
-    streamed = live(checkpoint, schedule=FixedRate(1000, 5_000))
-    sizes = []
-    zero = np.zeros(100, np.uint16)
-    for i in range(120):
-        streamed.push(Events(np.arange(100) * 10 + i * 1_000, zero, zero, zero.astype(np.uint8)))
-        sizes.append((len(streamed._counters[0].times_us), len(streamed._counters[0]._t)))
-    assert max(size for size, _ in sizes) <= 600
-    assert len({capacity for _, capacity in sizes[10:]}) == 1
-
-
 def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
     events = draw_events()
     forgetful = live(live_checkpoint(memory="chunk", memory_chunk=2)).push(events)
@@ -529,21 +509,6 @@ def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkp
     with pytest.raises(ValueError, match=r"^Events\.t is a list; give a numpy array of int64$"):
         Events([1], [2], [3], [1])
     assert_same(detector.push(events, 8e6), live(live_checkpoint()).push(events, 8_000_000))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"hz": "20"}, "predict.hz='20' must be positive"),
-        ({"hz": [20]}, "predict.hz=[20] must be positive"),
-        ({"min_score": "0.3"}, "predict.min_score='0.3' must lie between 0 and 1"),
-        ({"track_memory_s": "1"}, "predict.track_memory_s='1' must be at least 0"),
-        ({"width": "64"}, "predict.width='64' must be positive"),
-    ],
-)
-def test_a_text_is_no_number(settings, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        PredictConfig(**settings)
 
 
 @pytest.mark.parametrize("hz", [0, -20, math.nan, math.inf, "20", [20], True])

@@ -14,9 +14,7 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.training import pace as pace_module
 from rvtssm.training.callbacks import left_text, pace_text
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import build_trainer
-from rvtssm.training.pace import Pace, pace_of
-from rvtssm.training.training_config import TrainingConfig
+from rvtssm.training.pace import Pace
 
 
 class Run:
@@ -89,11 +87,6 @@ def test_accumulated_batches_are_one_iteration(monkeypatch):
     for index in range(5):
         run.batch(0.5, 1.5, steps=index % 2)
     assert pace_text(run.pace, accumulate=2) == "0.25 it/s  25% data wait"
-
-
-def test_it_is_the_last_callback(tmp_path):
-    trainer = build_trainer(TrainingConfig(accelerator="cpu"), tmp_path, 1.0)
-    assert trainer.callbacks[-1] is pace_of(trainer)
 
 
 def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, capsys, logged):
