@@ -10,16 +10,16 @@ EXPORT_PRECISIONS = ("float32", "bf16", "int8")
 
 @dataclass
 class ExportConfig:
-    """One run of `rvtssm export`; the format follows from the name of the file."""
+    """One run of `rvtssm export`; the suffix of the file selects the format."""
 
-    height: int | None = None  # of the frame in pixels; null: as in training
-    width: int | None = None  # of the frame in pixels; null: as in training
-    check_steps: int = 20  # at changing rates, with carried state, for which file and PyTorch are compared
-    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml, and needs `calibrate`; bf16 halves a .safetensors
+    height: int | None = None  # height of the frame in pixels; null: as in training
+    width: int | None = None  # width of the frame in pixels; null: as in training
+    check_steps: int = 20  # steps for which file and PyTorch are compared, with carried state and at changing rates
+    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml and needs `calibrate`; bf16 halves a .safetensors file
     precision: str = "float32"
-    note: str | None = None  # one line about the weights that terminal and pictures show; null: that of the checkpoint
+    note: str | None = None  # one line about the weights, shown on terminals and pictures; null: as in the checkpoint
     calibrate: str | None = None  # recordings for int8: a file, or a folder of them
-    calibration_windows: int = 200  # of all recordings together, at most 10,000
+    calibration_windows: int = 200  # windows of all recordings together, at most 10,000
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)

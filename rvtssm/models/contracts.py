@@ -80,9 +80,10 @@ class Backbone(nn.Module, ABC):
         """
 
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
-        """Return the zero state of B streams.
+        """Return the zero state, with one entry per temporal layer of B * H * W / s**2 sequences, ordered by stream.
 
-        It has one entry per temporal layer, with B * H * W / s**2 sequences ordered by stream.
+        Args:
+            num_streams: Number of streams B.
         """
         pixels = num_streams * self.padded_hw[0] * self.padded_hw[1]
         return tuple(
@@ -91,7 +92,11 @@ class Backbone(nn.Module, ABC):
         )
 
     def prepare(self, step_scale: float) -> tuple[Any, ...]:
-        """Return the result of `TemporalLayer.prepare` of each temporal layer, for the same step scale."""
+        """Return the result of `TemporalLayer.prepare` of each temporal layer.
+
+        Args:
+            step_scale: The step relative to training.
+        """
         return tuple(layer.prepare(step_scale) for layer in self.temporal_layers().values())
 
     @property
@@ -120,10 +125,13 @@ class Backbone(nn.Module, ABC):
         return [p for stride, layer in layers if stride not in self.memory_strides for p in layer.parameters()]
 
     def recompute(self, strides: Sequence[int]) -> None:
-        """Compute the maps of these strides again in the backward pass, which saves memory.
+        """Compute the maps of some strides again in the backward pass, which saves memory.
+
+        Args:
+            strides: The strides.
 
         Raises:
-            UserError: If the backbone does not have one of the strides.
+            UserError: If the backbone does not have one of the strides, or a stride is named twice.
         """
         _check_strides("training.recompute_strides", strides, self.channels)
         self.recomputed = frozenset(strides)

@@ -1,4 +1,4 @@
-"""One set of weights on sensors of any size: padding and attention windows depend on the size, no weight does."""
+"""Runs the same weights on sensors of any size. Padding and attention windows depend on the size, weights do not."""
 
 import math
 
@@ -10,10 +10,16 @@ from rvtssm.system.user_error import UserError
 
 
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
-    """Return the largest whole factor that leaves frames as large as those of training; the same sensor has its own.
+    """Return the usual downsampling for a sensor: the largest whole factor that keeps frames as large as in training.
 
-    On the footage of `benchmarks.transfer` weights have a higher AP in frames that are larger than those of training
-    than in smaller ones (docs/weights_street.md). Sides may be 5 % shorter.
+    The sides of a frame may be 5 % shorter than in training. The sensor of the training keeps its own factor. On the
+    footage of `benchmarks.transfer`, weights have a higher AP in frames larger than in training than in smaller ones
+    (docs/weights_street.md).
+
+    Args:
+        spec: The dataset of the training.
+        height: Height of the sensor in pixels.
+        width: Width of the sensor in pixels.
     """
     if (height, width) == (spec.height, spec.width):
         return spec.downsample
@@ -24,9 +30,13 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
 def reduction_in_words(
     spec: DatasetSpec, sensor_hw: tuple[int, int], downsample: int, step_ms: float | None = None
 ) -> str:
-    """Return what the size of frames means for what can be found, empty for those of the training.
+    """Return in words how the downsampling limits what can be found, or nothing if frames are as in training.
 
-    `step_ms` is the time of the detector per window, from which that of other sizes is estimated.
+    Args:
+        spec: The dataset of the training.
+        sensor_hw: Height and width of the sensor in pixels.
+        downsample: The downsampling in use.
+        step_ms: Time of the detector per window in milliseconds, from which times for other sizes are estimated.
     """
     (height, width), usual = sensor_hw, usual_downsample(spec, *sensor_hw)
     if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
@@ -35,7 +45,8 @@ def reduction_in_words(
     def about_ms(other: int) -> str:
         return "" if step_ms is None else f"about {step_ms * (downsample / other) ** 2:.0f} ms per window"
 
-    smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample  # of a scored square
+    # side of the smallest square that is scored, in pixels of the frame
+    smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample
     said = f"the {width} x {height} sensor is not reduced"
     if downsample > 1:
         said = (
@@ -50,17 +61,23 @@ def reduction_in_words(
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:
-    """Return the weights for frames of height x width pixels, in evaluation mode: the same detector if it fits already.
+    """Return a detector for frames of one size, in evaluation mode. If the given one fits, it is returned itself.
 
-    ValueError for an exported model of another size.
+    Args:
+        checkpoint: The detector and its description.
+        height: Height of the frames in pixels.
+        width: Width of the frames in pixels.
+
+    Raises:
+        UserError: If the detector is an exported file for frames of another size.
     """
     trained = checkpoint.detector
     if (height, width) == trained.frame_hw:
         return trained.eval()
     if not isinstance(trained, Detector):
         raise UserError(
-            f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, "
-            f"needed are {width} x {height}; export it again with export.height={height} export.width={width}"
+            f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, but frames "
+            f"of {width} x {height} are needed; export it again with export.height={height} export.width={width}"
         )
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())

@@ -1,12 +1,8 @@
 """Discretisation: from continuous modes to x[l] = decay * x[l-1] + gain * (B u)[l], for a diagonal state matrix.
 
-The four rules in `DISCRETIZATIONS` share their arguments:
-
-- `lambda_` (P,) complex: the continuous modes.
-- `dt` (P,): the training step of each mode.
-- `step_scale`: the step relative to training, a number or a tensor that broadcasts against (P,) from the left.
-
-Each returns decay and gain, both complex. They have the broadcast shape, or (P,) where they do not depend on the scale.
+The rules in `DISCRETIZATIONS` take the modes (P,), their training steps (P,) and the step scale, which is a number or a
+tensor that broadcasts against (P,) from the left. They return decay and gain, both complex, of the broadcast shape, or
+(P,) where a value does not depend on the scale.
 """
 
 from collections.abc import Callable
@@ -39,7 +35,13 @@ def phi1(z: Tensor) -> Tensor:
 
 
 def zoh(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Zero-order hold, which is exact for an input that is constant during each step."""
+    """Zero-order hold, which is exact for an input that is constant during each step.
+
+    Args:
+        lambda_: Continuous modes, (P,) complex.
+        dt: Training steps, (P,).
+        step_scale: The step relative to training.
+    """
     step = dt * step_scale
     z = lambda_ * step
     return torch.exp(z), step * phi1(z)
@@ -68,10 +70,15 @@ class _Held(torch.autograd.Function):
 
 
 def zoh_of_many_steps(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Do the same as `zoh` in about a tenth of the time, for steps that depend on the input. No lambda may be 0.
+    """Do the same as `zoh` in about a tenth of the time, for steps that depend on the input.
 
     Where |lambda step| is small, the gradient of lambda loses digits in the part that comes from the gain; that part is
     itself small there.
+
+    Args:
+        lambda_: Continuous modes, (P,) complex and not 0.
+        dt: Training steps.
+        step_scale: The step relative to training.
     """
     decay, gain = cast(tuple[Tensor, Tensor], _Held.apply(lambda_, dt * step_scale))
     return decay, gain
@@ -85,6 +92,11 @@ def bilinear(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[T
     29 % at 1 and 54 % at half the Nyquist rate; `zoh` has no such error. In new layers of 64 features, with an input
     drawn anew at every training step, the states differ by 0.8 (s5), 1.1 (s4d) and 1.3 (s4) times their norm. The
     outputs without D differ by 0.7 (s5) and 1.0 (s4d), or by 0.3 and 0.6 with a bandlimit of 0.5.
+
+    Args:
+        lambda_: Continuous modes, (P,) complex.
+        dt: Training steps, (P,).
+        step_scale: The step relative to training.
     """
     step = dt * step_scale
     half = lambda_ * (step / 2)
@@ -93,7 +105,13 @@ def bilinear(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[T
 
 
 def dirac(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Treat the input as an impulse at the end of the step (Schoene et al. 2024), which enters at full weight."""
+    """Treat the input as an impulse at the end of the step (Schoene et al. 2024), which enters at full weight.
+
+    Args:
+        lambda_: Continuous modes, (P,) complex.
+        dt: Training steps, (P,).
+        step_scale: The step relative to training.
+    """
     return torch.exp(lambda_ * (dt * step_scale)), torch.ones_like(lambda_)
 
 
@@ -101,6 +119,11 @@ def asynchronous(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tup
     """Treat the input as an impulse that weighs as much as one held training step, however long the step is.
 
     Source: Schoene et al. 2024.
+
+    Args:
+        lambda_: Continuous modes, (P,) complex.
+        dt: Training steps, (P,).
+        step_scale: The step relative to training.
     """
     return torch.exp(lambda_ * (dt * step_scale)), dt * phi1(lambda_ * dt)
 

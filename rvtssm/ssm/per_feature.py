@@ -80,7 +80,11 @@ class PerFeatureSystem(ABC):
 
     @abstractmethod
     def longest_chunk(self, per_group: int) -> int:
-        """Return how many steps to take at once if a group has `per_group` sequences."""
+        """Return how many steps to take at once.
+
+        Args:
+            per_group: Number of sequences of a group.
+        """
 
     @abstractmethod
     def chunk(self, start: int, stop: int) -> SteppedChunk:

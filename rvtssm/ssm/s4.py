@@ -116,7 +116,16 @@ class S4SSM(PerFeatureLayer):
         return torch.complex(-self.log_real.exp(), self.imag), p, b, c
 
     def resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
-        """Return C (scalar - factor A)^-1 B over the modes and their conjugates: scalar (K,) or (H, K) -> (H, K)."""
+        """Return C (scalar - factor A)^-1 B over the modes and their conjugates.
+
+        Args:
+            c: C, (H, n) complex.
+            scalar: The scalars, (K,) or (H, K) complex.
+            factor: The factor of A, (H, 1) complex.
+
+        Returns:
+            The values (H, K) complex.
+        """
         lambda_, p, b, _ = self._modes()
         lambda_, scalar, factor = lambda_[..., None], torch.atleast_2d(scalar)[:, None], factor[:, None]
         fraction, mirrored = 1 / (scalar - factor * lambda_), 1 / (scalar - factor * lambda_.conj())  # (H, n, K)

@@ -129,7 +129,7 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
     monkeypatch.setattr("rvtssm.commands.evaluate.read_weights", lambda _: trained.with_detector(exported))
     answer = refused("checkpoint=model.onnx")
-    assert "was exported for frames of 128 x 96 pixels, needed are 64 x 48; export it again" in answer
+    assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
 
 def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):

@@ -310,7 +310,9 @@ def test_a_place_that_cannot_be_written_is_one_line(refused, tmp_path, monkeypat
 
 def test_other_frames_need_another_export(exported, live_checkpoint, tmp_path, monkeypatch):
     _, folder = exported()
-    with pytest.raises(ValueError, match=r"exported for frames of 64 x 48 pixels, needed are 96 x 32; export it again"):
+    with pytest.raises(
+        ValueError, match=r"exported for frames of 64 x 48 pixels, but frames of 96 x 32 are needed; export it again"
+    ):
         detector_for_frame(read_exported(folder / "model.onnx"), 32, 96)
     traced = []
     program = SimpleNamespace(save=lambda path, **options: shutil.copy(folder / "model.onnx", path))
