@@ -1,6 +1,4 @@
-"""Turn recordings and prepared sequences of each dataset into batches. A new dataset is added to the table in this
-file.
-"""
+"""Turn recordings and prepared sequences of each dataset into batches. Add new datasets to the table here."""
 
 from dataclasses import dataclass, replace
 

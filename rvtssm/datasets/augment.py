@@ -121,9 +121,7 @@ def _shrunk(frame: Window, factor: float) -> Window:
 
 
 def _window_on_box(labels: Labels, window: Window, frame: Window, rng: np.random.Generator) -> Window:
-    """Return `window` at a random place where it contains a random box of the latest frame, or lies inside a larger
-    box.
-    """
+    """Place `window` at random so that it contains a random box of the latest frame, or lies inside a larger box."""
     latest = labels[labels.window_index == labels.window_index.max()]
     left, top, width, height = latest.boxes_ltwh[rng.integers(len(latest))].tolist()
     return replace(

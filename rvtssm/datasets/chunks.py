@@ -115,8 +115,9 @@ def spread_to_the_last(count: int, limit: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Collate:
-    """Combines chunks into a batch. Steps come first, shorter chunks are padded at their end, boxes are [class, cx, cy,
-    w, h].
+    """Combines chunks into a batch.
+
+    Steps come first, shorter chunks are padded at their end, and boxes are [class, cx, cy, w, h].
 
     Args:
         num_steps: Number of steps of the batch; None for the length of the longest chunk.

@@ -90,11 +90,10 @@ class ResumableLoader(SequenceLoader):
 
 
 class SequenceDataModule(L.LightningDataModule):
-    """The batches of a dataset. Training batches are mixed (see sampling); evaluation streams every recording from its
-    start.
+    """The batches of a dataset. Training batches are mixed; evaluation streams every recording from its start.
 
     The trainer must be created with `use_distributed_sampler=False`, because the samplers divide the work among
-    processes themselves.
+    processes themselves. `rvtssm.datasets.sampling` explains the batches.
 
     Args:
         dataset: Which dataset, and where its files are.
@@ -314,7 +313,9 @@ class SequenceDataModule(L.LightningDataModule):
         frames = dataset.sequences[0]
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
         batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
-        what = f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}, use fewer or fewer num_bins"
+        what = (
+            f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
+        )
         check_memory(math.prod(batch) * num_bytes, what)
         dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(

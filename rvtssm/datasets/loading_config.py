@@ -76,8 +76,7 @@ class FlipZoomConfig:
 
 @dataclass
 class AugmentConfig:
-    """Augmentation of training chunks. Streams do not zoom in, because the zoom would depend on the labels of one
-    chunk.
+    """Augmentation of training chunks. Streams do not zoom in, since a zoom depends on the labels of one chunk.
 
     With `window_ms` or `hz`, the windows are drawn: `draws` says whether for each random chunk, for each recording in
     the streams of an epoch, or for both. A value that is listed twice is drawn twice as often. This needs raw

@@ -63,8 +63,7 @@ class PackedFrames:
         return replace(self, cells=self.cells.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """Return the frames on a device. Only histograms are counted on a GPU; other representations are counted on the
-        CPU.
+        """Return the frames on a device. A GPU only counts histograms; the CPU counts other representations.
 
         Args:
             device: Where the frames are needed.

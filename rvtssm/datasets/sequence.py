@@ -251,10 +251,10 @@ class RawSplit:
         label_hz: float | None = None,
         has_pseudo_labels: bool = False,
     ) -> list[FrameSequence]:
-        """Return the recordings as sequences, sorted by name. On the label grid they equal the files of `rvtssm
-        preprocess`.
+        """Return the recordings as sequences, sorted by name.
 
-        Recordings without a box after cleaning are left out.
+        On the label grid they equal the files of `rvtssm preprocess`. Recordings without a box after cleaning are left
+        out.
 
         Args:
             settings: How events become frames.

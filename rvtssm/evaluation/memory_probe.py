@@ -112,9 +112,7 @@ def rescaling(
 def _differences(
     checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, others: Tensor, resets: set[int]
 ) -> dict[str, np.ndarray]:
-    """Return, for each output, the relative difference (L,) of a stream of `others`, restarted at `resets`, from
-    `frames`.
-    """
+    """Return, by output, how much (L,) a stream of `others`, restarted at `resets`, differs from one of `frames`."""
     stride_us = checkpoint.windows.stride_us
     streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
     found: dict[str, list[float]] = defaultdict(list)

@@ -81,8 +81,9 @@ class SplitRuns(SplitPlan):
         return [_asking(sequence, sequence.labels) for sequence in sequences]
 
     def streamed(self, sequences: list[FrameSequence], latency_ms: float) -> list[FrameSequence]:
-        """Return the recordings with the steps that a detector of this latency takes. Labels refer to the newest
-        finished step.
+        """Return the recordings with the steps that a detector of this latency takes.
+
+        Labels refer to the newest finished step.
 
         Args:
             sequences: The recordings.

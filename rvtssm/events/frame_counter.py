@@ -356,7 +356,7 @@ def count_windows(
 
 
 def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
-    """Return an array with at least `room` elements that begins with array[begin:end]; reuse `array` if it is long
+    """Return an array with `room` or more elements that begins with array[begin:end]; `array` itself if it is long
     enough.
     """
     moved = array if len(array) >= room else np.empty(room, array.dtype)

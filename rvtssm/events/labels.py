@@ -298,9 +298,7 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
 
 
 def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:
-    """Return the label times to keep: the first one, and every later one at a multiple of the base interval from the
-    last.
-    """
+    """Return the first label time, and every later one at a multiple of the base interval after the last kept."""
     first_us = _RVT_FIRST_LABEL_US if convention == "rvt" else 0
     candidates: list[int] = times_us[times_us >= first_us].tolist()
     if len(times_us) < 2:

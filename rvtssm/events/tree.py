@@ -103,8 +103,7 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
-    """Return the prepared sequences in `prepared_dir/split`, sorted by name: our `.h5` files and folders prepared by
-    RVT.
+    """Return the prepared sequences in `prepared_dir/split` by name: our `.h5` files and folders prepared by RVT.
 
     Raises:
         UserError: The folder does not exist.

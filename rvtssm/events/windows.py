@@ -46,9 +46,7 @@ class WindowsConfig:
 
     @property
     def settings(self) -> WindowSettings:
-        """The same settings in microseconds. Under convention `rvt` a window always has a fixed length, by default the
-        stride.
-        """
+        """The same settings in microseconds. Windows of convention `rvt` have a fixed length, by default the stride."""
         stride_us = round(self.stride_ms * 1000)
         length_us = None if self.window_ms is None else round(self.window_ms * 1000)
         if length_us is None and self.convention == "rvt":
@@ -159,9 +157,7 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
 
 
 def _bounds_us(ends_us: npt.NDArray[np.int64], length_us: int | None) -> npt.NDArray[np.int64]:
-    """Return the bounds (N, 2) of the windows that end at ends_us[1:]; without a length, each begins at the previous
-    end.
-    """
+    """Return the bounds (N, 2) of the windows that end at ends_us[1:]; without a length, they touch each other."""
     starts_us = ends_us[:-1] if length_us is None else ends_us[1:] - length_us
     return np.stack([starts_us, ends_us[1:]], axis=1)
 

@@ -298,10 +298,9 @@ def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
-    """Return windows that end at the times in `ends_us` that lie within the events, and continue at the stride
-    afterwards.
+    """Return windows that end at the given times and continue at the stride after the last one.
 
-    Return None if no such time is given.
+    Times outside the events are ignored. Return None if none is left.
     """
     first_us, last_us = recording.time_range_us
     times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]

@@ -148,8 +148,7 @@ def agreed_boxes(
     disk_class_ids: np.ndarray,
     config: LabelConfig,
 ) -> Boxes:
-    """Return the boxes of one moment: first the forward ones, merged with the backward box they overlap, then the
-    others.
+    """Return the boxes of one moment, in order: forward boxes, merged with overlapping backward ones; other boxes.
 
     Args:
         forward: Detections forwards in time.

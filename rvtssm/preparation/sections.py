@@ -10,7 +10,7 @@ from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.prepare_recording import Outcome, Plan, Recipe
 from rvtssm.preparation.store import SequenceWriter, sequence_writer
 
-SECTION_BYTES = 1 << 23  # smallest section, in bytes of the raw file; shorter recordings are never split
+SECTION_BYTES = 1 << 23  # smallest section in bytes of the raw file; recordings below two sections stay whole
 _SECTIONS_PER_WORKER = 32  # enough for all workers to finish at about the same time
 _SECTION_WINDOWS = 256  # the most windows of a section, since all its frames are in memory at once
 

@@ -14,8 +14,7 @@ _HEAP_SIGNATURE = b"GCOL\x01"  # HDF5, section III.E: signature and version; the
 
 
 def check_lengths(path: Path | str, file: h5py.File, advice: str) -> None:
-    """Raise UserError if a text or heap claims to be longer than the file, because libhdf5 would allocate that much
-    memory.
+    """Raise UserError if a text or heap claims to be longer than the file: libhdf5 would allocate that memory.
 
     Texts without a fixed length lie in heaps. They occur in files of earlier versions and in files that others made.
 

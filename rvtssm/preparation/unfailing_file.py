@@ -1,5 +1,6 @@
-"""A file for libhdf5, which crashes the process some time after a failed write: errors are raised after the call
-instead.
+"""A file for libhdf5 that raises errors only after the call.
+
+After a write that fails, libhdf5 crashes the process some time later.
 """
 
 import contextlib
@@ -38,9 +39,7 @@ class UnfailingFile(io.FileIO):
 
     @contextlib.contextmanager
     def errors_at_end(self) -> Iterator[None]:
-        """Raise the first error when the block ends. KeyboardInterrupt also waits until then, since it must not
-        interrupt `write`.
-        """
+        """Raise the first error when the block ends. KeyboardInterrupt waits too, since it must not end `write`."""
         usual: Any = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(usual):
             yield  # signals are not handled here

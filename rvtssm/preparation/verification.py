@@ -261,9 +261,7 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 
 def _box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec) -> list[str]:
-    """Return the faults of boxes. Published boxes may leave the view, so boxes outside are a fault only if most are
-    outside.
-    """
+    """Return the faults of boxes. Published boxes may leave the view, so it is a fault only if most are outside."""
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []

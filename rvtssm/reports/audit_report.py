@@ -27,9 +27,7 @@ _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 
 
 def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
-    """Return plain values for json.dump. None marks a memory that does not end or does not exist; `reached_end` tells
-    which.
-    """
+    """Return plain values for json.dump. None means that a memory does not end or does not exist, see `reached_end`."""
     return {
         "weights": title,
         "input": source,
@@ -97,9 +95,7 @@ def to_markdown(audit: Audit, title: str, source: str) -> str:
 
 
 def console_table(audit: Audit, title: str) -> TerminalTable:
-    """Return the most important numbers for the terminal: what the state contributes, and how long a window is
-    remembered.
-    """
+    """Return the main numbers for the terminal: what the state contributes, and how long a window is remembered."""
     finest = max(audit.not_rescaled)
     finer, forgotten = f"{finest} finer steps", f"{100 * audit.threshold:g} %"
     head = ["output", "state dropped", "dropped, input held", "memory ms", finer, "not rescaled"]

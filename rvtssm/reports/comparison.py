@@ -99,9 +99,7 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
 
 
 def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:
-    """Return the AP of each of the weights minus the AP of the first ones, by name and rate, where they can be
-    compared.
-    """
+    """Return the AP of each of the weights minus the AP of the first, by name and rate, if they are comparable."""
     first, *others = reports.items()
     base_of = {(row.hz, window): row.resampled for row in first[1].all_rows for window in row.windows or ("",)}
     found: dict[str, dict[float, Interval]] = {}

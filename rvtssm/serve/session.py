@@ -107,9 +107,7 @@ class Session:
         self._thread.join()
 
     def taken(self) -> list[str | bytes]:
-        """Return what to send: messages as JSON, and at most one picture. The next picture is made only after this
-        call.
-        """
+        """Return what to send: messages as JSON, and at most one picture. The next picture is made after this call."""
         with self._lock:
             found: list[str | bytes] = [*self._messages]
             self._messages.clear()
@@ -219,9 +217,7 @@ class Session:
                 self._seek(replay, replay.first_us + int(share * (replay.last_us - replay.first_us)))
 
     def _seek(self, replay: Replay, at_us: int) -> None:
-        """Continue at a time. Show the events just before it, or at the start those just after, in case playback is
-        paused.
-        """
+        """Continue at a time. Show the events just before it, or after it at the start, in case playback is paused."""
         replay.seek(at_us)
         self._shown.clear()
         self._boxes, self._ended_s = [], None
@@ -265,9 +261,7 @@ class Session:
         )
 
     def _drawn(self, run: LiveRun, now_us: int) -> bytes:
-        """Return a picture for the page: the length of the header, the header as JSON, and `RecentEvents.pixels`,
-        compressed.
-        """
+        """Return a picture for the page: length of the header, header as JSON, and compressed `RecentEvents.pixels`."""
         source, shown = run.source, self._shown
         pixels = shown.pixels(now_us)
         first_us = source.first_us if isinstance(source, Replay) else 0

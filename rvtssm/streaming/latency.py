@@ -111,8 +111,14 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
 
 
 def newest(times_us: np.ndarray, known_us: np.ndarray) -> np.ndarray:
-    """For each of `times_us`, return the index of the last of `known_us` (ascending) at or before it; -1 if there is
-    none.
+    """Return, for each time, the index of the newest output that is known by then.
+
+    Args:
+        times_us: (N,), times.
+        known_us: (M,), when each output becomes known, ascending.
+
+    Returns:
+        (N,) indices into `known_us`, -1 if nothing is known yet.
     """
     return np.searchsorted(known_us, times_us, side="right").astype(np.int64) - 1
 

@@ -61,7 +61,7 @@ class StreamDetector:
         schedule: When windows end; by default at the rate and with the window length of training.
         start_us: Start of the first window; by default the first event of any camera.
         downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
-            leaves frames at least as large as in training.
+            leaves frames as large as in training.
         config: Post-processing.
 
     Raises:

@@ -101,8 +101,9 @@ class LiveRun:
         return LiveResult(window, max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0))
 
     def finish(self, until_us: int) -> LiveResult | None:
-        """Compute the last window of a source that has ended, as if no events came until `until_us`. Return None if
-        none closes.
+        """Compute the last window of a source that has ended, as if no events came until `until_us`.
+
+        Return None if no window closes.
         """
         self._take(Arrival(NO_EVENTS, until_us, self.source.clock()))
         return self.compute()

@@ -117,9 +117,7 @@ class Source:
         return self.recording.time_range_us
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us, even after the source was closed. Not available for piped
-        sources.
-        """
+        """Return the events with start_us <= t < end_us, even after closing the source. Not for piped sources."""
         assert isinstance(self.recording, Recording | EventsInMemory)
         events = self.recording.between(start_us, end_us)
         if isinstance(self.recording, Recording):

@@ -1,6 +1,4 @@
-"""The progress bar of all commands except training, on stderr with the remaining time, and tasks that run with such a
-bar.
-"""
+"""The progress bar of all commands except training, on stderr with the time left, and tasks that run with a bar."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -118,8 +118,7 @@ class DetectionModule(L.LightningModule):
         return losses
 
     def weights_of(self, batch: SequenceBatch, pseudo_scores: Tensor) -> Tensor:
-        """Return the weight of each target (M, N): 1 if it is annotated, and according to its score if a detector made
-        it.
+        """Return the weight of each target (M, N): 1 if it is annotated, by its score if a detector made it.
 
         Raise UserError for the head of a plugin whose loss does not accept weights.
         """

@@ -76,9 +76,7 @@ class NonFiniteStop(L.Callback):
             self._stop(trainer, pl_module)
 
     def _check(self, pl_module: L.LightningModule, norm: Tensor | None = None) -> bool:
-        """Record a loss that is not finite, and return whether `norm` is finite. This reads once, which waits for a
-        GPU.
-        """
+        """Record a loss that is not finite, and return whether `norm` is finite. Reads once, which waits for a GPU."""
         values = [value for value in (self._loss, norm) if value is not None]
         finite = torch.stack([value.isfinite() for value in values]).tolist() if values else []
         if self._loss is not None and not self._found and not finite[0]:

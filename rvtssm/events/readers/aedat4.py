@@ -251,9 +251,7 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
-    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer; 0 for a missing
-    field.
-    """
+    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer; 0 if missing."""
     if data[8:12] != identifier:
         raise _DamagedError(f"it should hold {identifier.decode()} but holds {data[8:12]!r}")
     if _number(data, "<I", 0) + 4 > len(data):

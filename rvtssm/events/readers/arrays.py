@@ -150,8 +150,7 @@ def open_npy(
 def open_npz(
     path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
 ) -> ArraysRecording:
-    """Open an `.npz` file with arrays t, x, y, p (and scalars `height`, `width`), or with one array as in an `.npy`
-    file.
+    """Open an `.npz` file with arrays t, x, y, p (and scalars `height`, `width`), or one array as in an `.npy` file.
 
     Args:
         path: The file.

@@ -175,9 +175,7 @@ class _Bag:
         self._message: tuple[int, EventMessage] | None = None
 
     def choose(self, topic: str | None) -> "_Bag":
-        """Read this topic from now on; None chooses the only topic with events. Raise UserError if the choice is not
-        clear.
-        """
+        """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
         try:
             self.topic = self._topic(topic)
             self._connections = [each for each in self._reader.connections if each.topic == self.topic]

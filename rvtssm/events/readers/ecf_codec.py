@@ -84,9 +84,7 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
 
 @jit
 def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
-    """Decode two bytes per run: 11 bits of row, 5 bits of length. Length 31 means that the next two bytes hold the
-    length.
-    """
+    """Decode two bytes per run: 11 bits of row, 5 bits of length; 31 means that the next two bytes hold the length."""
     filled = np.int64(0)
     while position >= 0 and filled < in_chunk:
         if position + 2 > len(data):

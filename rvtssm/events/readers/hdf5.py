@@ -45,9 +45,7 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
 
 
 class _OwnFile(h5py.File):  # type: ignore[misc]
-    """A file that only gives data it contains itself. Otherwise a stranger's file could expose any file of this
-    machine.
-    """
+    """A file that only gives data it contains. Otherwise a stranger's file could expose any file of this machine."""
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
@@ -76,8 +74,7 @@ def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFi
 
 
 def _check_driver(path: Path | str, file: PartialFile | io.BufferedReader) -> None:
-    """Raise UserError for a file with a driver information block, which only occurs in a file that is split into
-    several.
+    """Raise UserError for a driver information block, which only occurs in a file that is split into several.
 
     In a damaged file, libhdf5 would allocate as many bytes as that block claims to have.
     """

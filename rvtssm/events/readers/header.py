@@ -132,8 +132,7 @@ def sensor_size(
     asked: tuple[int | None, int | None],
     of_camera: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """Return height and width of the sensor: from the file or the caller, otherwise from the camera named in the
-    header.
+    """Return height and width of the sensor: from the file or the caller, otherwise those of the camera in the header.
 
     Args:
         path: The file, for messages.

@@ -56,8 +56,7 @@ class RecordingIndex:
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:
-    """Return a digest of everything that an index depends on: size, time stamp and samples of the file, and the
-    settings.
+    """Return a digest of what an index depends on: size, time stamp and samples of the file, and the settings.
 
     No samples are read from a file of an object store, since it may not be downloaded yet; its time stamp depends on
     its version.

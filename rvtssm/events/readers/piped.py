@@ -75,8 +75,9 @@ class PipedRecording:
         self._num_since = 0
 
     def iterate(self, *, reuse: bool = False) -> Iterator[Events]:
-        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C). Call this only
-        once.
+        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
+
+        Call this only once.
 
         Args:
             reuse: Let each block overwrite the arrays of the previous one.
@@ -127,9 +128,7 @@ class PipedRecording:
         return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
 
     def _check_clock(self, events: Events) -> None:
-        """End the stream if its clock stands still. Otherwise no window would close, and the events would fill the
-        memory.
-        """
+        """End the stream if its clock stands still: no window would close, and the events would fill the memory."""
         if not len(events):
             return
         if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:

@@ -14,9 +14,7 @@ _PLACE_BITS = 4  # bits that hold the position of a pixel in its vector
 
 
 def _places_of_bits() -> npt.NDArray[np.uint64]:
-    """Return, for every mask, the positions of its set bits (4 bits each, from the lowest bit up) and then their
-    number.
-    """
+    """Return, for every mask, the positions of its set bits, 4 bits each from the lowest bit up, then their number."""
     masks = np.arange(1 << VECTOR, dtype=np.uint64)
     packed, count = np.zeros_like(masks), np.zeros_like(masks)
     for place in range(VECTOR):
