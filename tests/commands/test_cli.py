@@ -28,7 +28,6 @@ from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
-from rvtssm.preparation.store import open_sequence
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
@@ -524,17 +523,6 @@ def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")} == before
 
 
-def test_outputs_of_other_settings_are_kept_until_told_otherwise(tmp_path, capsys):
-    raw, out = tmp_path / "raw", tmp_path / "out"
-    write_recording(raw / "train", "a")
-    assert prepare(raw, out, "splits=[train]") == 0
-    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
-    assert len(lines) == 1 and re.search("stride_us=50000, now 25000.*overwrite=true", lines[0])
-    assert prepare(raw, out, "splits=[train]", "stride_ms=25", "overwrite=true") == 0
-    assert open_sequence(out / "train" / "a.h5").meta["stride_us"] == 25_000
-
-
 def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
     raw, out = tmp_path / "raw", tmp_path / "out"
     write_recording(raw / "train", "a")
@@ -547,14 +535,6 @@ def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
         assert not list(out.glob("[!.]*"))
         other.kill()
     assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
-
-
-def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
-    raw, out = tmp_path / "raw", tmp_path / "out"
-    write_recording(raw / "train", "a").with_name("a_bbox.npy").unlink()
-    assert prepare(raw, out, "splits=[train]") == 2
-    assert prepare(raw, out, "splits=[train]", "labels=none") == 0
-    assert open_sequence(out / "train" / "a.h5").meta["grid"] == "free"
 
 
 def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):

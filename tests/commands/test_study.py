@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from rvtssm.commands import study as verb
-from rvtssm.commands.checks import check
 from rvtssm.commands.cli import main
-from rvtssm.commands.composition import compose
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.study_config import StudyConfig
@@ -385,46 +383,6 @@ def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path
     assert num_killed > 10
 
 
-def test_the_rate_study_composes():
-    config, points = compose_study(["experiment=rate_study", "seed=0"])
-    assert "seed=0,1" in compose(["experiment=rate_study"]).study.axes and len(points) == 9 * 4
-    assert config.evaluation.hz == [20, 40, 80, 100, 200]
-    for values, each in points[::4]:
-        check(each)
-        assert (each.training.precision, each.training.steps, each.seed) == ("float32", 1600, 0)
-        assert each.temporal.name == values["variant"].split("-")[0]
-    conditions = {(each.evaluation.window, each.evaluation.step_scale) for _, each in points}
-    assert conditions == {(window, scale) for window in ("shrink", "slide") for scale in (None, 1)}
-
-
-def test_the_memory_study_composes():
-    _, points = compose_study(["experiment=memory_study", "seed=0"])
-    assert "seed=0,1,2" in compose(["experiment=memory_study"]).study.axes and len(points) == 8 * 2
-    for values, each in points:
-        check(each)
-        layer, frames = _layer_and_frames(values["variant"])
-        name, _, is_gated = layer.partition("-")
-        assert (each.temporal.name, each.windows.representation) == (name, frames or "histogram")
-        assert each.dataset.source == ("raw" if frames else None)
-        wanted = {"s5": ("bilinear", None), "lstm": (None, None), "selective_s5": ("zoh", "feed_forward")}[name]
-        assert (each.temporal.discretization, each.temporal.block) == (("bilinear", "gated") if is_gated else wanted)
-
-
-def test_the_window_study_composes():
-    """Its recipe is that of the demo, also if that changes."""
-    _, points = compose_study(["experiment=window_study", "seed=0"])
-    assert "seed=0,1,2" in compose(["experiment=window_study"]).study.axes and len(points) == 9
-    demo = compose(["experiment=demo"])
-    for values, each in points:
-        check(each)
-        name, _, kind = values["variant"].partition("-")
-        assert (each.temporal.name, each.windows.representation == "surfaces") == (name, kind == "surfaces")
-        lengths = demo.augment.window_ms if kind == "random" else None
-        assert each.augment == replace(demo.augment, window_ms=lengths) and each.optim == demo.optim
-        assert (each.training.steps, each.training.average) == (demo.training.steps, demo.training.average)
-        assert (each.evaluation.window, each.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
-
-
 @pytest.mark.parametrize("study", ["rates", "memory"])
 def test_the_tables_of_a_study_are_those_of_its_rows(study):
     assert (ANY_RATE / f"{study}.md").read_text() == study_markdown(committed_scores(study))
@@ -452,7 +410,3 @@ def _layer_and_frames(variant: str) -> tuple[str, str]:
 
 def committed_scores(study: str) -> list[Score]:
     return [score_from_json(each) for each in json.loads((ANY_RATE / f"{study}.json").read_text())["scores"]]
-
-
-def test_compose_reads_a_study_without_its_axes():
-    assert compose(["experiment=part_study"]).study.named_variants()[0] == ("rvt_yolox", [])

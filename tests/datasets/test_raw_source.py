@@ -123,14 +123,3 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
         module(small_tree).eval_sequences("val", WindowSettings(representation="voxel_grid"), "prepared")
-
-
-def test_a_raw_loader_resumes_after_the_batches_handed_out(small_tree):
-    raw = replace(small_tree, source="raw")
-    whole = list(module(raw).train_dataloader())
-    interrupted = module(raw, 2).train_dataloader()
-    batches = iter(interrupted)
-    consumed = [next(batches) for _ in range(2)]
-    resumed = module(raw).train_dataloader()
-    resumed.load_state_dict(interrupted.state_dict())
-    assert_all_equal([*consumed, *resumed], whole)

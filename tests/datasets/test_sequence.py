@@ -33,17 +33,6 @@ def assert_same(left, right):
     np.testing.assert_array_equal(left.read(0, len(left.windows)), right.read(0, len(right.windows)))
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_raw_equals_prepared(small_tree, split):
-    spec = build_spec(small_tree)
-    prepared = open_prepared_split(small_tree.prepared_dir, split, spec)
-    raw = RawSplit(small_tree.raw_dir, split, spec).sequences(SETTINGS)
-    assert len(raw) == len(prepared) > 1
-    for left, right in zip(raw, prepared, strict=True):
-        assert left.read(0, len(left.windows)).any()
-        assert_same(left, right)
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -20,7 +20,7 @@ from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
-from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown, write_audit
+from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
@@ -185,12 +185,6 @@ def test_the_command_audits_simulated_traffic(weights, tmp_path, capsys):
     assert "…" not in out and max(map(len, out[: out.index("stride")].splitlines())) <= 80
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["audit.json", "audit.md", "audit.png"]
     assert (tmp_path / "out/audit.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_audit_can_have_any_title(live_checkpoint, draw_events, tmp_path):
-    audit = audit_detector(live_checkpoint(), draw_events(20_000, duration_us=1_300_000), (48, 64), SMALL_AUDIT)
-    written = write_audit(audit, "runs/$\\x$/best.ckpt", "noise", tmp_path / "out")  # no formula
-    assert [path.name for path in written] == ["audit.md", "audit.json", "audit.png"]
 
 
 def test_the_emptied_window_had_events(live_checkpoint, draw_events):

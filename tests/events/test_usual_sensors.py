@@ -34,11 +34,6 @@ def test_the_smallest_sensor_with_all_events_is_taken(tmp_path, x, y, wanted):
     assert len(open_recording(path, *hw).read().t) == 3
 
 
-def test_sensors_are_in_order():
-    pixels = [height * width for height, width in USUAL_SENSORS_HW.values()]
-    assert pixels == sorted(pixels)
-
-
 def test_a_file_that_says_its_size_keeps_it(tmp_path):
     write_dat(tmp_path / "a_td.dat", to_events([7], [1], [2], [1]), 48, 64)
     assert usual_sensor(tmp_path / "a_td.dat") is None

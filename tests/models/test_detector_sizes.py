@@ -86,14 +86,6 @@ def test_at_the_start_one_location_in_a_hundred_is_an_object():
             assert layer.bias.sigmoid().tolist() == pytest.approx([0.01] * len(layer.bias))
 
 
-def test_attention_starts_with_the_layer_scale_of_the_configuration():
-    config = replace(MODEL_SIZES["tiny"], layer_scale=0.25)
-    detector = build_detector(config, TemporalConfig(), 64, 96, num_classes=2)
-    scales = [parameter for name, parameter in detector.named_parameters() if name.endswith("gamma")]
-    assert len(scales) == 4 * 2 * 2
-    assert all((scale == 0.25).all() for scale in scales)
-
-
 def test_a_detector_has_the_numbers_of_the_configuration():
     config = ModelConfig(
         embed_dim=8, dim_multiplier=(1, 2, 3, 5), num_blocks=(2, 1, 0, 1), head_dim=4, fpn_blocks=3, drop_path=0.25

@@ -588,16 +588,6 @@ def test_a_full_disk_is_one_line_that_names_the_folder(weights, tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_see_later_windows_are_refused(checkpoint, tmp_path):
-    temporal = replace(checkpoint.temporal_config, bidirectional=True)
-    meta = CheckpointMeta(SPEC, checkpoint.model_config, temporal, checkpoint.windows)
-    acausal = replace(checkpoint, temporal_config=temporal, detector=meta.build())
-    recording = write_recording(tmp_path, duration_us=100_000)
-    with pytest.raises(ValueError, match="cannot run step by step"):
-        predict_recording(acausal, recording, tmp_path / "out", LINES_ONLY, progress=False)
-    assert not (tmp_path / "out").exists()
-
-
 def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
     for name in ("a.dat", "a.raw", "b_td.dat"):
         (tmp_path / name).touch()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from scan_reference import scan_reference
-from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
@@ -118,31 +117,6 @@ def test_what_bilinear_loses_at_finer_steps_is_as_documented(frequency, measured
     largest = exact.abs().max()
     assert float((coarse - fine).abs().max() / largest) == pytest.approx(measured, rel=0.1)
     assert (fine - exact).abs().max() < 0.02 * (coarse - exact).abs().max()
-
-
-def test_irregular_steps_give_the_state_of_the_continuous_system():
-    """x' = lambda x + u for an input held over uneven steps, against a numerical solution of the equation."""
-    torch.manual_seed(0)
-    scales, inputs = torch.rand(9, dtype=torch.float64) * 3, torch.randn(9, dtype=torch.float64)
-    decay, gain = DISCRETIZATIONS["zoh"](LAMBDA, DT, scales[:, None])
-    _, found = scan_reference(decay, gain * inputs[:, None], torch.zeros_like(LAMBDA))
-    for k in range(len(LAMBDA)):
-        x = np.zeros(1, complex)
-        for scale, u in zip(scales.tolist(), inputs.tolist(), strict=True):
-            held = solve_ivp(
-                lambda _, x, k=k, u=u: LAMBDA[k].item() * x + u, (0, DT[k].item() * scale), x, rtol=1e-10, atol=1e-12
-            )
-            x = held.y[:, -1]
-        assert abs(found[k].item() - x[0]) < 1e-8
-
-
-@pytest.mark.parametrize("name", ["dirac", "async"])
-def test_silence_only_decays_an_impulse(name):
-    """One step of 1 or ten of 1 / 10: what an impulse left is the same."""
-    _, gain = DISCRETIZATIONS[name](LAMBDA, DT, 1.0)
-    decay, fine_gain = DISCRETIZATIONS[name](LAMBDA, DT, 0.1)
-    torch.testing.assert_close(fine_gain, gain)
-    torch.testing.assert_close(decay**10, DISCRETIZATIONS[name](LAMBDA, DT, 1.0)[0])
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -114,39 +114,6 @@ def test_chunks_in_a_row_are_the_whole_recording(temporal):
     assert not torch.allclose(fresh, whole[4:].flatten(0, 1), rtol=1e-3)  # what came before matters
 
 
-def test_streams_may_change_places():
-    module, hist = build_module(), draw_counts(6, 2)
-    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
-    module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
-    (found,) = module.train_streams.push_batch(make_batch(hist[4:].flip(1), [1, 0], [False, False]))
-    torch.testing.assert_close(found.unflatten(0, (2, 2)).flip(1), whole[4:], rtol=1e-5, atol=1e-4)
-
-
-def test_a_new_recording_starts_from_zero():
-    module, hist = build_module(), draw_counts(6, 2)
-    whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
-    fresh = module.detector(hist[4:])[0].rows.unflatten(0, (2, 2))
-    module.train_streams.push_batch(make_batch(hist[:4], [0, 1], [True, True]))
-    (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, True]))
-    found = found.unflatten(0, (2, 2))
-    torch.testing.assert_close(found[:, 0], whole[4:, 0], rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(found[:, 1], fresh[:, 1], rtol=1e-5, atol=1e-4)
-    assert not torch.allclose(found[:, 1], whole[4:, 1], rtol=1e-3)
-
-
-def test_random_chunks_know_of_no_stream_and_no_stream_of_them():
-    module, hist = build_module(), draw_counts(6, 3)
-    fresh = module.detector(hist[3:])[0].rows.unflatten(0, (3, 3))
-    whole = module.detector(hist)[0].rows.unflatten(0, (6, 3))
-    for _ in range(2):
-        module.train_streams.push_batch(make_batch(hist[:3], [-1, 4, -1], [True, True, True]))
-        (found,) = module.train_streams.push_batch(make_batch(hist[3:], [-1, 4, -1], [True, False, True]))
-        found = found.unflatten(0, (3, 3))
-        torch.testing.assert_close(found[:, ::2], fresh[:, ::2], rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(found[:, 1], whole[3:, 1], rtol=1e-5, atol=1e-4)
-    assert module.train_streams.states()["steps"] == {4: 6}
-
-
 def test_a_model_that_forgets_by_the_chunk_is_trained_so():
     module, hist = build_module(memory_chunk=3), draw_counts(6, 2)
     for start in (0, 3):
@@ -164,16 +131,6 @@ def test_the_step_is_the_one_of_the_data(factor):
     (found,) = module.train_streams.push_batch(batch)
     torch.testing.assert_close(found, module.detector(hist, None, factor)[0].rows, rtol=1e-5, atol=1e-4)
     assert not torch.allclose(found, module.detector(hist)[0].rows, rtol=1e-3)
-
-
-def test_each_chunk_of_a_batch_has_its_own_step():
-    module, hist = build_module(), draw_counts(4, 2)
-    batch = make_batch(hist, [-1, 0], [True, True])
-    batch = replace(batch, dt_us=batch.dt_us // torch.tensor([1, 5]))
-    found = module.train_streams.push_batch(batch).rows.unflatten(0, (4, 2))
-    for stream, factor in enumerate((1.0, 0.2)):
-        alone = module.detector(hist[:, stream : stream + 1], None, factor)[0].rows
-        torch.testing.assert_close(found[:, stream], alone, rtol=1e-5, atol=1e-4)
 
 
 def test_the_peak_of_the_learning_rate_follows_the_whole_batch():
