@@ -138,7 +138,7 @@ def test_announced_sizes_are_not_allocated(tmp_path):
         meta = json.loads(file.attrs["meta"])
         del meta["digest"]  # which would tell
         file.attrs["meta"] = json.dumps(meta)
-    with pytest.raises(ValueError, match=r"b\.h5 is damaged \(\d+ bytes are announced"):
+    with pytest.raises(ValueError, match=r"b\.h5 is damaged \(it claims \d+ bytes of frames"):
         open_sequence(path).histograms(0, 2)
 
 
@@ -189,7 +189,7 @@ def test_the_parent_of_a_stopped_worker_knows_why(endless):
         done = workers.wait()
         workers.submit("b", pow, (2, 3))
         assert workers.wait().result == 8
-    assert isinstance(done.error, WorkerDied) and "reading its file does not end" in str(done.error)
+    assert isinstance(done.error, WorkerDied) and "reading its file never ends" in str(done.error)
 
 
 LOAD = """

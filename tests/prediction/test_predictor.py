@@ -149,7 +149,7 @@ def test_a_stream_draws_the_windows_that_closed_last(predictor, draw_events):
             assert (np.asarray(frame.draw()) == wanted[len(frames)]).all()
             frames.append(frame)
     assert len(frames) == 8
-    with pytest.raises(ValueError, match="draw a result before the next push"):
+    with pytest.raises(ValueError, match="draw results before the next push"):
         frames[0].draw()
 
 

@@ -138,10 +138,10 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
     ("command", "message"),
     [
         ({"hz": "fast"}, "'fast' instead of a number"),
-        ({"hz": float("nan")}, "a number is needed"),
+        ({"hz": float("nan")}, "instead of a number"),
         ({"window": "open"}, "'open'; choose from slide, shrink"),
         ({"precision": "int1"}, "choose from float32, bf16"),
-        ({"seek": None}, "a number is needed"),
+        ({"seek": None}, "instead of a number"),
     ],
 )
 def test_a_wrong_setting_is_told_and_playing_goes_on(weights, recordings, command, message):
@@ -305,7 +305,7 @@ def test_one_page_has_the_camera(weights, draw_events, monkeypatch):
         first.until(lambda page: page.messages)
         second.session.open(Opening("camera"))
         second.until(lambda page: page.messages)
-        assert "used by another page" in second.messages[0]["message"]
+        assert "another page uses the camera" in second.messages[0]["message"]
         first.until(lambda page: len(page.messages) == 2)
         assert first.messages[0]["duration_s"] is None
         assert "broke off (pulled)" in first.messages[1]["message"]

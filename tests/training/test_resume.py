@@ -363,7 +363,7 @@ def test_a_time_that_never_comes_is_refused(toy_config, tmp_path):
 
 
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
-    with pytest.raises(ValueError, match="no such checkpoint"):
+    with pytest.raises(ValueError, match="the checkpoint does not exist"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
     loaded = read_checkpoint(best_checkpoint(whole))
     write_checkpoint(tmp_path / "weights.ckpt", loaded.detector, loaded)
