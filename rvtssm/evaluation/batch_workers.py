@@ -5,6 +5,7 @@ threads (OMP_NUM_THREADS), because a batch always contains the same recordings.
 """
 
 import os
+import platform
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,6 +28,7 @@ from rvtssm.models.checkpoint import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.streaming.stream import stream
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.provenance import processor
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
 
@@ -240,6 +242,12 @@ def open_workers(asked: int | None, checkpoint: LoadedCheckpoint, ranks: Ranks |
     else:
         with closing(OtherProcesses(processes)) as workers:
             yield workers
+
+
+def this_machine() -> list[str | int | None]:
+    """Return what decides how long a step takes here: the machine, its processor and GPU by name, and the threads."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return [platform.node(), processor(), gpu, torch.get_num_threads()]
 
 
 def num_processes(asked: int | None) -> int:

@@ -2,17 +2,15 @@
 
 import contextlib
 import json
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch
+from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch, this_machine
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.kept_outputs import outputs_digest, read_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
@@ -21,7 +19,6 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, Labels
 from rvtssm.streaming.latency import newest, taken_steps
 from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.provenance import processor
 from rvtssm.system.user_error import UserError
 
 
@@ -50,9 +47,7 @@ class SplitRuns(SplitPlan):
             sequence: The recording.
             measure: Returns the latency in milliseconds.
         """
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        machine = [platform.node(), processor(), gpu, torch.get_num_threads()]
-        path = self.kept / f"{self._digest([sequence], machine=machine)}.json"
+        path = self.kept / f"{self._digest([sequence], machine=this_machine())}.json"
         with contextlib.suppress(OSError, ValueError, TypeError):  # there is no file, or it is damaged
             return float(json.loads(path.read_text()))
         latency_ms = measure()
