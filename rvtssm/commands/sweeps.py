@@ -8,6 +8,7 @@ import importlib
 import itertools
 import os
 import sys
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -105,8 +106,6 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
     ]
 
     def job(composed: DictConfig) -> float | None:
-        from rvtssm.commands.objective import objective
-
         settings = HydraConfig.get()
         config = with_settings_of_weights(to_config(composed), [*settings.overrides.task])
         config.out = settings.runtime.output_dir
@@ -119,3 +118,19 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         return objective(verb, result)
 
     hydra.main(config_path=str(configs_dir()), config_name="config", version_base="1.3")(job)()
+
+
+def objective(verb: str, result: Any) -> float | None:
+    """Return what a sweep that searches maximises.
+
+    This is the best validation AP of a training, and the AP of an evaluation at its reference rate. Other
+    verbs have None.
+    """
+    from rvtssm.training.checkpoints import best_ap
+
+    if verb == "train":
+        return best_ap(result)
+    if verb == "evaluate" and result:  # only the first process of a launcher has reports
+        report = result[0]
+        return next(row.metrics["AP"] for row in report.rows if row.hz == report.breakdown_hz)
+    return None

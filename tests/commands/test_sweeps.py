@@ -9,7 +9,7 @@ import pytest
 
 from rvtssm.commands import cli
 from rvtssm.commands.composition import compose
-from rvtssm.commands.objective import objective
+from rvtssm.commands.sweeps import objective
 from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.result import EvaluationReport
@@ -34,7 +34,7 @@ def swept(monkeypatch, tmp_path):
         return 2 if config.seed == 14 else None
 
     monkeypatch.setattr("rvtssm.commands.train.train", train)
-    monkeypatch.setattr("rvtssm.commands.objective.objective", lambda verb, result: 0.5)
+    monkeypatch.setattr("rvtssm.commands.sweeps.objective", lambda verb, result: 0.5)
 
     def run(*words: str) -> tuple[int, list]:
         data = "dataset=gen1", f"dataset.raw_dir={tmp_path}", f"out={tmp_path / 'a, b'}"
