@@ -42,7 +42,7 @@ _BASE_CHUNKS = 1, 5  # chunks and steps, since a whole batch of the recipe takes
 # the first kind with a part of its name in that of the operation
 KINDS = {
     "optimiser, without its products": ("Optimizer", "_fused_adam", "foreach", "aten::lerp"),
-    "scan": ("scan",),
+    "scan": ("rvtssm",),  # the operations of our own
     "convolutions": ("convolution",),
     "products": ("mm", "baddbmm", "mkldnn_linear"),
     "copies": ("copy_", "clone", "contiguous", "aten::cat", "fill_", "zero_", "index"),

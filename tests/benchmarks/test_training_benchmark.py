@@ -90,7 +90,7 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
         ("Optimizer.step#Muon.step", "optimiser, without its products"),
         ("aten::_fused_adamw_", "optimiser, without its products"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", "softmax, fused attention"),
-        ("rvtssm::held_scan", "scan"),
+        ("GeneratedBackwardFor_rvtssm_shared_default", "scan"),
         ("aten::native_layer_norm_backward", "norms"),
         ("aten::mul", "sums, products and others by element"),
         ("MulBackward0", "Python and others"),
