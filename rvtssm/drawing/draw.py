@@ -45,6 +45,7 @@ SHOWN_US = 50_000  # time span that a picture of `surfaces` shows, since these h
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _BAR_PX = 30
 _SLIDE_PX = 1920
+_GAP_PX = 4  # between the pictures of a strip
 _NOTE_SIZE = 0.5  # size of letters in a note
 _BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
 _H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # this quality keeps changes of single pixels visible
@@ -157,12 +158,14 @@ def best_scale(width: int) -> int:
 
 
 def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Return pictures side by side as one picture, scaled down to the width of a slide (1920 pixels) if it is wider.
+    """Return pictures with lines between them as one picture, at most as wide as a slide (1920 pixels).
 
     Args:
         pictures: Pictures (h, w, 3).
     """
-    strip = np.concatenate(pictures, axis=1)
+    between = np.full((len(pictures[0]), _GAP_PX, 3), TEXT, np.uint8)
+    parts = [part for picture in pictures for part in (between, picture)][1:]
+    strip = np.concatenate(parts, axis=1)
     height, width = strip.shape[:2]
     if width <= _SLIDE_PX:
         return strip

@@ -125,7 +125,7 @@ def test_the_scale_suits_the_frame(width, scale):
 
 def test_a_strip_has_the_width_of_a_slide_at_most():
     pictures = [np.full((30, width, 3), value, np.uint8) for width, value in ((1200, 10), (1200, 200))]
-    assert draw.strip_of([picture[:, :900] for picture in pictures]).shape == (30, 1800, 3)
+    assert draw.strip_of([picture[:, :900] for picture in pictures]).shape == (30, 1804, 3)
     strip = draw.strip_of(pictures)
     assert strip.shape == (24, 1920, 3) and (strip[:, :950] == 10).all() and (strip[:, 970:] == 200).all()
 

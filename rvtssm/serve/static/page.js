@@ -263,6 +263,9 @@ function drawPlot() {
   context.lineTo(width - right, y(stride));
   context.stroke();
   context.setLineDash([]);
+  context.beginPath();
+  context.rect(left, 0, width - left, height);
+  context.clip(); // what is older than the plot would lie over its numbers
   for (const [name, ink] of [["lag", lag], ["step", step]]) {
     context.strokeStyle = context.fillStyle = ink;
     context.lineWidth = 1.6 * devicePixelRatio;
