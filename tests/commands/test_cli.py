@@ -94,7 +94,10 @@ def refused(capsys):
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
         (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
-        (["info", "dataset=gen1", "temporal.name=gru"], "temporal.name='gru'; choose from "),
+        (
+            ["info", "dataset=gen1", "temporal.name=gru"],
+            "temporal.name='gru'; choose from .*, or add your own .* plugins=.FILE",
+        ),
         (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
         (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),

@@ -215,7 +215,10 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     command += [f"out={tmp_path}"]
     assert main(command) == 0
     found = (tmp_path / "study.json").read_bytes()
-    plain = json.loads(found)
+    plain, printed = json.loads(found), capsys.readouterr().out
+    tables = printed[printed.rindex("window=slide") :]  # which are printed as well
+    assert "window=shrink" in tables and tables.count("│ as configured") == 2
+    assert max(map(len, tables[: tables.index("wrote ")].splitlines())) <= 80
     assert [(line["row"], line["condition"], line["seeds"]) for line in plain["rows"]] == [
         ("as configured", "window=slide", ["0", "1"]),
         ("as configured", "window=shrink", ["0", "1"]),
