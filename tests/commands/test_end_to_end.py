@@ -40,7 +40,6 @@ TOY = (
     "synthetic.num_test=2",
     "synthetic.duration_s=1.5",
     "synthetic.workers=1",
-    "preprocess.workers=1",
     "dataset.height=64",
     "dataset.width=96",
     "model.embed_dim=8",
@@ -284,7 +283,7 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
     assert cli.main(["generate", *read_by("generate", data)]) == 0
     for path in (tmp_path / "raw" / "train").iterdir():  # validation is on the same recording, so that AP is not 0
         shutil.copy(path, tmp_path / "raw" / "val" / path.name)
-    assert cli.main(["preprocess", *read_by("preprocess", data), "splits=[train,val]"]) == 0
+    assert cli.main(["preprocess", *read_by("preprocess", data), "workers=1", "splits=[train,val]"]) == 0
     as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
     fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
     assert cli.main(["train", *read_by("train", data), "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
